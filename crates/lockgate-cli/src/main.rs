@@ -1,0 +1,3 @@
+//! The `lockgate` binary.
+
+fn main() {}

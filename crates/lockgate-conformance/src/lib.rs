@@ -1,0 +1,1 @@
+//! One suite per seam trait of Lockgate, run against every implementation of it.

@@ -1,0 +1,302 @@
+//! Identifiers. All are small copyable values with a text form that parses back.
+
+use std::{fmt, str::FromStr};
+
+/// Fencing token of a term of ownership of a shard's log: strictly increasing, never reused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+/// A random number drawn at every start, so that ids of a restored backup never repeat ids of the
+/// timeline that went on without it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation(pub u64);
+
+/// One start of one shard: the epoch with the incarnation drawn for it. Part of every message id
+/// and lease token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Term {
+    /// Which term of ownership.
+    pub epoch: Epoch,
+    /// Which random draw.
+    pub incarnation: Incarnation,
+}
+
+/// A queue's number within its shard; never reused, also after the queue was deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueId(pub u32);
+
+/// A message's number within its queue: strictly increasing in order of acceptance, from 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sequence(pub u64);
+
+/// Where a record starts in a log. Opaque but ordered: a later record has a higher position.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position(pub u64);
+
+/// Where a payload lives: a record, and which effect within it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Location {
+    /// The record.
+    pub position: Position,
+    /// The effect within the record, from 0.
+    pub part: u16,
+}
+
+/// A lease's number within its term: strictly increasing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseNumber(pub u64);
+
+/// Names one lease of one message for ever: no later lease, also after a restart or the restore of
+/// a backup, has the same token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeaseToken {
+    /// The message's queue.
+    pub queue: QueueId,
+    /// The message's number in that queue.
+    pub sequence: Sequence,
+    /// The term in which the lease was given.
+    pub term: Term,
+    /// The lease's number within that term.
+    pub lease: LeaseNumber,
+}
+
+/// A message's name for ever: a UUID (version 8, custom layout) that says which queue first
+/// accepted it, under which sequence number, in which term.
+///
+/// From the most significant bit, leaving out the six bits of UUID version and variant: queue (26),
+/// sequence (48), epoch modulo 2^20 (20), incarnation modulo 2^28 (28). A message that was moved to
+/// another queue keeps its id.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId(u128);
+
+impl QueueId {
+    /// The highest queue number, set by the 26 bits a message id has for it.
+    pub const MAX: Self = Self((1 << 26) - 1);
+}
+
+impl Sequence {
+    /// The highest sequence number, set by the 48 bits a message id has for it: 2.8 × 10^14
+    /// messages in one queue.
+    pub const MAX: Self = Self((1 << 48) - 1);
+
+    /// The number after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl Epoch {
+    /// The epoch after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl MessageId {
+    /// The id of the message that `queue` accepted as number `sequence` in `term`.
+    ///
+    /// # Panics
+    /// If `queue` or `sequence` is above its `MAX`; the machine refuses to hand out such numbers.
+    #[must_use]
+    pub fn new(queue: QueueId, sequence: Sequence, term: Term) -> Self {
+        assert!(
+            queue <= QueueId::MAX && sequence <= Sequence::MAX,
+            "id out of range"
+        );
+        let epoch = u128::from(term.epoch.0) & 0xf_ffff;
+        let incarnation = u128::from(term.incarnation.0) & 0xfff_ffff;
+        let packed = (u128::from(queue.0) << 96)
+            | (u128::from(sequence.0) << 48)
+            | (epoch << 28)
+            | incarnation;
+        Self(with_uuid_bits(packed))
+    }
+
+    /// The queue that first accepted the message.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "masked to 26 bits")]
+    pub fn queue(self) -> QueueId {
+        QueueId((without_uuid_bits(self.0) >> 96) as u32 & QueueId::MAX.0)
+    }
+
+    /// The number under which that queue accepted it.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "masked to 48 bits")]
+    pub fn sequence(self) -> Sequence {
+        Sequence((without_uuid_bits(self.0) >> 48) as u64 & Sequence::MAX.0)
+    }
+
+    /// The 128 bits, as written to disk.
+    #[must_use]
+    pub const fn to_bits(self) -> u128 {
+        self.0
+    }
+
+    /// The id with these 128 bits, unchecked: for values read back from where [`to_bits`] put them.
+    ///
+    /// [`to_bits`]: MessageId::to_bits
+    #[must_use]
+    pub const fn from_bits(bits: u128) -> Self {
+        Self(bits)
+    }
+}
+
+/// Spreads 122 bits around the version (4 bits at 76) and variant (2 bits at 62) of a UUID.
+const fn with_uuid_bits(packed: u128) -> u128 {
+    let low = packed & ((1 << 62) - 1);
+    let middle = (packed >> 62) & ((1 << 12) - 1);
+    let high = packed >> 74;
+    (high << 80) | (8 << 76) | (middle << 64) | (0b10 << 62) | low
+}
+
+/// The inverse of [`with_uuid_bits`].
+const fn without_uuid_bits(uuid: u128) -> u128 {
+    let low = uuid & ((1 << 62) - 1);
+    let middle = (uuid >> 64) & ((1 << 12) - 1);
+    let high = uuid >> 80;
+    (high << 74) | (middle << 62) | low
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let b = self.0;
+        write!(
+            f,
+            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+            b >> 96,
+            (b >> 80) & 0xffff,
+            (b >> 64) & 0xffff,
+            (b >> 48) & 0xffff,
+            b & 0xffff_ffff_ffff
+        )
+    }
+}
+
+impl fmt::Debug for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MessageId({self})")
+    }
+}
+
+/// A text that is no message id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no message id: expected 32 hexadecimal digits as 8-4-4-4-12")]
+pub struct ParseMessageIdError {
+    /// What was given.
+    pub text: String,
+}
+
+impl FromStr for MessageId {
+    type Err = ParseMessageIdError;
+
+    fn from_str(text: &str) -> Result<Self, ParseMessageIdError> {
+        let error = || ParseMessageIdError {
+            text: text.to_owned(),
+        };
+        let bytes = text.as_bytes();
+        if bytes.len() != 36 {
+            return Err(error());
+        }
+        let mut bits = 0u128;
+        for (at, &byte) in bytes.iter().enumerate() {
+            match (at, byte) {
+                (8 | 13 | 18 | 23, b'-') => {}
+                (8 | 13 | 18 | 23, _) => return Err(error()),
+                _ => {
+                    let digit = (byte as char).to_digit(16).ok_or_else(error)?;
+                    bits = (bits << 4) | u128::from(digit);
+                }
+            }
+        }
+        // Only version 8 and the RFC variant can be ours.
+        if (bits >> 76) & 0xf != 8 || (bits >> 62) & 0b11 != 0b10 {
+            return Err(error());
+        }
+        Ok(Self(bits))
+    }
+}
+
+impl fmt::Display for Sequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for QueueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_ids_keep_their_parts_at_both_ends_of_the_range() {
+        let terms = [
+            Term::default(),
+            Term {
+                epoch: Epoch(u64::MAX),
+                incarnation: Incarnation(u64::MAX),
+            },
+        ];
+        for term in terms {
+            for queue in [QueueId(0), QueueId(1), QueueId::MAX] {
+                for sequence in [Sequence(0), Sequence(1), Sequence::MAX] {
+                    let id = MessageId::new(queue, sequence, term);
+                    assert_eq!((id.queue(), id.sequence()), (queue, sequence));
+                    let text = id.to_string();
+                    assert_eq!(&text[14..15], "8", "UUID version in {text}");
+                    assert_eq!(text.parse::<MessageId>().unwrap(), id);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn message_ids_of_another_term_differ() {
+        let id = |epoch, incarnation| {
+            let term = Term {
+                epoch: Epoch(epoch),
+                incarnation: Incarnation(incarnation),
+            };
+            MessageId::new(QueueId(1), Sequence(1), term)
+        };
+        assert_ne!(id(1, 5), id(2, 5));
+        assert_ne!(id(1, 5), id(1, 6));
+    }
+
+    #[test]
+    fn texts_that_are_no_message_id_are_refused() {
+        let good = MessageId::new(QueueId(1), Sequence(1), Term::default()).to_string();
+        for bad in [
+            "",
+            "x",
+            &good[1..],
+            &good.replace('-', "0"),
+            &format!("{good}0"),
+        ] {
+            assert!(bad.parse::<MessageId>().is_err(), "{bad:?}");
+        }
+        let other_version = good.replacen("-8", "-4", 1);
+        assert!(
+            other_version.parse::<MessageId>().is_err(),
+            "{other_version}"
+        );
+    }
+}

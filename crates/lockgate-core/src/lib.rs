@@ -1,0 +1,41 @@
+//! The words of Lockgate and the traits at its seams.
+//!
+//! This crate holds what every other crate must agree on: identifiers ([`MessageId`],
+//! [`LeaseToken`], ...), time as a value ([`Now`]), a [`Message`] with every field a record can
+//! carry, durability [`Level`]s, and the traits behind which storage and time live ([`Log`],
+//! [`Disk`], [`Clock`]). It does no I/O, reads no clock and draws no random number, and it builds
+//! for `wasm32-unknown-unknown`.
+//!
+//! ```
+//! use lockgate_core::{Incarnation, Epoch, MessageId, QueueId, Sequence, Term};
+//!
+//! let term = Term { epoch: Epoch(3), incarnation: Incarnation(0xfeed_beef) };
+//! let id = MessageId::new(QueueId(7), Sequence(42), term);
+//! assert_eq!(id.queue(), QueueId(7));
+//! assert_eq!(id.sequence(), Sequence(42));
+//! assert_eq!(id.to_string().parse::<MessageId>().unwrap(), id);
+//! ```
+
+mod clock;
+mod disk;
+mod ids;
+mod level;
+mod log;
+mod message;
+mod names;
+mod time;
+
+pub use clock::{BootId, Clock};
+pub use disk::{Disk, DiskError, DiskFile, DiskOperation, FolderLock, LockError, OpenMode};
+pub use ids::{
+    Epoch, Incarnation, LeaseNumber, LeaseToken, Location, MessageId, ParseMessageIdError,
+    Position, QueueId, Sequence, Term,
+};
+pub use level::{Level, ParseLevelError};
+pub use log::{
+    AppendError, DamagedRange, Log, LogCapabilities, LogError, LogReader, LogRecord, LogSync,
+    ReadError, RecordGroup, RecoveryReport, ReserveError,
+};
+pub use message::{Header, Message, ProducerMark, SizeError};
+pub use names::{HolderName, Key, NameError, QueueName, UniqueId};
+pub use time::{MachineTime, Millis, Now, WallTime};

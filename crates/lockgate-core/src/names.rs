@@ -1,0 +1,163 @@
+//! Names given by users, checked once at construction so that nothing further in need check again.
+
+use std::{fmt, sync::Arc};
+
+/// Why a name was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// The name has no characters.
+    #[error("a {what} must not be empty")]
+    Empty {
+        /// What kind of name.
+        what: &'static str,
+    },
+    /// The name is longer than its limit.
+    #[error("a {what} may have {max} bytes at most, this one has {len}")]
+    TooLong {
+        /// What kind of name.
+        what: &'static str,
+        /// Its length in bytes.
+        len: usize,
+        /// The limit in bytes.
+        max: usize,
+    },
+    /// The name has a character outside its set.
+    #[error("a {what} may not contain {found:?} (at byte {at}): allowed are {allowed}")]
+    Character {
+        /// What kind of name.
+        what: &'static str,
+        /// The first character that is not allowed.
+        found: char,
+        /// Where it stands.
+        at: usize,
+        /// The set, in words.
+        allowed: &'static str,
+    },
+}
+
+/// Declares a name type: a shared string with one check.
+macro_rules! name {
+    ($(#[$doc:meta])* $type:ident, $what:literal, $max:expr, $allowed:literal, $check:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $type(Arc<str>);
+
+        impl $type {
+            /// The longest such name, in bytes.
+            pub const MAX_LEN: usize = $max;
+
+            /// Checks and takes a name.
+            ///
+            /// # Errors
+            /// If it is empty, too long, or has a character outside its set.
+            pub fn new(text: &str) -> Result<Self, NameError> {
+                if text.is_empty() {
+                    return Err(NameError::Empty { what: $what });
+                }
+                if text.len() > Self::MAX_LEN {
+                    return Err(NameError::TooLong {
+                        what: $what,
+                        len: text.len(),
+                        max: Self::MAX_LEN,
+                    });
+                }
+                let allowed: fn(char) -> bool = $check;
+                if let Some((at, found)) = text.char_indices().find(|&(_, c)| !allowed(c)) {
+                    return Err(NameError::Character {
+                        what: $what,
+                        found,
+                        at,
+                        allowed: $allowed,
+                    });
+                }
+                Ok(Self(text.into()))
+            }
+
+            /// The name's text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&*self.0, f)
+            }
+        }
+
+        impl AsRef<str> for $type {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+    };
+}
+
+name!(
+    /// A queue's name: 1 to 80 letters, digits, `-`, `_` and `.`.
+    ///
+    /// The dot is wider than Amazon SQS, which allows it only in the suffix `.fifo`; the server
+    /// checks the narrower rule.
+    QueueName,
+    "queue name",
+    80,
+    "ASCII letters, digits, '-', '_' and '.'",
+    |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
+);
+
+name!(
+    /// An ordering key (SQS: MessageGroupId): 1 to 1,024 bytes of any text without control
+    /// characters. The server checks SQS's narrower rule for its own clients.
+    Key,
+    "key",
+    1024,
+    "all characters but control characters",
+    |c| !c.is_control()
+);
+
+name!(
+    /// A producer-chosen id for deduplication (SQS: MessageDeduplicationId): 1 to 1,024 bytes of
+    /// any text without control characters.
+    UniqueId,
+    "unique id",
+    1024,
+    "all characters but control characters",
+    |c| !c.is_control()
+);
+
+name!(
+    /// Who holds a lease: a name the client gave, else its access key or address. 1 to 128 bytes
+    /// without control characters.
+    HolderName,
+    "holder name",
+    128,
+    "all characters but control characters",
+    |c| !c.is_control()
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_name_says_what_is_wrong_and_where() {
+        let error = |text: &str| QueueName::new(text).unwrap_err().to_string();
+        assert_eq!(error(""), "a queue name must not be empty");
+        assert_eq!(
+            error(&"x".repeat(81)),
+            "a queue name may have 80 bytes at most, this one has 81"
+        );
+        assert!(error("a/b").contains("'/' (at byte 1)"), "{}", error("a/b"));
+        assert!(QueueName::new("orders.fifo").is_ok());
+        assert!(Key::new("süß ✓").is_ok());
+        assert!(Key::new("a\nb").is_err());
+    }
+}

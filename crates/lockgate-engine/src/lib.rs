@@ -1,0 +1,1 @@
+//! Drives one Lockgate machine over one log for many callers.

@@ -1,0 +1,208 @@
+//! What callers ask of the machine.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use lockgate_core::{
+    HolderName, Key, LeaseToken, Message, MessageId, Millis, QueueName, Term, WallTime,
+};
+
+use crate::QueueSettings;
+
+/// A request that may change state. Decided whole: all of its effects happen, or none.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Command {
+    /// A start of the shard: the first command an engine gives after recovery.
+    StartTerm {
+        /// The new term; its epoch is above every earlier one.
+        term: Term,
+        /// Which boot of the machine it runs in.
+        boot_id: lockgate_core::BootId,
+        /// Machine time minus [`Clock::since_boot`](lockgate_core::Clock::since_boot), constant for
+        /// the term, so that machine time goes on over a restart within one boot.
+        clock_offset: i64,
+    },
+    /// Makes a queue, or says that it exists already and how.
+    CreateQueue(Box<CreateQueue>),
+    /// Replaces a queue's settings, annotations and tags; `None` leaves a part as it is.
+    ChangeQueue {
+        /// Which queue.
+        queue: QueueName,
+        /// New settings.
+        settings: Option<Box<QueueSettings>>,
+        /// New annotations: attributes that the machine keeps and does not interpret.
+        annotations: Option<BTreeMap<String, String>>,
+        /// New tags.
+        tags: Option<BTreeMap<String, String>>,
+    },
+    /// Removes a queue and all it holds.
+    DeleteQueue {
+        /// Which queue.
+        queue: QueueName,
+    },
+    /// Removes all messages of a queue, in flight and delayed ones too, in one logical cut.
+    Purge {
+        /// Which queue.
+        queue: QueueName,
+    },
+    /// Stops or resumes giving leases; sends and settles go on.
+    Pause {
+        /// Which queue.
+        queue: QueueName,
+        /// Whether leases stop.
+        paused: bool,
+    },
+    /// Accepts a message.
+    Send(Box<SendMessage>),
+    /// Gives leases on what is leasable; an empty reply if nothing is.
+    Receive(Receive),
+    /// Ends or extends one lease.
+    Settle(Settle),
+    /// Several settles and sends of this shard, all or nothing: consume, then produce, atomically.
+    /// One stale token or refused send refuses all.
+    Transact {
+        /// Leases to settle.
+        settles: Vec<Settle>,
+        /// Messages to send.
+        sends: Vec<SendMessage>,
+    },
+    /// Removes a message that is not in flight.
+    Cancel {
+        /// Where it was sent to.
+        queue: QueueName,
+        /// The id its send was answered with.
+        message: MessageId,
+    },
+    /// Gives a message that is not in flight another due time; it counts as accepted when it is due.
+    Reschedule {
+        /// Where it was sent to.
+        queue: QueueName,
+        /// The id its send was answered with.
+        message: MessageId,
+        /// The new due time.
+        due: WallTime,
+    },
+    /// Freezes, resumes or empties a key.
+    Key {
+        /// Which queue.
+        queue: QueueName,
+        /// Which key.
+        key: Key,
+        /// What to do with it.
+        action: KeyAction,
+    },
+    /// Drops a leased or waiting message whose payload cannot be read any more.
+    Damaged {
+        /// The message's queue.
+        queue: lockgate_core::QueueId,
+        /// Its number in that queue.
+        sequence: lockgate_core::Sequence,
+    },
+}
+
+/// See [`Command::CreateQueue`].
+#[derive(Clone, Debug)]
+pub struct CreateQueue {
+    /// Its name.
+    pub name: QueueName,
+    /// Its settings.
+    pub settings: QueueSettings,
+    /// Attributes that the machine keeps and does not interpret.
+    pub annotations: BTreeMap<String, String>,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+}
+
+/// See [`Command::Send`].
+#[derive(Clone, Debug)]
+pub struct SendMessage {
+    /// Where to.
+    pub queue: QueueName,
+    /// What.
+    pub message: Message,
+}
+
+/// See [`Command::Receive`].
+#[derive(Clone, Debug)]
+pub struct Receive {
+    /// From where.
+    pub queue: QueueName,
+    /// At most how many messages; 1 to 1,000.
+    pub max: u16,
+    /// How long the leases last. `None`: the queue's [`lease`](QueueSettings::lease).
+    pub lease: Option<Millis>,
+    /// Who will hold them.
+    pub holder: HolderName,
+}
+
+/// Ends or extends one lease.
+#[derive(Clone, Debug)]
+pub struct Settle {
+    /// Which lease.
+    pub token: LeaseToken,
+    /// How.
+    pub action: SettleAction,
+}
+
+/// How a lease is settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SettleAction {
+    /// The message is done and leaves the queue.
+    Ack,
+    /// The message failed: it returns to its place and may be leased again after `delay`.
+    Nack {
+        /// 0: at once.
+        delay: Millis,
+    },
+    /// The lease lasts `lease` from now on.
+    Extend {
+        /// More than 0, up to 12 h after the lease was given.
+        lease: Millis,
+    },
+    /// The message can never succeed: to the dead-letter queue now; dropped where there is none.
+    Reject {
+        /// Why, in the consumer's words; up to 1,024 bytes.
+        reason: Option<Arc<str>>,
+    },
+    /// The lease never reached anybody: the message returns to its place and the attempt does not
+    /// count.
+    GiveBack,
+}
+
+/// What to do with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyAction {
+    /// Freeze it: no more leases.
+    Park,
+    /// Unfreeze it, with attempts counted from zero for its first message.
+    Resume,
+    /// Drop its waiting messages; what is in flight may settle.
+    Drop,
+}
+
+/// A question that changes nothing.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Query {
+    /// All about one queue.
+    Queue {
+        /// Which.
+        queue: QueueName,
+    },
+    /// Queues by name, in order.
+    Queues {
+        /// Only names that start with this.
+        prefix: String,
+        /// Only names after this one.
+        after: Option<QueueName>,
+        /// At most so many.
+        limit: usize,
+    },
+    /// Why a key does, or does not, move.
+    Key {
+        /// Which queue.
+        queue: QueueName,
+        /// Which key.
+        key: Key,
+    },
+}

@@ -1,0 +1,243 @@
+//! What the machine decided: the only thing that is logged, and the only thing that changes state.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use lockgate_core::{
+    BootId, HolderName, Key, LeaseNumber, MachineTime, Message, MessageId, Now, QueueId, QueueName,
+    Sequence, Term, WallTime,
+};
+use smallvec::SmallVec;
+
+use crate::QueueSettings;
+
+/// The effects of one command, in order. They become one log record: all survive or none.
+pub type Effects = SmallVec<[Effect; 1]>;
+
+/// One change of state. Folding it cannot fail: an effect that names something that is not there
+/// (lost with a damaged record) is counted and ignored.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Effect {
+    /// A term of ownership began.
+    TermStarted {
+        /// The term.
+        term: Term,
+        /// The boot it runs in.
+        boot_id: BootId,
+        /// Machine time minus time since boot.
+        clock_offset: i64,
+        /// When.
+        now: Now,
+    },
+    /// Time came to `now` and at most `budget` timers fired.
+    Advanced {
+        /// The time.
+        now: Now,
+        /// How many timers may fire in this step.
+        budget: u32,
+    },
+    /// A queue was made.
+    QueueCreated {
+        /// Its number.
+        queue: QueueId,
+        /// Its name.
+        name: QueueName,
+        /// Its settings.
+        settings: Box<QueueSettings>,
+        /// Attributes that are kept and not interpreted.
+        annotations: BTreeMap<String, String>,
+        /// Its tags.
+        tags: BTreeMap<String, String>,
+        /// When.
+        at: WallTime,
+    },
+    /// A queue's settings, annotations and tags became these.
+    QueueChanged {
+        /// Which.
+        queue: QueueId,
+        /// New settings.
+        settings: Box<QueueSettings>,
+        /// New annotations.
+        annotations: BTreeMap<String, String>,
+        /// New tags.
+        tags: BTreeMap<String, String>,
+        /// When.
+        at: WallTime,
+    },
+    /// A queue was removed with all it held.
+    QueueDeleted {
+        /// Which.
+        queue: QueueId,
+    },
+    /// All messages of a queue were removed.
+    Purged {
+        /// Which.
+        queue: QueueId,
+    },
+    /// A queue stopped or resumed giving leases.
+    Paused {
+        /// Which.
+        queue: QueueId,
+        /// Whether it stopped.
+        paused: bool,
+    },
+    /// A message was accepted, and its unique id reserved.
+    Accepted(Box<StoredMessage>),
+    /// A lease was given.
+    Leased {
+        /// The message's queue.
+        queue: QueueId,
+        /// The message.
+        sequence: Sequence,
+        /// The lease's number in the current term.
+        lease: LeaseNumber,
+        /// When it was given.
+        now: Now,
+        /// When it ends.
+        deadline: MachineTime,
+        /// Who has it.
+        holder: HolderName,
+    },
+    /// No lease of the queue reaches past this without a new one: what a power cut may have taken.
+    HorizonRaised {
+        /// Which queue.
+        queue: QueueId,
+        /// Up to when.
+        until: MachineTime,
+    },
+    /// A message is done.
+    Acked {
+        /// Its queue.
+        queue: QueueId,
+        /// Its number.
+        sequence: Sequence,
+    },
+    /// A message's attempt failed; it returns to its place.
+    Nacked {
+        /// Its queue.
+        queue: QueueId,
+        /// Its number.
+        sequence: Sequence,
+        /// Not leasable before. `None`: at once.
+        until: Option<MachineTime>,
+    },
+    /// A lease got a later (or earlier) end.
+    Extended {
+        /// The message's queue.
+        queue: QueueId,
+        /// The message.
+        sequence: Sequence,
+        /// The new end.
+        deadline: MachineTime,
+    },
+    /// A lease never reached anybody; the attempt does not count.
+    GivenBack {
+        /// The message's queue.
+        queue: QueueId,
+        /// The message.
+        sequence: Sequence,
+    },
+    /// A message went to another queue; id and body are kept, attempts start at zero.
+    Moved {
+        /// From which queue.
+        from: QueueId,
+        /// Which message of it.
+        sequence: Sequence,
+        /// To which queue.
+        to: QueueId,
+        /// Its number there.
+        to_sequence: Sequence,
+        /// Why.
+        reason: DeadLetterReason,
+        /// When.
+        at: WallTime,
+    },
+    /// A message was dropped.
+    Dropped {
+        /// Its queue.
+        queue: QueueId,
+        /// Its number.
+        sequence: Sequence,
+        /// Why.
+        reason: DropReason,
+    },
+    /// A message got another due time.
+    Rescheduled {
+        /// Its queue.
+        queue: QueueId,
+        /// Its number.
+        sequence: Sequence,
+        /// The new due time.
+        due: WallTime,
+    },
+    /// A key was frozen.
+    KeyParked {
+        /// Its queue.
+        queue: QueueId,
+        /// The key.
+        key: Key,
+    },
+    /// A key was unfrozen.
+    KeyResumed {
+        /// Its queue.
+        queue: QueueId,
+        /// The key.
+        key: Key,
+    },
+    /// A message's bytes now live where this record is (the engine moved them forward).
+    Relocated(Box<StoredMessage>),
+}
+
+/// A message as the log keeps it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredMessage {
+    /// The queue that accepted it.
+    pub queue: QueueId,
+    /// Its number there.
+    pub sequence: Sequence,
+    /// Its id.
+    pub id: MessageId,
+    /// When it was accepted.
+    pub accepted: WallTime,
+    /// The message; `due` is set exactly if it was delayed when accepted.
+    pub message: Message,
+}
+
+/// Why a message is in a dead-letter queue, or left it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeadLetterReason {
+    /// It had as many leases as its queue allows.
+    Attempts {
+        /// How many.
+        attempts: u16,
+    },
+    /// A consumer rejected it.
+    Rejected {
+        /// In the consumer's words.
+        reason: Option<Arc<str>>,
+    },
+    /// An operator moved it (back).
+    Redriven,
+}
+
+/// Why a message left without being acknowledged. The numbers are written to disk and never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum DropReason {
+    /// The queue was purged.
+    Purged = 1,
+    /// The queue was deleted.
+    QueueDeleted = 2,
+    /// It outlived its time to live or the queue's retention.
+    Expired = 3,
+    /// Its payload could not be read any more.
+    Damaged = 4,
+    /// A consumer rejected it and there is no dead-letter queue.
+    Rejected = 5,
+    /// It was cancelled by its id.
+    Cancelled = 6,
+    /// Its key was dropped by an operator.
+    KeyDropped = 7,
+}

@@ -1,0 +1,422 @@
+//! What callers get back.
+
+use std::collections::BTreeMap;
+
+use lockgate_core::{
+    HolderName, Key, LeaseToken, Level, Location, MachineTime, MessageId, Millis, Position,
+    QueueId, QueueName, Sequence, WallTime,
+};
+
+use crate::{DeadLetterReason, Effects, QueueSettings, SettingsError};
+
+/// What a command does and what its caller is told.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// To be logged as one record and folded. Empty: nothing changes.
+    pub effects: Effects,
+    /// The answer. A rejection may still have effects (messages found exhausted on the way).
+    pub outcome: Result<Reply, Rejection>,
+    /// The level the record of `effects` must have reached before the answer leaves.
+    pub level: Level,
+    /// The answer also waits until everything before this position is durable: it rests on effects
+    /// of other commands. `None`: it rests on nothing that is still on its way.
+    pub rests_on: Option<Position>,
+}
+
+/// A command's positive answer.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Reply {
+    /// Done; there is nothing to say.
+    Done,
+    /// The queue, made now or before.
+    Queue {
+        /// Whether it was there already; nothing was changed then.
+        existed: bool,
+        /// As it is now.
+        description: Box<QueueDescription>,
+    },
+    /// The message was accepted, or was before.
+    Sent(Sent),
+    /// Leases given, in order; may be none.
+    Received(Vec<Delivery>),
+    /// One lease's settling.
+    Settled(Settled),
+    /// All of a transaction happened.
+    Transacted {
+        /// An answer per send.
+        sent: Vec<Sent>,
+    },
+    /// So many messages were dropped.
+    Dropped {
+        /// How many.
+        messages: u64,
+    },
+}
+
+/// The answer to a send. A duplicate gets the original's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// The message's id.
+    pub id: MessageId,
+    /// Its number in the queue.
+    pub sequence: Sequence,
+    /// Whether the unique id was known, so that nothing was added.
+    pub duplicate: bool,
+}
+
+/// A lease on a message, without its payload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delivery {
+    /// The lease.
+    pub token: LeaseToken,
+    /// The message's id.
+    pub id: MessageId,
+    /// Where its payload is.
+    pub location: Location,
+    /// How many leases it had in this queue, this one included.
+    pub attempt: u16,
+    /// When it was leased for the first time in this queue.
+    pub first_leased: WallTime,
+    /// When the lease ends.
+    pub deadline: MachineTime,
+    /// Where it comes from, if it was moved here.
+    pub origin: Option<Origin>,
+}
+
+/// Where a moved message comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The queue it left last.
+    pub queue: QueueId,
+    /// That queue's name, if it still exists.
+    pub name: Option<QueueName>,
+    /// Its number there.
+    pub sequence: Sequence,
+    /// Why it was moved.
+    pub reason: DeadLetterReason,
+    /// When.
+    pub at: WallTime,
+}
+
+/// What settling a lease did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Settled {
+    /// The lease was current, and the action was taken.
+    Done,
+    /// The lease was not current: nothing changed, and it was counted.
+    Stale(StaleReason),
+}
+
+/// Why a token settles nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StaleReason {
+    /// The message is gone: settled, dropped, purged, or never there.
+    Gone,
+    /// The lease has ended, and nobody has the message.
+    Ended,
+    /// The message was leased again.
+    Superseded,
+    /// Strict profile: an earlier message of the batch is still out, or was given back.
+    OutOfOrder,
+}
+
+/// Why a command was refused; nothing it asked for happened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Rejection {
+    /// No such queue.
+    #[error("queue {queue} does not exist")]
+    QueueNotFound {
+        /// Its name.
+        queue: QueueName,
+    },
+    /// The settings do not fit together.
+    #[error("settings of queue {queue}: {source}")]
+    Settings {
+        /// Which queue.
+        queue: QueueName,
+        /// What is wrong.
+        source: SettingsError,
+    },
+    /// A keyed queue got a message without key.
+    #[error("queue {queue} is keyed: the message needs a key")]
+    KeyRequired {
+        /// Which queue.
+        queue: QueueName,
+    },
+    /// Content-based deduplication without the digest, or a transaction that needs a unique id.
+    #[error("queue {queue} needs a unique id on every message")]
+    UniqueIdRequired {
+        /// Which queue.
+        queue: QueueName,
+    },
+    /// The message is too large for the queue.
+    #[error("the message has {size} bytes, queue {queue} takes up to {max}")]
+    MessageTooLarge {
+        /// Which queue.
+        queue: QueueName,
+        /// The message's size.
+        size: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// The send asked for less than the queue promises, or for more than the log can do.
+    #[error(
+        "level {asked} is not possible on queue {queue}: it has {queue_level}, the log reaches {log_level}"
+    )]
+    Level {
+        /// Which queue.
+        queue: QueueName,
+        /// What was asked.
+        asked: Level,
+        /// The queue's level.
+        queue_level: Level,
+        /// What the log can do.
+        log_level: Level,
+    },
+    /// The queue holds as much as its quota allows.
+    #[error("queue {queue} is full: {what} are limited to {max}")]
+    QuotaExceeded {
+        /// Which queue.
+        queue: QueueName,
+        /// Messages or bytes.
+        what: &'static str,
+        /// The limit.
+        max: u64,
+    },
+    /// The memory for remembered unique ids is used up; nothing is forgotten early.
+    #[error("queue {queue} remembers as many unique ids as its {max} bytes allow")]
+    DedupFull {
+        /// Which queue.
+        queue: QueueName,
+        /// The limit in bytes.
+        max: u64,
+    },
+    /// Too many messages in flight.
+    #[error("queue {queue} has {max} messages in flight, its limit")]
+    InFlightFull {
+        /// Which queue.
+        queue: QueueName,
+        /// The limit.
+        max: u32,
+    },
+    /// A number in the command is outside its range.
+    #[error("{what} is {value}, allowed is {min} to {max}")]
+    OutOfRange {
+        /// Which number.
+        what: &'static str,
+        /// What was given.
+        value: u64,
+        /// The lowest allowed.
+        min: u64,
+        /// The highest allowed.
+        max: u64,
+    },
+    /// One settle of a transaction is stale, so nothing happened.
+    #[error("lease {index} of the transaction is stale ({reason:?}): nothing was done")]
+    TransactionStale {
+        /// Which settle, from 0.
+        index: usize,
+        /// Why.
+        reason: StaleReason,
+    },
+    /// One send of a transaction was refused, so nothing happened.
+    #[error("message {index} of the transaction was refused: {source}")]
+    TransactionRefused {
+        /// Which send, from 0.
+        index: usize,
+        /// Why.
+        source: Box<Rejection>,
+    },
+    /// No message of that id waits in the queue.
+    #[error("queue {queue} has no waiting message {message}")]
+    MessageNotFound {
+        /// Which queue.
+        queue: QueueName,
+        /// Which id.
+        message: MessageId,
+    },
+    /// The message is in flight.
+    #[error("message {message} of queue {queue} is in flight")]
+    MessageInFlight {
+        /// Which queue.
+        queue: QueueName,
+        /// Which id.
+        message: MessageId,
+    },
+    /// The queue has nothing under that key, or is not keyed.
+    #[error("queue {queue} has no key {key}")]
+    KeyNotFound {
+        /// Which queue.
+        queue: QueueName,
+        /// Which key.
+        key: Key,
+    },
+    /// A limit of the whole shard.
+    #[error("the shard has {max} {what}, its limit")]
+    ShardFull {
+        /// Of what.
+        what: &'static str,
+        /// The limit.
+        max: u64,
+    },
+}
+
+/// The answer to a [`Query`](crate::Query).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Answer {
+    /// One queue.
+    Queue(Box<QueueDescription>),
+    /// Queues, in order of their names.
+    Queues {
+        /// The page.
+        queues: Vec<QueueDescription>,
+        /// Whether there are more.
+        more: bool,
+    },
+    /// One key.
+    Key(KeyStatus),
+}
+
+/// All about a queue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueDescription {
+    /// Its number.
+    pub id: QueueId,
+    /// Its name.
+    pub name: QueueName,
+    /// Its settings.
+    pub settings: QueueSettings,
+    /// Attributes that are kept and not interpreted.
+    pub annotations: BTreeMap<String, String>,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+    /// When it was made.
+    pub created: WallTime,
+    /// When its settings, annotations or tags last changed.
+    pub changed: WallTime,
+    /// Whether leases are stopped.
+    pub paused: bool,
+    /// What it holds now. Exact.
+    pub counts: QueueCounts,
+    /// What came and went since it was made. Exact.
+    pub totals: QueueTotals,
+}
+
+/// What a queue holds. `ready + in_flight + delayed` is all of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// Waiting for a lease, also behind a message of the same key that is in flight or parked.
+    pub ready: u64,
+    /// Leased, or nacked and waiting for its delay to end.
+    pub in_flight: u64,
+    /// Not yet due.
+    pub delayed: u64,
+    /// Bytes of bodies and headers.
+    pub bytes: u64,
+    /// Keys (or groups) with at least one message.
+    pub keys: u64,
+    /// Frozen keys.
+    pub parked_keys: u64,
+    /// Unique ids remembered.
+    pub unique_ids: u64,
+    /// When the oldest message was accepted.
+    pub oldest: Option<WallTime>,
+}
+
+/// What came and went. Conservation: `accepted + moved_in = acknowledged + moved_out +
+/// dropped(by reason) + pending`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueTotals {
+    /// Sends accepted, duplicates not counted.
+    pub accepted: u64,
+    /// Sends recognised as duplicates since the last start.
+    pub duplicates: u64,
+    /// Messages that came from another queue.
+    pub moved_in: u64,
+    /// Messages that went to another queue.
+    pub moved_out: u64,
+    /// Messages acknowledged.
+    pub acknowledged: u64,
+    /// Messages dropped.
+    pub dropped: DroppedCounts,
+    /// Leases given.
+    pub leased: u64,
+    /// Leases that ran out.
+    pub leases_ended: u64,
+    /// Stale settles since the last start.
+    pub stale: u64,
+}
+
+/// Messages dropped, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DroppedCounts {
+    /// By a purge.
+    pub purged: u64,
+    /// By age.
+    pub expired: u64,
+    /// Unreadable.
+    pub damaged: u64,
+    /// Rejected without a dead-letter queue.
+    pub rejected: u64,
+    /// Cancelled by id.
+    pub cancelled: u64,
+    /// Dropped with their key.
+    pub key_dropped: u64,
+}
+
+/// Why a key does, or does not, move.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyStatus {
+    /// The key.
+    pub key: Key,
+    /// Messages in its order: waiting or in flight.
+    pub messages: u64,
+    /// Messages not yet due, which do not hold it.
+    pub delayed: u64,
+    /// What its next message waits for.
+    pub waits_for: KeyWait,
+}
+
+/// What a key's next message waits for.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum KeyWait {
+    /// Nothing: the next receive may have it.
+    Nothing,
+    /// The key has no message in its order.
+    NoMessage,
+    /// A message in front is in flight.
+    Lease {
+        /// Which message.
+        sequence: Sequence,
+        /// Who holds it.
+        holder: HolderName,
+        /// How much longer, at most.
+        remaining: Millis,
+        /// Which attempt it is.
+        attempt: u16,
+    },
+    /// A failed message in front waits for its next attempt.
+    Backoff {
+        /// Which message.
+        sequence: Sequence,
+        /// How much longer.
+        remaining: Millis,
+    },
+    /// An operator, or the park policy, froze the key.
+    Parked,
+    /// The queue is paused.
+    Paused,
+    /// The message has not reached its durability level yet.
+    Durability,
+    /// Leases lost in a power cut may still be held.
+    Horizon {
+        /// How much longer.
+        remaining: Millis,
+    },
+}

@@ -1,0 +1,200 @@
+//! What a queue's owner may set.
+
+use lockgate_core::{Level, Millis, QueueName};
+
+/// A queue's settings. All can be changed later but [`keyed`](Self::keyed).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueSettings {
+    /// Whether messages of one key are kept in order with one holder at a time. Fixed at creation.
+    /// A keyed queue refuses a message without key; an unkeyed queue uses the key, if any, as a
+    /// group for fair scheduling and locks nothing. Default: false.
+    pub keyed: bool,
+    /// Durability of sends and settles. Default: [`Level::Disk`].
+    pub level: Level,
+    /// How long a lease lasts when the receive does not say (SQS: VisibilityTimeout). 0 to 12 h;
+    /// default 30 s.
+    pub lease: Millis,
+    /// How long a message waits before its first delivery when it does not say itself (SQS:
+    /// DelaySeconds). Any length; default 0.
+    pub delay: Millis,
+    /// How long a message is kept (SQS: MessageRetentionPeriod). At least 1 s; default 4 days.
+    pub retention: Millis,
+    /// How long a receive waits when it does not say. Kept for the caller; default 0.
+    pub receive_wait: Millis,
+    /// The largest message in bytes, body and headers. 1 to 16 MiB; default 1 MiB.
+    pub message_bytes_max: u32,
+    /// Deduplication by unique id.
+    pub dedup: Dedup,
+    /// Where messages go after too many attempts.
+    pub dead_letter: Option<DeadLetter>,
+    /// What a failing message does to its key. `None`: `skip` with a dead-letter queue, else
+    /// `block`.
+    pub key_policy: Option<KeyPolicy>,
+    /// After how many attempts [`KeyPolicy::Park`] freezes the key. 1 to 1,000; default 5. The limit
+    /// of `skip` stands with the dead-letter queue.
+    pub park_after: u16,
+    /// Which rules a batch of one key follows.
+    pub key_profile: KeyProfile,
+    /// How much the queue may hold.
+    pub quota: Quota,
+    /// How many messages may be in flight. Default 120,000 (as SQS).
+    pub in_flight_max: u32,
+}
+
+/// Deduplication by unique id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dedup {
+    /// How long a unique id is remembered after the send that brought it. 0: never. Default 5 min.
+    pub window: Millis,
+    /// Within what a unique id is unique.
+    pub scope: DedupScope,
+    /// Whether a message without a unique id takes the SHA-256 of its body as one. The caller
+    /// computes it; a message that arrives without one is refused.
+    pub content_based: bool,
+    /// Memory for remembered ids, in bytes; when it is used up, sends with a unique id are refused
+    /// and nothing is forgotten early. Default 256 MiB.
+    pub bytes_max: u64,
+    /// Whether a purge leaves remembered ids in place. Default false, as on SQS.
+    pub survives_purge: bool,
+}
+
+/// Within what a unique id is unique.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum DedupScope {
+    /// The queue.
+    #[default]
+    Queue = 1,
+    /// The message's key.
+    Key = 2,
+}
+
+/// Where messages go after too many attempts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// The dead-letter queue; of the same kind (keyed or not).
+    pub queue: QueueName,
+    /// How many leases a message gets (SQS: maxReceiveCount). 1 to 1,000.
+    pub attempts_max: u16,
+}
+
+/// What a failing message does to its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum KeyPolicy {
+    /// It is tried again in its place; the key waits.
+    Block = 1,
+    /// After the attempt limit it goes to the dead-letter queue and the key goes on.
+    Skip = 2,
+    /// After the attempt limit the key is frozen until an operator resumes or drops it.
+    Park = 3,
+}
+
+/// Which rules a batch of consecutive messages of one key follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum KeyProfile {
+    /// Amazon's: each message of the batch has its own lease; what became visible in front of the
+    /// first message still in flight may be handed out again. For queues made by the SQS API.
+    Sqs = 1,
+    /// One batch, settled as a prefix: nothing more of the key to anybody until all of the batch is
+    /// settled or its leases have ended. The default for embedded queues.
+    #[default]
+    Strict = 2,
+}
+
+/// How much a queue may hold; sends beyond it are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Messages in any state. Default: no limit.
+    pub messages_max: u64,
+    /// Bytes of bodies and headers. Default: no limit.
+    pub bytes_max: u64,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self {
+            messages_max: u64::MAX,
+            bytes_max: u64::MAX,
+        }
+    }
+}
+
+impl Default for Dedup {
+    fn default() -> Self {
+        Self {
+            window: 5 * 60 * 1000,
+            scope: DedupScope::default(),
+            content_based: false,
+            bytes_max: 256 << 20,
+            survives_purge: false,
+        }
+    }
+}
+
+impl Default for QueueSettings {
+    fn default() -> Self {
+        Self {
+            keyed: false,
+            level: Level::default(),
+            lease: 30_000,
+            delay: 0,
+            retention: 4 * 24 * 3600 * 1000,
+            receive_wait: 0,
+            message_bytes_max: 1 << 20,
+            dedup: Dedup::default(),
+            dead_letter: None,
+            key_policy: None,
+            park_after: 5,
+            key_profile: KeyProfile::default(),
+            quota: Quota::default(),
+            in_flight_max: 120_000,
+        }
+    }
+}
+
+/// Why settings were refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// A number is outside its range.
+    #[error("{setting} is {value}, allowed is {min} to {max}")]
+    OutOfRange {
+        /// Which setting.
+        setting: &'static str,
+        /// What was given.
+        value: u64,
+        /// The lowest allowed.
+        min: u64,
+        /// The highest allowed.
+        max: u64,
+    },
+    /// `skip` needs somewhere to put the message.
+    #[error("key policy skip needs a dead-letter queue: set one, or use block or park")]
+    SkipWithoutDeadLetter,
+    /// `key_policy` or another keyed-only setting on an unkeyed queue.
+    #[error("{setting} needs a keyed queue")]
+    NeedsKeys {
+        /// Which setting.
+        setting: &'static str,
+    },
+    /// `keyed` cannot change after creation.
+    #[error("whether a queue is keyed is fixed when it is created")]
+    KeyedIsFixed,
+    /// A queue cannot be its own dead-letter queue.
+    #[error("a queue cannot be its own dead-letter queue")]
+    OwnDeadLetter,
+    /// The dead-letter queue is missing.
+    #[error("dead-letter queue {queue} does not exist")]
+    DeadLetterMissing {
+        /// Its name.
+        queue: QueueName,
+    },
+    /// The dead-letter queue is keyed and the queue is not, or the other way round.
+    #[error("dead-letter queue {queue} must be keyed exactly if the queue is")]
+    DeadLetterKind {
+        /// Its name.
+        queue: QueueName,
+    },
+}

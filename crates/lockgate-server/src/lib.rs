@@ -1,0 +1,1 @@
+//! The Amazon SQS HTTP API, health and metrics over a Lockgate engine.

@@ -1,0 +1,1 @@
+//! A faulty disk and a manual clock for Lockgate, and the crash tests over them.

@@ -1,0 +1,1 @@
+//! Durable keyed queues inside a service: the facade over Lockgate's crates.
