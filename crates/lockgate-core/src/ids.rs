@@ -116,7 +116,6 @@ impl MessageId {
 
     /// The queue that first accepted the message.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "masked to 26 bits")]
     pub fn queue(self) -> QueueId {
         QueueId((without_uuid_bits(self.0) >> 96) as u32 & QueueId::MAX.0)
     }

@@ -21,6 +21,8 @@ pub enum Command {
         /// Machine time minus [`Clock::since_boot`](lockgate_core::Clock::since_boot), constant for
         /// the term, so that machine time goes on over a restart within one boot.
         clock_offset: i64,
+        /// 32 random bytes; kept as the shard's [`secret`](crate::Machine::secret) if it has none.
+        secret: [u8; 32],
     },
     /// Makes a queue, or says that it exists already and how.
     CreateQueue(Box<CreateQueue>),

@@ -26,6 +26,9 @@ pub enum Effect {
         boot_id: BootId,
         /// Machine time minus time since boot.
         clock_offset: i64,
+        /// Random bytes with which callers can make tokens that cannot be forged; the first ones
+        /// folded stay.
+        secret: [u8; 32],
         /// When.
         now: Now,
     },
