@@ -255,6 +255,23 @@ pub enum Rejection {
         /// Which key.
         key: Key,
     },
+    /// The log has no room for more messages; settling and deleting go on and may make some. Given
+    /// by the engine, before anything is decided.
+    #[error("the log is full: {needed} more bytes are needed, {free} are free")]
+    LogFull {
+        /// Bytes that would be needed.
+        needed: u64,
+        /// Bytes there are.
+        free: u64,
+    },
+    /// The command's effects are more than one record of the log can hold. Given by the engine.
+    #[error("the command needs a record of {bytes} bytes, the log takes up to {max}")]
+    RecordTooLarge {
+        /// What it needs.
+        bytes: u64,
+        /// The log's limit.
+        max: u64,
+    },
     /// A limit of the whole shard.
     #[error("the shard has {max} {what}, its limit")]
     ShardFull {

@@ -1,0 +1,99 @@
+//! Received messages, and the leases on them as long as nobody has taken them over.
+
+use std::{fmt, ops::Deref, sync::Arc};
+
+use lockgate_core::LeaseToken;
+use lockgate_machine::{Command, Delivery, Settle, SettleAction, StoredMessage};
+
+use crate::inbox::Inbox;
+
+/// A leased message with its payload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Received {
+    /// The lease.
+    pub delivery: Delivery,
+    /// The message.
+    pub stored: StoredMessage,
+}
+
+/// What a receive got: messages of one or more keys, in order; may be none.
+///
+/// Dropping it gives all leases back without the attempts counting, as if the receive had never
+/// been: for callers that may be gone before they can hand the messages on. [`keep`](Self::keep)
+/// takes them over.
+pub struct Batch {
+    received: Vec<Received>,
+    leases: Leases,
+}
+
+/// Leases that go back when dropped. Travels with the answer to a receive from the moment the answer
+/// exists, so that there is no instant at which a caller can vanish and leave leases behind.
+pub(crate) struct Leases {
+    pub(crate) deliveries: Vec<Delivery>,
+    inbox: Arc<Inbox>,
+}
+
+impl Batch {
+    /// Takes the leases over: they last until they are settled or run out.
+    #[must_use]
+    pub fn keep(mut self) -> Vec<Received> {
+        std::mem::take(&mut self.received)
+    }
+
+    /// Joins payloads to `leases`: those that `stored` has no message for go back at once.
+    pub(crate) fn new(received: Vec<Received>, leases: Leases) -> Self {
+        Self { received, leases }
+    }
+}
+
+impl Deref for Batch {
+    type Target = [Received];
+
+    fn deref(&self) -> &[Received] {
+        &self.received
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        let tokens = self.received.iter().map(|received| received.delivery.token);
+        give_back(&self.leases.inbox, tokens);
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.received).finish()
+    }
+}
+
+impl Leases {
+    pub(crate) fn new(deliveries: Vec<Delivery>, inbox: Arc<Inbox>) -> Self {
+        Self { deliveries, inbox }
+    }
+}
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        give_back(
+            &self.inbox,
+            self.deliveries.iter().map(|delivery| delivery.token),
+        );
+    }
+}
+
+impl fmt::Debug for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.deliveries).finish()
+    }
+}
+
+/// Last message first, so that each is the last of its key's batch when it goes back.
+fn give_back(inbox: &Inbox, tokens: impl DoubleEndedIterator<Item = LeaseToken>) {
+    inbox.notice(tokens.rev().map(|token| {
+        Command::Settle(Settle {
+            token,
+            action: SettleAction::GiveBack,
+        })
+    }));
+}

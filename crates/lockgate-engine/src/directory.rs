@@ -1,0 +1,104 @@
+//! Which queues there are, readable from any thread without a trip to the engine.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use lockgate_core::{QueueId, QueueName, WallTime};
+use lockgate_machine::QueueSettings;
+
+/// The queues of a shard, as of the last durable change.
+///
+/// A queue is in here when the answer to its creation leaves, and a change when its answer does;
+/// never earlier, so that nothing is ever seen that a power cut could take back.
+#[derive(Debug, Default)]
+pub struct Directory {
+    entries: RwLock<Entries>,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    by_name: HashMap<QueueName, Arc<QueueEntry>>,
+    by_id: HashMap<QueueId, Arc<QueueEntry>>,
+}
+
+/// One queue, without what changes with every message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueEntry {
+    /// Its number.
+    pub id: QueueId,
+    /// Its name.
+    pub name: QueueName,
+    /// Its settings.
+    pub settings: QueueSettings,
+    /// Attributes that are kept and not interpreted.
+    pub annotations: BTreeMap<String, String>,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+    /// When it was made.
+    pub created: WallTime,
+    /// When its settings, annotations or tags last changed.
+    pub changed: WallTime,
+}
+
+/// A change of the directory that waits until it is durable.
+#[derive(Debug)]
+pub(crate) enum DirectoryChange {
+    Put(Arc<QueueEntry>),
+    Remove(QueueId),
+}
+
+impl Directory {
+    /// The queue of that name.
+    #[must_use]
+    pub fn get(&self, name: &QueueName) -> Option<Arc<QueueEntry>> {
+        self.read(|entries| entries.by_name.get(name).cloned())
+    }
+
+    /// The queue of that number.
+    #[must_use]
+    pub fn by_id(&self, id: QueueId) -> Option<Arc<QueueEntry>> {
+        self.read(|entries| entries.by_id.get(&id).cloned())
+    }
+
+    /// All queues, in order of their names. Copies a pointer for each.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<QueueEntry>> {
+        let mut all: Vec<_> = self.read(|entries| entries.by_id.values().cloned().collect());
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// How many queues there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.read(|entries| entries.by_id.len())
+    }
+
+    /// Whether there is no queue.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn apply(&self, change: DirectoryChange) {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        match change {
+            DirectoryChange::Put(entry) => {
+                entries.by_name.insert(entry.name.clone(), entry.clone());
+                entries.by_id.insert(entry.id, entry);
+            }
+            DirectoryChange::Remove(id) => {
+                if let Some(entry) = entries.by_id.remove(&id) {
+                    entries.by_name.remove(&entry.name);
+                }
+            }
+        }
+    }
+
+    /// A panic while the lock is held leaves whole entries behind, so a poisoned lock is still good.
+    fn read<R>(&self, ask: impl FnOnce(&Entries) -> R) -> R {
+        ask(&self.entries.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,249 @@
+//! The handle through which callers use an engine.
+
+use std::{sync::Arc, time::Duration};
+
+use lockgate_core::{Clock, Log, MachineTime, Now, Term};
+use lockgate_machine::{Answer, Command, Query, Receive, Rejection, Reply};
+use tokio::sync::oneshot;
+
+use crate::{
+    Batch, Directory, EngineError, EngineMetrics, EngineOptions, StartError, StartReport,
+    StopReason,
+    inbox::{Answered, millis},
+    request::{Outcome, Request, Work},
+    shell::{self, Shared},
+};
+
+/// One shard in service: a machine over a log, driven by a thread of its own. Cheap to clone.
+///
+/// Nothing here needs a particular async runtime. When the last handle is dropped the engine stops
+/// as after [`shutdown`](Self::shutdown), but nobody waits for it: the log may stay in use for a
+/// moment longer.
+///
+/// # Cancellation
+/// The future of a request may be dropped at any time. As long as it waits for room in the inbox,
+/// the request never happens. Later it may happen, exactly as if its answer had been lost on the
+/// way; leases that were given meanwhile go back at once and their attempts do not count.
+#[derive(Clone)]
+pub struct Engine {
+    handle: Arc<Handle>,
+}
+
+/// What all clones share; stops the engine when the last one is gone.
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+/// Whether an engine takes work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Status {
+    /// It does.
+    Serving,
+    /// It was asked to stop and answers what it had taken in before.
+    Stopping,
+    /// It does not, and its log is free for another owner.
+    Stopped {
+        /// Why.
+        reason: StopReason,
+    },
+}
+
+impl Engine {
+    /// Recovers the shard that `log` holds, begins a new term and starts serving.
+    ///
+    /// Blocks until all is ready, which takes about as long as reading the log: not for an async
+    /// task.
+    ///
+    /// # Errors
+    /// If the log cannot be recovered, was written by a newer version, or does not take and sync
+    /// the term's first record. See [`StartError`].
+    pub fn start(
+        log: Box<dyn Log>,
+        clock: Arc<dyn Clock>,
+        options: EngineOptions,
+    ) -> Result<(Self, StartReport), StartError> {
+        let (shared, report) = shell::start(log, clock, options)?;
+        let handle = Arc::new(Handle { shared });
+        Ok((Self { handle }, report))
+    }
+
+    /// Has one command decided; answers when its level is reached.
+    ///
+    /// A receive should go through [`receive`](Self::receive), which guards the leases and reads the
+    /// payloads.
+    ///
+    /// # Errors
+    /// See [`EngineError`]; [`EngineError::Rejected`] for what the machine refuses.
+    pub async fn submit(&self, command: Command) -> Result<Reply, EngineError> {
+        match self.ask(Work::one(command)).await? {
+            Answered::Other(Outcome::Commands(mut results)) => match results.pop() {
+                Some(result) => Ok(result?),
+                None => Err(mismatched()),
+            },
+            _ => Err(mismatched()),
+        }
+    }
+
+    /// Has several independent commands decided in order; answers when all of them have reached
+    /// their levels. They take one place in the inbox and are written and synced together, each as
+    /// a record of its own: after a crash a prefix of them may have survived. For all or nothing
+    /// there is [`Command::Transact`].
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit), but what the machine refuses stands in the result of that
+    /// command, and the others happen.
+    pub async fn submit_all(
+        &self,
+        commands: Vec<Command>,
+    ) -> Result<Vec<Result<Reply, Rejection>>, EngineError> {
+        match self.ask(Work::Commands(commands.into())).await? {
+            Answered::Other(Outcome::Commands(results)) => Ok(results.into_vec()),
+            _ => Err(mismatched()),
+        }
+    }
+
+    /// Leases messages, waiting up to `wait` for a first one; an empty batch if there is none by
+    /// then. Receives wait in line, oldest first, and cost nothing while they do.
+    ///
+    /// Payloads are read from the log in the caller's task: from the operating system's cache that
+    /// is a system call of about a microsecond per record, cheaper than handing it to another
+    /// thread; a message not in the cache blocks the task for one disk read. A payload that is
+    /// damaged is dropped from the queue, counted and traced, and the rest is delivered.
+    ///
+    /// # Errors
+    /// See [`EngineError`]; [`EngineError::Unreadable`] if storage failed on the first payload.
+    pub async fn receive(&self, receive: Receive, wait: Duration) -> Result<Batch, EngineError> {
+        let until = (!wait.is_zero()).then(|| self.now().machine.plus(millis(wait)));
+        match self.ask(Work::Receive { receive, until }).await? {
+            Answered::Leases(leases) => self.handle.shared.read(leases),
+            Answered::Other(Outcome::Received(Err(rejection))) => Err(rejection.into()),
+            Answered::Other(_) => Err(mismatched()),
+        }
+    }
+
+    /// Answers a question about the state. Nothing it tells can be taken back by a power cut.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub async fn query(&self, query: Query) -> Result<Answer, EngineError> {
+        match self.ask(Work::Query(query)).await? {
+            Answered::Other(Outcome::Answered(result)) => Ok(result?),
+            _ => Err(mismatched()),
+        }
+    }
+
+    /// The queues there are, without asking the engine.
+    #[must_use]
+    pub fn directory(&self) -> &Directory {
+        &self.handle.shared.directory
+    }
+
+    /// The term this engine serves in.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        self.handle.shared.term
+    }
+
+    /// 32 random bytes that stay with the shard for ever, for tokens that cannot be forged.
+    #[must_use]
+    pub fn secret(&self) -> [u8; 32] {
+        self.handle.shared.secret
+    }
+
+    /// The time as the engine sees it. Deadlines of leases are in this machine time.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        self.handle.shared.now()
+    }
+
+    /// Machine time until `deadline`; zero if it has passed.
+    #[must_use]
+    pub fn remaining(&self, deadline: MachineTime) -> Duration {
+        Duration::from_millis(deadline.since(self.now().machine))
+    }
+
+    /// Whether the engine takes work.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.handle.shared.status.borrow().clone()
+    }
+
+    /// Waits until the engine has stopped and says why.
+    ///
+    /// Cancellation safe.
+    pub async fn stopped(&self) -> StopReason {
+        let mut status = self.handle.shared.status.subscribe();
+        loop {
+            if let Status::Stopped { reason } = &*status.borrow_and_update() {
+                return reason.clone();
+            }
+            if status.changed().await.is_err() {
+                return StopReason::ShutDown;
+            }
+        }
+    }
+
+    /// What was counted since the start, and how things stand now.
+    #[must_use]
+    pub fn metrics(&self) -> EngineMetrics {
+        self.handle.shared.metrics()
+    }
+
+    /// Makes the engine look at its clock again. Only for clocks that are set by hand: the engine
+    /// sleeps until the next deadline as if time passed at its usual rate.
+    pub fn clock_changed(&self) {
+        self.handle.shared.inbox.poke();
+    }
+
+    /// Stops: answers what is in the inbox, ends waiting receives empty, syncs the log, gives it
+    /// free for another owner, and ends the threads. May be called any number of times; each call
+    /// returns when the engine has stopped.
+    ///
+    /// Cancellation safe: the engine stops also if nobody waits for it.
+    pub async fn shutdown(&self) {
+        self.handle.shared.stop();
+        let _reason = self.stopped().await;
+        self.handle.shared.join();
+    }
+
+    async fn ask(&self, work: Work) -> Result<Answered, EngineError> {
+        let shared = &self.handle.shared;
+        let (ticket, answer) = oneshot::channel();
+        let request = Request { work, ticket };
+        if let Err(error) = shared.inbox.enter(request, &*shared.clock).await {
+            shared.count_refused(&error);
+            return Err(error);
+        }
+        // The owner answers everything it takes. If it is gone without an answer it has panicked,
+        // perhaps after the append.
+        answer.await.unwrap_or_else(|_gone| {
+            Err(EngineError::UnknownOutcome {
+                reason: "the engine's thread ended without an answer".into(),
+            })
+        })
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("term", &self.term())
+            .field("status", &self.status())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}
+
+/// An answer of another kind than the question: cannot happen, and is no reason to panic in a
+/// caller's task.
+fn mismatched() -> EngineError {
+    EngineError::UnknownOutcome {
+        reason: "the engine gave an answer of another kind".into(),
+    }
+}

@@ -1,0 +1,104 @@
+//! What can go wrong, by whose turn it is: the caller's, the environment's, the operator's.
+
+use std::{fmt, sync::Arc};
+
+use lockgate_core::{AppendError, LogError, Position, ReadError};
+use lockgate_machine::Rejection;
+
+/// Why a request has no positive answer.
+///
+/// What a caller may conclude differs: after [`Rejected`](Self::Rejected),
+/// [`Overloaded`](Self::Overloaded) and [`Stopped`](Self::Stopped) nothing happened, and that is
+/// certain; after [`UnknownOutcome`](Self::UnknownOutcome) it may have happened or not.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The command was refused; nothing it asked for happened.
+    #[error(transparent)]
+    Rejected(#[from] Rejection),
+    /// The engine has more work than it can take; nothing happened. Try again later, with jitter.
+    #[error("the engine is overloaded: nothing was done, try again later")]
+    Overloaded,
+    /// The engine takes no more work; nothing happened.
+    #[error("the engine has stopped ({reason}): nothing was done")]
+    Stopped {
+        /// Why.
+        reason: StopReason,
+    },
+    /// The engine failed after the request may have been written: only the next start can tell.
+    #[error("whether it was done is unknown: {reason}")]
+    UnknownOutcome {
+        /// What failed.
+        reason: Arc<str>,
+    },
+    /// No payload of a receive could be read, because storage failed. The leases were given back.
+    #[error("reading the message at {at}; its lease was given back")]
+    Unreadable {
+        /// The record that was to be read.
+        at: Position,
+        /// What failed.
+        #[source]
+        source: ReadError,
+    },
+}
+
+/// Why an engine serves no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// It was asked to.
+    ShutDown,
+    /// It failed. What was answered before stays true; the folder must be opened anew.
+    Failed(Arc<str>),
+}
+
+impl StopReason {
+    /// Whether something went wrong, so that a process should end with an error.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        matches!(self, Self::Failed(_))
+    }
+}
+
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ShutDown => f.write_str("it was shut down"),
+            Self::Failed(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// Why an engine could not start. Nothing was changed but what recovery repairs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The log could not be recovered.
+    #[error("recovering the log")]
+    Recover(#[source] LogError),
+    /// A record was written by a newer version; serving without it would break promises.
+    #[error(
+        "the record at {at} was written by a newer version ({reason}): use that version or a later one"
+    )]
+    NewerFormat {
+        /// The first such record.
+        at: Position,
+        /// What is not known.
+        reason: String,
+    },
+    /// The term could not be begun, or its first record not be written.
+    #[error("beginning a term on the log")]
+    BeginTerm(#[source] AppendError),
+    /// The log could not be synced.
+    #[error("syncing the log before the first answer")]
+    Sync(#[source] LogError),
+    /// The operating system gave no random bytes.
+    #[error("drawing random bytes: {reason}")]
+    Random {
+        /// In its words.
+        reason: String,
+    },
+    /// A thread could not be started.
+    #[error("starting the engine's threads")]
+    Threads(#[source] std::io::Error),
+}

@@ -1,0 +1,288 @@
+//! Where requests wait for the owner thread: bounded, with back-pressure, sheddable.
+
+use std::{
+    collections::VecDeque,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use lockgate_core::Millis;
+use lockgate_machine::Command;
+use tokio::sync::{Semaphore, TryAcquireError, oneshot};
+
+use crate::{
+    EngineError, EngineOptions, StopReason,
+    batch::Leases,
+    request::{Outcome, Request, Work},
+};
+
+/// Where the answer to a request goes.
+pub(crate) type Ticket = oneshot::Sender<Result<Answered, EngineError>>;
+
+/// An answer on its way to its caller. Leases are guarded from the start.
+#[derive(Debug)]
+pub(crate) enum Answered {
+    Other(Outcome),
+    Leases(Leases),
+}
+
+/// Both inboxes (sends, and everything else) count in one unit of so many bytes: a request takes
+/// what its payload takes, and at least its share of
+/// [`inbox_requests_max`](EngineOptions::inbox_requests_max), so one count bounds both.
+const UNIT_BYTES: u32 = 64;
+
+pub(crate) struct Inbox {
+    state: Mutex<State>,
+    arrived: Condvar,
+    /// Room for sends.
+    room_for_sends: Semaphore,
+    /// Room for everything else: settles never wait behind sends.
+    room_for_others: Semaphore,
+    units: u32,
+    units_min: u32,
+    shed_after: Millis,
+}
+
+#[derive(Default)]
+struct State {
+    requests: VecDeque<Entry>,
+    bytes: u64,
+    /// Commands nobody waits for: leases that go back, payloads found damaged. Not bounded by a
+    /// count of their own: there are never more than messages in flight.
+    notices: Vec<Command>,
+    /// Something other than a request wants the owner's attention.
+    poked: bool,
+    /// Whether the owner waits on `arrived`, so that others save a system call when it does not.
+    owner_waits: bool,
+    closed: Option<StopReason>,
+}
+
+struct Entry {
+    request: Request<Ticket>,
+    bytes: u64,
+    units: u32,
+    is_send: bool,
+    since: Millis,
+}
+
+/// What the owner took out of the inbox.
+#[derive(Default)]
+pub(crate) struct Taken {
+    pub(crate) requests: Vec<Request<Ticket>>,
+    pub(crate) notices: Vec<Command>,
+    /// Nothing more will come, and this was the last of it.
+    pub(crate) finished: bool,
+}
+
+impl Inbox {
+    pub(crate) fn new(options: &EngineOptions) -> Self {
+        let units = (options.inbox_bytes_max / UNIT_BYTES).max(1);
+        Self {
+            state: Mutex::default(),
+            arrived: Condvar::new(),
+            room_for_sends: Semaphore::new(units as usize),
+            room_for_others: Semaphore::new(units as usize),
+            units,
+            units_min: (units / options.inbox_requests_max.max(1)).max(1),
+            shed_after: millis(options.shed_after),
+        }
+    }
+
+    /// Puts a request in, waiting for room.
+    ///
+    /// Cancellation safe: dropped while it waits, the request never gets in.
+    pub(crate) async fn enter(
+        &self,
+        request: Request<Ticket>,
+        clock: &dyn lockgate_core::Clock,
+    ) -> Result<(), EngineError> {
+        let bytes = request.work.bytes() as u64;
+        let is_send = request.work.is_send();
+        let units = u32::try_from(bytes / u64::from(UNIT_BYTES))
+            .unwrap_or(u32::MAX)
+            .clamp(self.units_min, self.units);
+        let room = self.room(is_send);
+        match room.try_acquire_many(units) {
+            Ok(permit) => permit.forget(),
+            Err(TryAcquireError::Closed) => return Err(self.stopped()),
+            Err(TryAcquireError::NoPermits) => {
+                if is_send {
+                    self.shed(&self.lock(), clock.since_boot())?;
+                }
+                match room.acquire_many(units).await {
+                    Ok(permit) => permit.forget(),
+                    Err(_closed) => return Err(self.stopped()),
+                }
+            }
+        }
+        let since = clock.since_boot();
+        let mut state = self.lock();
+        let refused = match &state.closed {
+            Some(reason) => Some(EngineError::Stopped {
+                reason: reason.clone(),
+            }),
+            None if is_send => self.shed(&state, since).err(),
+            None => None,
+        };
+        if let Some(error) = refused {
+            drop(state);
+            room.add_permits(units as usize);
+            return Err(error);
+        }
+        state.bytes += bytes;
+        state.requests.push_back(Entry {
+            request,
+            bytes,
+            units,
+            is_send,
+            since,
+        });
+        self.wake(state);
+        Ok(())
+    }
+
+    /// Hands over commands that nobody waits for; never blocks. After a stop they are dropped.
+    pub(crate) fn notice(&self, commands: impl Iterator<Item = Command>) {
+        let mut commands = commands.peekable();
+        if commands.peek().is_none() {
+            return;
+        }
+        let mut state = self.lock();
+        if state.closed.is_none() {
+            state.notices.extend(commands);
+            self.wake(state);
+        }
+    }
+
+    /// Makes the owner look at the time and at what was synced.
+    pub(crate) fn poke(&self) {
+        let mut state = self.lock();
+        state.poked = true;
+        self.wake(state);
+    }
+
+    /// Lets nothing more in; the owner takes what is there.
+    pub(crate) fn close(&self, reason: StopReason) {
+        let mut state = self.lock();
+        state.closed.get_or_insert(reason);
+        state.poked = true;
+        self.room_for_sends.close();
+        self.room_for_others.close();
+        self.wake(state);
+    }
+
+    /// For the owner: waits for something to do, at most `timeout` (`None`: for ever), and takes up
+    /// to the limits. Takes at least one request if there is one.
+    pub(crate) fn take(
+        &self,
+        timeout: Option<Duration>,
+        requests_max: usize,
+        bytes_max: usize,
+        taken: &mut Taken,
+    ) {
+        let mut state = self.lock();
+        let idle = |state: &State| {
+            state.requests.is_empty()
+                && state.notices.is_empty()
+                && !state.poked
+                && state.closed.is_none()
+        };
+        if idle(&state) && timeout != Some(Duration::ZERO) {
+            state.owner_waits = true;
+            state = match timeout {
+                // A wake-up for no reason does no harm: the owner looks again.
+                Some(timeout) => {
+                    self.arrived
+                        .wait_timeout(state, timeout)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+                None => self
+                    .arrived
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+            };
+            state.owner_waits = false;
+        }
+        state.poked = false;
+        std::mem::swap(&mut taken.notices, &mut state.notices);
+        let (mut bytes, mut units_of_sends, mut units_of_others) = (0, 0, 0);
+        while taken.requests.len() < requests_max
+            && (taken.requests.is_empty() || bytes < bytes_max as u64)
+        {
+            let Some(entry) = state.requests.pop_front() else {
+                break;
+            };
+            bytes += entry.bytes;
+            *(if entry.is_send {
+                &mut units_of_sends
+            } else {
+                &mut units_of_others
+            }) += entry.units as usize;
+            taken.requests.push(entry.request);
+        }
+        state.bytes -= bytes;
+        taken.finished = state.closed.is_some() && state.requests.is_empty();
+        drop(state);
+        if units_of_sends > 0 {
+            self.room_for_sends.add_permits(units_of_sends);
+        }
+        if units_of_others > 0 {
+            self.room_for_others.add_permits(units_of_others);
+        }
+    }
+
+    /// Requests and bytes in it, and how long the oldest has waited.
+    pub(crate) fn depth(&self, now: Millis) -> (u64, u64, Millis) {
+        let state = self.lock();
+        let age = state
+            .requests
+            .front()
+            .map_or(0, |entry| now.saturating_sub(entry.since));
+        (state.requests.len() as u64, state.bytes, age)
+    }
+
+    fn room(&self, is_send: bool) -> &Semaphore {
+        if is_send {
+            &self.room_for_sends
+        } else {
+            &self.room_for_others
+        }
+    }
+
+    /// Refuses a send while the oldest request waits too long. Age, not length, says whether the
+    /// engine keeps up: a long inbox that moves is no reason to refuse anything.
+    fn shed(&self, state: &State, now: Millis) -> Result<(), EngineError> {
+        match state.requests.front() {
+            Some(oldest) if now.saturating_sub(oldest.since) > self.shed_after => {
+                Err(EngineError::Overloaded)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn stopped(&self) -> EngineError {
+        let closed = self.lock().closed.clone();
+        EngineError::Stopped {
+            reason: closed.unwrap_or(StopReason::ShutDown),
+        }
+    }
+
+    fn wake(&self, state: MutexGuard<'_, State>) {
+        let owner_waits = state.owner_waits;
+        drop(state);
+        if owner_waits {
+            self.arrived.notify_one();
+        }
+    }
+
+    /// No code that can panic runs under the lock, so a poisoned lock is still good.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whole milliseconds, rounded up so that a wait is never shorter than asked.
+pub(crate) fn millis(span: Duration) -> Millis {
+    u64::try_from(span.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,70 @@
+//! What an engine's owner may set.
+
+use std::time::Duration;
+
+/// Limits of one engine. Memory used by requests that wait is at most the sum of
+/// [`inbox_bytes_max`](Self::inbox_bytes_max) (twice: once for sends, once for the rest),
+/// [`group_bytes_max`](Self::group_bytes_max), and about 300 bytes for each of
+/// [`waiters_max`](Self::waiters_max).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// How many requests may wait to be decided; 1 or more, default 16,384. Sends have an inbox of
+    /// this size and everything else another, so that settling never queues behind sending.
+    pub inbox_requests_max: u32,
+    /// How many payload bytes may wait to be decided; default 64 MiB. One request larger than this
+    /// is let in alone.
+    pub inbox_bytes_max: u32,
+    /// Sends are refused as [`Overloaded`](crate::EngineError::Overloaded) when the oldest request
+    /// has waited longer than this; default 1 s. Settling and extending are never refused for load.
+    pub shed_after: Duration,
+    /// How many requests are decided and appended together at most; default 4,096.
+    pub group_requests_max: usize,
+    /// How many payload bytes are appended together at most; default 4 MiB. One request larger than
+    /// this is a group of its own.
+    pub group_bytes_max: usize,
+    /// When records that nobody waits for are synced (level `process`).
+    pub sync_window: SyncWindow,
+    /// How many receives may wait for a message; default 20,000. Beyond it a receive that finds
+    /// nothing is refused as [`Overloaded`](crate::EngineError::Overloaded).
+    pub waiters_max: usize,
+    /// Log space that sends leave free, for settles, purges and the like on a full disk. Default
+    /// 4 MiB.
+    pub settle_reserve_bytes: u64,
+    /// Name of the engine's threads, for debuggers. Default `lockgate`.
+    pub thread_name: String,
+}
+
+/// What a power cut may take of records that were answered at level `process`: whatever comes
+/// first of the two starts a sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncWindow {
+    /// The oldest unsynced record is never older than this when a sync starts. Default 100 ms.
+    pub after: Duration,
+    /// Never more records than this are unsynced when a sync starts. Default: no limit.
+    pub records: u64,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            inbox_requests_max: 16_384,
+            inbox_bytes_max: 64 << 20,
+            shed_after: Duration::from_secs(1),
+            group_requests_max: 4_096,
+            group_bytes_max: 4 << 20,
+            sync_window: SyncWindow::default(),
+            waiters_max: 20_000,
+            settle_reserve_bytes: 4 << 20,
+            thread_name: "lockgate".to_owned(),
+        }
+    }
+}
+
+impl Default for SyncWindow {
+    fn default() -> Self {
+        Self {
+            after: Duration::from_millis(100),
+            records: u64::MAX,
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What a start found.
+
+use std::time::Duration;
+
+use lockgate_core::{DamagedRange, Term};
+
+/// What recovery found and did, for the operator.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct StartReport {
+    /// The term that was begun.
+    pub term: Term,
+    /// Records folded.
+    pub records: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Stretches of the log that were durable once and cannot be read any more; set aside.
+    pub damaged: Vec<DamagedRange>,
+    /// Records whose checksum is good and whose content makes no sense; skipped.
+    pub undecodable: u64,
+    /// Bytes of a torn tail that were cut: nobody was ever told that they are durable.
+    pub tail_bytes_cut: u64,
+    /// How long it took until the engine could serve.
+    pub duration: Duration,
+    /// Queues there are.
+    pub queues: u64,
+    /// Messages there are, in any state.
+    pub messages: u64,
+    /// Whether the last term ended by a crash, so that sends answered at level `memory` may be lost.
+    pub crashed: bool,
+}
+
+impl StartReport {
+    /// Whether everything that was ever promised is still there.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.damaged.is_empty() && self.undecodable == 0
+    }
+}

@@ -1,0 +1,113 @@
+//! What a driver is asked, and what it answers.
+
+use lockgate_core::MachineTime;
+use lockgate_machine::{Answer, Command, Delivery, Query, Receive, Rejection, Reply};
+use smallvec::SmallVec;
+
+/// Something a caller wants done, with the ticket under which the answer comes back.
+#[derive(Debug)]
+pub struct Request<T> {
+    /// What is wanted.
+    pub work: Work,
+    /// Whom to answer.
+    pub ticket: T,
+}
+
+/// What a caller can want.
+#[derive(Debug)]
+pub enum Work {
+    /// Commands, each decided and logged on its own, answered together.
+    Commands(SmallVec<[Command; 1]>),
+    /// Leases on what is leasable, or on what becomes so until an instant.
+    Receive {
+        /// From where, how many, for whom.
+        receive: Receive,
+        /// How long to wait for a first message. `None`: not at all.
+        until: Option<MachineTime>,
+    },
+    /// A question.
+    Query(Query),
+}
+
+/// The answer to a [`Work`], of its kind.
+#[derive(Debug)]
+pub enum Outcome {
+    /// One result per command, in order.
+    Commands(SmallVec<[Result<Reply, Rejection>; 1]>),
+    /// Leases; none if the time ran out.
+    Received(Result<Vec<Delivery>, Rejection>),
+    /// The answer.
+    Answered(Result<Answer, Rejection>),
+}
+
+impl Work {
+    /// One command.
+    #[must_use]
+    pub fn one(command: Command) -> Self {
+        Self::Commands(SmallVec::from_buf([command]))
+    }
+
+    /// Whether all of it makes load and frees none, so that it may be shed.
+    pub(crate) fn is_send(&self) -> bool {
+        match self {
+            Self::Commands(commands) => commands
+                .iter()
+                .all(|command| matches!(command, Command::Send(_))),
+            Self::Receive { .. } | Self::Query(_) => false,
+        }
+    }
+
+    /// Payload bytes it brings, roughly.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Commands(commands) => commands.iter().map(command_bytes).sum(),
+            Self::Receive { .. } | Self::Query(_) => 0,
+        }
+    }
+}
+
+/// An upper bound for what a record says about a message beside its variable parts, and about a
+/// settle or any other small effect.
+const FIXED_BYTES: usize = 256;
+
+/// At least as many bytes as the record of the command's effects will have, as far as the command
+/// itself tells (leases given and messages moved on the way come on top).
+pub(crate) fn command_bytes(command: &Command) -> usize {
+    match command {
+        Command::Send(send) => message_bytes(&send.message),
+        Command::Transact { settles, sends } => {
+            let sends: usize = sends.iter().map(|send| message_bytes(&send.message)).sum();
+            sends + settles.len() * FIXED_BYTES
+        }
+        Command::CreateQueue(create) => {
+            FIXED_BYTES + map_bytes(&create.annotations) + map_bytes(&create.tags)
+        }
+        Command::ChangeQueue {
+            annotations, tags, ..
+        } => {
+            let maps = [annotations, tags];
+            FIXED_BYTES + maps.into_iter().flatten().map(map_bytes).sum::<usize>()
+        }
+        Command::Receive(receive) => usize::from(receive.max) * FIXED_BYTES,
+        _ => FIXED_BYTES,
+    }
+}
+
+fn message_bytes(message: &lockgate_core::Message) -> usize {
+    let text = |text: Option<&str>| text.map_or(0, str::len);
+    FIXED_BYTES
+        + message.size()
+        + message.headers.len() * 16
+        + text(message.key.as_ref().map(AsRef::as_ref))
+        + text(message.unique_id.as_ref().map(AsRef::as_ref))
+        + text(message.content_type.as_deref())
+        + text(message.trace_context.as_deref())
+        + message
+            .producer
+            .as_ref()
+            .map_or(0, |mark| mark.producer.len())
+}
+
+fn map_bytes(map: &std::collections::BTreeMap<String, String>) -> usize {
+    map.iter().map(|(k, v)| k.len() + v.len() + 8).sum()
+}
