@@ -24,6 +24,9 @@ pub enum Command {
         /// 32 random bytes; kept as the shard's [`secret`](crate::Machine::secret) if it has none.
         secret: [u8; 32],
     },
+    /// An end of the shard in good order: the last command an engine gives, so that a clean stop at
+    /// level `memory` is told apart from a crash.
+    EndTerm,
     /// Makes a queue, or says that it exists already and how.
     CreateQueue(Box<CreateQueue>),
     /// Replaces a queue's settings, annotations and tags; `None` leaves a part as it is.

@@ -32,6 +32,12 @@ pub enum Effect {
         /// When.
         now: Now,
     },
+    /// A term of ownership ended in good order: everything accepted in it is in the log before this
+    /// record, so no reserved sequence number was told and lost.
+    TermEnded {
+        /// When.
+        now: Now,
+    },
     /// Time came to `now` and at most `budget` timers fired.
     Advanced {
         /// The time.
@@ -86,6 +92,14 @@ pub enum Effect {
     },
     /// A message was accepted, and its unique id reserved.
     Accepted(Box<StoredMessage>),
+    /// Sequence numbers below this may have been told to senders of level `memory`: after a crash
+    /// they are skipped and counted as possibly lost, never given out again.
+    SequencesReserved {
+        /// Which queue.
+        queue: QueueId,
+        /// The first number that was not told.
+        below: Sequence,
+    },
     /// A lease was given.
     Leased {
         /// The message's queue.
@@ -202,6 +216,8 @@ pub struct StoredMessage {
     pub id: MessageId,
     /// When it was accepted.
     pub accepted: WallTime,
+    /// Until when its unique id is remembered. `None`: it has none, or the queue remembers none.
+    pub unique_until: Option<MachineTime>,
     /// The message; `due` is set exactly if it was delayed when accepted.
     pub message: Message,
 }

@@ -367,6 +367,9 @@ pub struct QueueTotals {
     pub leases_ended: u64,
     /// Stale settles since the last start.
     pub stale: u64,
+    /// Messages of level `memory` that crashes may have taken: at most so many were answered and
+    /// are not in `accepted`.
+    pub possibly_lost: u64,
 }
 
 /// Messages dropped, by reason.
@@ -374,6 +377,8 @@ pub struct QueueTotals {
 pub struct DroppedCounts {
     /// By a purge.
     pub purged: u64,
+    /// With their queue. Only in the totals of the shard; those of the queue are gone with it.
+    pub queue_deleted: u64,
     /// By age.
     pub expired: u64,
     /// Unreadable.
@@ -384,6 +389,20 @@ pub struct DroppedCounts {
     pub cancelled: u64,
     /// Dropped with their key.
     pub key_dropped: u64,
+}
+
+impl DroppedCounts {
+    /// Dropped for any reason.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.purged
+            + self.queue_deleted
+            + self.expired
+            + self.damaged
+            + self.rejected
+            + self.cancelled
+            + self.key_dropped
+    }
 }
 
 /// Why a key does, or does not, move.
