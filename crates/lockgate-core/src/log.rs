@@ -172,6 +172,13 @@ impl RecordGroup {
         self.buffer.len() - start
     }
 
+    /// Takes the last record out again, before it was placed: for one that turned out too large.
+    pub fn pop(&mut self) {
+        if let Some(start) = self.starts.pop() {
+            self.buffer.truncate(start);
+        }
+    }
+
     /// Number of records.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -407,6 +414,8 @@ mod tests {
         assert_eq!(group.payload(0), b"one");
         assert_eq!(group.payload(1), b"");
         assert_eq!(group.bytes(), b"\0\0\0\0one\0\0\0\0GAP!three");
+        group.pop();
+        assert_eq!(group.bytes(), b"\0\0\0\0one\0\0\0\0");
         group.clear(0);
         assert!(group.is_empty() && group.bytes().is_empty());
     }
