@@ -14,9 +14,13 @@
 //! message.
 
 mod command;
+mod dedup;
 mod effect;
 mod reply;
 mod settings;
+mod slab;
+mod table;
+mod wheel;
 
 pub use command::{
     Command, CreateQueue, KeyAction, Query, Receive, SendMessage, Settle, SettleAction,

@@ -1,0 +1,319 @@
+//! The memory of unique ids.
+
+use std::collections::BTreeMap;
+
+use lockgate_core::{Key, MachineTime, Position, Sequence, UniqueId};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    slab::{Link, Slab},
+    table::{HashSeed, Table, hash_bytes},
+};
+
+/// The unique ids of one queue that were accepted within its window, each with the answer its
+/// duplicates get.
+///
+/// An id takes 48 bytes and its share of a [`Table`]: below 64 in all, however long its text. Ids
+/// are forgotten in the order in which they expire. With a constant window that is the order in
+/// which they came: a *run*. Each time the window is made shorter a new run begins, because from
+/// then on an id may expire before one that came earlier; the runs are merged when forgetting.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DedupWindow {
+    seed: HashSeed,
+    ids: Slab<Remembered>,
+    index: Table,
+    /// Runs that are not empty, by when their first id expires and by their number.
+    runs: BTreeMap<(MachineTime, u64), Run>,
+    /// The key in `runs` of the run that new ids go to.
+    newest: Option<(MachineTime, u64)>,
+    runs_begun: u64,
+}
+
+/// What is remembered of the send that first brought an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DedupHit {
+    /// The message's number.
+    pub(crate) sequence: Sequence,
+    /// The record that accepted it, which an answer to the duplicate must wait for.
+    pub(crate) position: Position,
+}
+
+#[derive(Clone, Debug)]
+struct Remembered {
+    /// In halves, because a `u128` would be aligned to 16 bytes.
+    digest: [u64; 2],
+    sequence: Sequence,
+    position: Position,
+    expires: MachineTime,
+    next: Link,
+}
+
+/// Ids in order of expiry, linked through the slab.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    first: u32,
+    last: u32,
+}
+
+/// What a unique id is remembered as: the first 128 bits of the SHA-256 of its scope and itself.
+/// `scope_key` is the message's key where ids are unique within a key
+/// ([`DedupScope::Key`](crate::DedupScope::Key)), else `None`.
+///
+/// Nobody can make two ids with one digest in fewer than 2^64 tries, so a digest stands for its id.
+pub(crate) fn digest(scope_key: Option<&Key>, id: &UniqueId) -> u128 {
+    let mut hash = Sha256::new();
+    // The length makes it unambiguous where a key ends. A key is never empty, so zero is free.
+    let key = scope_key.map_or("", Key::as_str).as_bytes();
+    hash.update((key.len() as u64).to_le_bytes());
+    hash.update(key);
+    hash.update(id.as_str());
+    let digest = hash.finalize();
+    u128::from_le_bytes(
+        digest[..16]
+            .try_into()
+            .expect("a SHA-256 digest has 32 bytes"),
+    )
+}
+
+impl DedupWindow {
+    /// An empty window that hashes under the shard's seed.
+    pub(crate) fn new(seed: HashSeed) -> Self {
+        Self {
+            seed,
+            ..Self::default()
+        }
+    }
+
+    /// The answer to a duplicate, if the id is remembered. An id whose time is up is remembered
+    /// until [`expire`](Self::expire) forgets it.
+    pub(crate) fn get(&self, digest: u128) -> Option<DedupHit> {
+        let halves = split(digest);
+        let found = self
+            .index
+            .find(self.hash(halves), |index| self.ids[index].digest == halves)?;
+        let id = &self.ids[found];
+        Some(DedupHit {
+            sequence: id.sequence,
+            position: id.position,
+        })
+    }
+
+    /// Remembers an id until `expires`. If it is remembered already, which only a history with lost
+    /// records brings about, the later send counts.
+    pub(crate) fn reserve(
+        &mut self,
+        digest: u128,
+        sequence: Sequence,
+        position: Position,
+        expires: MachineTime,
+    ) {
+        let halves = split(digest);
+        let (hash, seed) = (self.hash(halves), self.seed);
+        // The earlier entry stays in its run, where nothing refers to it any more.
+        self.index
+            .remove(hash, |index| self.ids[index].digest == halves);
+        let index = self.ids.insert(Remembered {
+            digest: halves,
+            sequence,
+            position,
+            expires,
+            next: Link::NONE,
+        });
+        let ids = &self.ids;
+        self.index
+            .insert(hash, index, |index| hash_halves(seed, ids[index].digest));
+        self.append(index, expires);
+    }
+
+    /// Forgets ids whose time is up, at most `budget` of them. Returns how many; fewer than
+    /// `budget` means that none is left.
+    pub(crate) fn expire(&mut self, now: MachineTime, budget: usize) -> usize {
+        let mut forgotten = 0;
+        while forgotten < budget {
+            let Some(run) = self.runs.first_entry().filter(|run| run.key().0 <= now) else {
+                break;
+            };
+            let (key, run) = run.remove_entry();
+            let id = self.ids.remove(run.first);
+            let hash = hash_halves(self.seed, id.digest);
+            self.index.remove(hash, |index| index == run.first);
+            let rest = id.next.get().map(|first| {
+                let rest = (self.ids[first].expires, key.1);
+                self.runs.insert(rest, Run { first, ..run });
+                rest
+            });
+            if self.newest == Some(key) {
+                self.newest = rest;
+            }
+            forgotten += 1;
+            let (ids, seed) = (&self.ids, self.seed);
+            self.index
+                .shrink(|index| hash_halves(seed, ids[index].digest));
+        }
+        forgotten
+    }
+
+    /// When the next id expires.
+    pub(crate) fn next_expiry(&self) -> Option<MachineTime> {
+        self.runs.first_key_value().map(|(key, _)| key.0)
+    }
+
+    /// Forgets everything. The memory is given back a page at a time, without looking at the ids.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.seed);
+    }
+
+    /// How many ids are remembered.
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether no id is remembered.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// Heap memory held, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.ids.bytes() + self.index.bytes()
+    }
+
+    /// Puts an id at the end of the newest run, or of a new one if it expires before that end.
+    fn append(&mut self, index: u32, expires: MachineTime) {
+        if let Some(run) = self.newest.and_then(|key| self.runs.get_mut(&key)) {
+            let last = &mut self.ids[run.last];
+            if last.expires <= expires {
+                last.next = Link::to(index);
+                run.last = index;
+                return;
+            }
+        }
+        let key = (expires, self.runs_begun);
+        self.runs_begun += 1;
+        let run = Run {
+            first: index,
+            last: index,
+        };
+        self.runs.insert(key, run);
+        self.newest = Some(key);
+    }
+
+    fn hash(&self, halves: [u64; 2]) -> u64 {
+        hash_halves(self.seed, halves)
+    }
+}
+
+fn hash_halves(seed: HashSeed, [low, high]: [u64; 2]) -> u64 {
+    // Digests are even but not secret: ids could be chosen so that their digests fall together.
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&low.to_le_bytes());
+    bytes[8..].copy_from_slice(&high.to_le_bytes());
+    hash_bytes(seed, &bytes)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the halves of a number")]
+fn split(digest: u128) -> [u64; 2] {
+    [digest as u64, (digest >> 64) as u64]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn hit(number: u64) -> DedupHit {
+        DedupHit {
+            sequence: Sequence(number),
+            position: Position(number * 100),
+        }
+    }
+
+    fn reserve(window: &mut DedupWindow, digest: u128, number: u64, expires: u64) {
+        let DedupHit { sequence, position } = hit(number);
+        window.reserve(digest, sequence, position, MachineTime(expires));
+    }
+
+    #[test]
+    fn digests_tell_scope_and_id_apart() {
+        let key = |text| Key::new(text).unwrap();
+        let id = |text| UniqueId::new(text).unwrap();
+        let all = [
+            digest(None, &id("ab")),
+            digest(Some(&key("a")), &id("b")),
+            digest(Some(&key("ab")), &id("b")),
+            digest(Some(&key("a")), &id("bb")),
+            digest(Some(&key("b")), &id("a")),
+        ];
+        for (number, one) in all.iter().enumerate() {
+            assert!(!all[..number].contains(one));
+        }
+        // SHA-256 of eight zero bytes and "ab", by another implementation.
+        assert_eq!(all[0].to_le_bytes()[..4], [0xb4, 0x92, 0x09, 0x50]);
+    }
+
+    #[test]
+    fn a_remembered_id_takes_less_than_sixty_four_bytes_at_the_worst_moment() {
+        assert_eq!(size_of::<Remembered>(), 48);
+        let mut window = DedupWindow::new(HashSeed::from_secret(&[7; 32]));
+        assert_eq!(window.bytes(), 0);
+        let mut worst = 0.0_f64;
+        for number in 0..200_000_u64 {
+            reserve(&mut window, u128::from(number) << 60, number, number);
+            if number > 50_000 && number % 128 == 0 {
+                worst = worst.max(window.bytes() as f64 / window.len() as f64);
+            }
+        }
+        assert!(worst < 64.0, "{worst}");
+        assert_eq!(window.expire(MachineTime(u64::MAX), usize::MAX), 200_000);
+        assert!(window.bytes() < 64 * 1024, "{} bytes kept", window.bytes());
+    }
+
+    #[test]
+    fn a_second_reservation_counts_and_outlives_the_first() {
+        let mut window = DedupWindow::default();
+        reserve(&mut window, 1, 1, 10);
+        reserve(&mut window, 1, 2, 20);
+        assert_eq!(window.expire(MachineTime(10), 9), 1);
+        assert_eq!(window.get(1), Some(hit(2)));
+        assert_eq!(window.expire(MachineTime(20), 9), 1);
+        assert_eq!((window.get(1), window.len()), (None, 0));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+        #[test]
+        fn remembers_exactly_until_expiry_whatever_happens_to_the_window(
+            steps in prop::collection::vec((0..4_u8, 0..40_u64, 0..8_usize), 0..200),
+        ) {
+            let mut window = DedupWindow::new(HashSeed::from_secret(&[1; 32]));
+            let mut model = BTreeMap::new();
+            let (mut now, mut span) = (0, 20);
+            for (number, (what, value, budget)) in (0..).zip(steps) {
+                match what {
+                    0 => span = value,
+                    1 => now += value,
+                    2 => {
+                        let digest = u128::from(value) << 64;
+                        let known = model.get(&digest).map(|&(number, _)| hit(number));
+                        prop_assert_eq!(window.get(digest), known);
+                        if known.is_none() {
+                            reserve(&mut window, digest, number, now + span);
+                            model.insert(digest, (number, now + span));
+                        }
+                    }
+                    _ => {
+                        let due = model.values().filter(|&&(_, expires)| expires <= now).count();
+                        prop_assert_eq!(window.expire(MachineTime(now), budget), due.min(budget));
+                        // The rest, so that the model need not know which went first.
+                        window.expire(MachineTime(now), usize::MAX);
+                        model.retain(|_, &mut (_, expires)| expires > now);
+                    }
+                }
+                prop_assert_eq!(window.len(), model.len());
+                let next = model.values().map(|&(_, expires)| MachineTime(expires)).min();
+                prop_assert_eq!(window.next_expiry(), next);
+            }
+        }
+    }
+}

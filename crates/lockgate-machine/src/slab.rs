@@ -1,0 +1,324 @@
+//! A paged slab: values at stable small indexes, in pages that are never copied.
+//!
+//! A `Vec` of ten million entries doubles by copying all of them while callers wait, and for that
+//! moment it holds both copies. Here growing allocates one page. A page whose last value was removed
+//! is given back, so a drained backlog frees its memory.
+
+use std::{
+    mem,
+    num::NonZeroU32,
+    ops::{Index, IndexMut},
+};
+
+/// No index: the end of a list threaded through a slab.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Slots in a page. Small under test, so that every test crosses pages.
+const PAGE_SLOTS: u32 = if cfg!(test) { 32 } else { 512 };
+
+/// Slots the very first page starts with; it alone grows by copying, so that a machine with three
+/// messages is small.
+const FIRST_PAGE_SLOTS: u32 = if cfg!(test) { 2 } else { 8 };
+
+/// Values of one type at `u32` indexes that stay the same until the value is removed.
+///
+/// Insert, remove and access are O(1). A slot is as large as its value if the value's type has a
+/// spare bit pattern (a `bool`, an enum, a [`Link`]), else eight bytes larger: assert it.
+#[derive(Clone, Debug)]
+pub(crate) struct Slab<T> {
+    pages: Vec<Page<T>>,
+    /// Every page that has a free slot, once. The last one is filled next.
+    open: Vec<u32>,
+    /// The memory of the page emptied last, so that a value that comes and goes at a page's edge
+    /// does not allocate every time.
+    spare: Vec<Slot<T>>,
+    len: u32,
+}
+
+/// An index into a slab, or none, in four bytes. Unlike a bare `u32` it leaves one bit pattern
+/// free, in which [`Slab`] keeps whether a slot is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link(NonZeroU32);
+
+#[derive(Clone, Debug)]
+struct Page<T> {
+    /// Slots used so far, or none if the page was given back.
+    slots: Vec<Slot<T>>,
+    /// First of the page's list of freed slots.
+    free: u32,
+    used: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Slot<T> {
+    Used(T),
+    /// The next free slot of the page.
+    Free(u32),
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self {
+            pages: Vec::new(),
+            open: Vec::new(),
+            spare: Vec::new(),
+            len: 0,
+        }
+    }
+}
+
+impl<T> Slab<T> {
+    /// Puts a value in and returns its index.
+    ///
+    /// # Panics
+    /// Beyond 2^32 - 512 values, which the machine's limits exclude.
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
+        let number = match self.open.last() {
+            Some(&number) => number,
+            None => self.add_page(),
+        };
+        let page = &mut self.pages[number as usize];
+        let slot = page.free;
+        let slot = if slot == NONE {
+            let slot = page.slots.len();
+            if slot == page.slots.capacity() {
+                grow(&mut page.slots, &mut self.spare, number == 0);
+            }
+            page.slots.push(Slot::Used(value));
+            u32::try_from(slot).expect("a page has PAGE_SLOTS slots")
+        } else {
+            match mem::replace(&mut page.slots[slot as usize], Slot::Used(value)) {
+                Slot::Free(next) => page.free = next,
+                Slot::Used(_) => unreachable!("a used slot stood in the list of free ones"),
+            }
+            slot
+        };
+        page.used += 1;
+        if page.used == PAGE_SLOTS {
+            self.open.pop();
+        }
+        self.len += 1;
+        number * PAGE_SLOTS + slot
+    }
+
+    /// Takes a value out; its index may be given to another one.
+    ///
+    /// # Panics
+    /// If there is none at the index.
+    pub(crate) fn remove(&mut self, index: u32) -> T {
+        let (number, slot) = split(index);
+        let page = &mut self.pages[number];
+        let freed = Slot::Free(page.free);
+        let value = match mem::replace(&mut page.slots[slot], freed) {
+            Slot::Used(value) => value,
+            Slot::Free(_) => panic!("no value at index {index} of the slab"),
+        };
+        page.free = index % PAGE_SLOTS;
+        if page.used == PAGE_SLOTS {
+            self.open.push(index / PAGE_SLOTS);
+        }
+        page.used -= 1;
+        self.len -= 1;
+        if page.used == 0 {
+            page.free = NONE;
+            let mut slots = mem::take(&mut page.slots);
+            if slots.capacity() > self.spare.capacity() {
+                slots.clear();
+                self.spare = slots;
+            }
+            if self.len == 0 && self.pages.len() > 16 {
+                self.pages = Vec::new();
+                self.open = Vec::new();
+            }
+        }
+        value
+    }
+
+    /// The value at the index, if there is one.
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
+        let (page, slot) = split(index);
+        match self.pages.get(page)?.slots.get(slot)? {
+            Slot::Used(value) => Some(value),
+            Slot::Free(_) => None,
+        }
+    }
+
+    /// The value at the index, if there is one.
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        let (page, slot) = split(index);
+        match self.pages.get_mut(page)?.slots.get_mut(slot)? {
+            Slot::Used(value) => Some(value),
+            Slot::Free(_) => None,
+        }
+    }
+
+    /// How many values there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there is no value.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All values with their indexes, in order of the indexes. Walks all pages.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(&self.pages).flat_map(|(number, page)| {
+            (number * PAGE_SLOTS..)
+                .zip(&page.slots)
+                .filter_map(|(index, slot)| match slot {
+                    Slot::Used(value) => Some((index, value)),
+                    Slot::Free(_) => None,
+                })
+        })
+    }
+
+    /// Heap memory held, in bytes, without what the values themselves own. Walks the list of pages.
+    pub(crate) fn bytes(&self) -> usize {
+        let slots: usize = self.pages.iter().map(|page| page.slots.capacity()).sum();
+        (slots + self.spare.capacity()) * size_of::<Slot<T>>()
+            + self.pages.capacity() * size_of::<Page<T>>()
+            + self.open.capacity() * size_of::<u32>()
+    }
+
+    fn add_page(&mut self) -> u32 {
+        let number = u32::try_from(self.pages.len())
+            .ok()
+            .filter(|&number| number < u32::MAX / PAGE_SLOTS)
+            .expect("the machine's limits keep a slab below 2^32 values");
+        self.pages.push(Page {
+            slots: Vec::new(),
+            free: NONE,
+            used: 0,
+        });
+        self.open.push(number);
+        number
+    }
+}
+
+impl<T> Index<u32> for Slab<T> {
+    type Output = T;
+
+    fn index(&self, index: u32) -> &T {
+        self.get(index).expect("an index stays valid until removed")
+    }
+}
+
+impl<T> IndexMut<u32> for Slab<T> {
+    fn index_mut(&mut self, index: u32) -> &mut T {
+        self.get_mut(index)
+            .expect("an index stays valid until removed")
+    }
+}
+
+impl Link {
+    /// To nothing.
+    pub(crate) const NONE: Self = Self(NonZeroU32::MAX);
+
+    /// To the value at `index`.
+    pub(crate) fn to(index: u32) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(index))
+    }
+
+    /// The index, if there is one.
+    pub(crate) fn get(self) -> Option<u32> {
+        (self != Self::NONE).then(|| self.0.get() - 1)
+    }
+}
+
+fn split(index: u32) -> (usize, usize) {
+    ((index / PAGE_SLOTS) as usize, (index % PAGE_SLOTS) as usize)
+}
+
+/// Makes room in a page that has none: whole, but for the first page of a slab.
+fn grow<T>(slots: &mut Vec<Slot<T>>, spare: &mut Vec<Slot<T>>, first_page: bool) {
+    if slots.is_empty() && spare.capacity() > 0 {
+        *slots = mem::take(spare);
+    }
+    let wanted = if first_page {
+        (slots.len() * 2).max(FIRST_PAGE_SLOTS as usize)
+    } else {
+        PAGE_SLOTS as usize
+    };
+    if slots.capacity() < wanted {
+        slots.reserve_exact(wanted.min(PAGE_SLOTS as usize) - slots.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_slot_costs_nothing_where_the_type_has_a_spare_pattern() {
+        assert_eq!(size_of::<Slot<(u64, Link)>>(), 16);
+        assert_eq!(size_of::<Slot<(u64, u32, bool)>>(), 16);
+        assert_eq!(
+            size_of::<Slot<u64>>(),
+            16,
+            "and eight bytes where it has none"
+        );
+    }
+
+    #[test]
+    fn links_tell_every_index_from_none() {
+        assert_eq!(Link::NONE.get(), None);
+        for index in [0, 1, u32::MAX - 2] {
+            assert_eq!(Link::to(index).get(), Some(index));
+        }
+    }
+
+    #[test]
+    fn memory_grows_by_a_page_and_comes_back() {
+        let mut slab = Slab::default();
+        let page = PAGE_SLOTS as usize * size_of::<Slot<u64>>();
+        let mut before = 0;
+        for value in 0..1000_u64 {
+            slab.insert(value);
+            let bytes = slab.bytes();
+            // The list of pages may double too: 40 bytes a page.
+            assert!(bytes - before <= page + 64 * 128, "{before} to {bytes}");
+            before = bytes;
+        }
+        for index in 0..1000 {
+            slab.remove(index);
+        }
+        assert!(slab.is_empty());
+        assert_eq!(slab.bytes(), page, "one spare page is kept");
+        assert_eq!(slab.insert(1), 0);
+    }
+
+    #[test]
+    fn an_empty_slab_owns_nothing_and_a_small_one_little() {
+        let mut slab = Slab::default();
+        assert_eq!(slab.bytes(), 0);
+        slab.insert(1_u64);
+        assert!(slab.pages[0].slots.capacity() == FIRST_PAGE_SLOTS as usize);
+    }
+
+    proptest! {
+        #[test]
+        fn does_what_a_map_does(steps in prop::collection::vec((0..3_u8, any::<u16>()), 0..400)) {
+            let mut slab = Slab::default();
+            let mut map = BTreeMap::new();
+            for (what, number) in steps {
+                if what < 2 {
+                    let index = slab.insert(number);
+                    prop_assert!(map.insert(index, number).is_none(), "index given twice");
+                } else if let Some(&index) = map.keys().nth(number as usize % map.len().max(1)) {
+                    prop_assert_eq!(Some(slab.remove(index)), map.remove(&index));
+                    prop_assert!(slab.get(index).is_none());
+                }
+                prop_assert_eq!(slab.len(), map.len());
+            }
+            let all: Vec<_> = slab.iter().map(|(index, &value)| (index, value)).collect();
+            prop_assert_eq!(all, map.into_iter().collect::<Vec<_>>());
+            prop_assert!(slab.get(NONE).is_none());
+        }
+    }
+}

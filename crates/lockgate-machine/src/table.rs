@@ -1,0 +1,343 @@
+//! Hash indexes over slabs, and the hashes for them.
+//!
+//! A [`Table`] holds `u32` slab indexes; what they hash to and compare with is asked of the caller,
+//! so an entry costs five bytes and its share of free room.
+
+use hashbrown::HashTable;
+
+/// How many parts a large table has. One part at a time is rehashed when it grows.
+const SHARDS: usize = 256;
+
+/// Entries above which a table is split into parts; below, one part is smaller and never slow.
+const SPLIT_ABOVE: usize = if cfg!(test) { 64 } else { 2048 };
+
+/// A hash index of `u32` values.
+///
+/// One hash table of ten million entries stops everybody for the second in which it doubles. This
+/// one is split into 256 parts that grow one by one (as extendible hashing does; Fagin et al. 1979,
+/// with a fixed directory), so an insert moves at most 1/256 of the entries. Just after all parts
+/// have grown an entry takes 11.5 bytes.
+///
+/// Nothing iterates over a table, so the order of hashes can never show in the machine's behaviour.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Table {
+    /// None, one, or `SHARDS`.
+    shards: Vec<HashTable<u32>>,
+    len: usize,
+    /// The part that [`shrink`](Self::shrink) looks at next.
+    next_to_shrink: usize,
+}
+
+impl Table {
+    /// Adds a value that is not in the table. `rehash` gives the hash of a value in the table.
+    pub(crate) fn insert(&mut self, hash: u64, value: u32, rehash: impl Fn(u32) -> u64) {
+        if self.shards.is_empty() {
+            self.shards.push(HashTable::new());
+        } else if self.shards.len() == 1 && self.len >= SPLIT_ABOVE {
+            self.split(&rehash);
+        }
+        let shard = self.shard(hash);
+        self.shards[shard].insert_unique(hash, value, |&value| rehash(value));
+        self.len += 1;
+    }
+
+    /// The value with this hash for which `eq` holds.
+    pub(crate) fn find(&self, hash: u64, mut eq: impl FnMut(u32) -> bool) -> Option<u32> {
+        let shard = self.shards.get(self.shard(hash))?;
+        shard.find(hash, |&value| eq(value)).copied()
+    }
+
+    /// Takes out the value with this hash for which `eq` holds.
+    pub(crate) fn remove(&mut self, hash: u64, mut eq: impl FnMut(u32) -> bool) -> Option<u32> {
+        let number = self.shard(hash);
+        let shard = self.shards.get_mut(number)?;
+        let entry = shard.find_entry(hash, |&value| eq(value)).ok()?;
+        let (value, _) = entry.remove();
+        self.len -= 1;
+        Some(value)
+    }
+
+    /// How many values there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no value.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Gives memory back after many removals: looks at one part, and halves it if less than an
+    /// eighth is in use. To be called now and then; 256 calls look at all of a table.
+    pub(crate) fn shrink(&mut self, rehash: impl Fn(u32) -> u64) {
+        if self.len == 0 {
+            self.shards = Vec::new();
+            return;
+        }
+        self.next_to_shrink = (self.next_to_shrink + 1) % self.shards.len();
+        let shard = &mut self.shards[self.next_to_shrink];
+        if shard.len() < shard.capacity() / 8 {
+            let target = shard.capacity() / 2;
+            shard.shrink_to(target, |&value| rehash(value));
+        }
+    }
+
+    /// Heap memory held, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let tables: usize = self.shards.iter().map(HashTable::allocation_size).sum();
+        tables + self.shards.capacity() * size_of::<HashTable<u32>>()
+    }
+
+    /// Which part a hash belongs to. hashbrown takes a table's slot from the lowest bits and a
+    /// seven-bit tag from the highest ones of the hash (or of its lower half); bits in between keep
+    /// both useful within a part.
+    fn shard(&self, hash: u64) -> usize {
+        if self.shards.len() == SHARDS {
+            usize::from((hash >> 40) as u8)
+        } else {
+            0
+        }
+    }
+
+    fn split(&mut self, rehash: impl Fn(u32) -> u64) {
+        let whole = std::mem::take(&mut self.shards);
+        self.shards = (0..SHARDS).map(|_| HashTable::new()).collect();
+        for value in whole.into_iter().flatten() {
+            let hash = rehash(value);
+            let shard = self.shard(hash);
+            self.shards[shard].insert_unique(hash, value, |&value| rehash(value));
+        }
+    }
+}
+
+/// The secret under which a shard hashes what users choose.
+///
+/// Keys and unique ids come from outside. With a known hash function somebody could choose a
+/// million keys that fall into one slot and stop the shard; with a secret seed they cannot know
+/// which do. The seed comes from the shard's own [`secret`](crate::Machine::secret), so a shard
+/// hashes alike on every replay and two shards differ. A table must be asked with the seed it was
+/// filled with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HashSeed {
+    k0: u64,
+    k1: u64,
+}
+
+impl HashSeed {
+    /// The seed of the shard with this secret. A hash of it, because the secret itself signs
+    /// receipts and no function of its plain bytes should be observable, not even through timing.
+    pub(crate) fn from_secret(secret: &[u8; 32]) -> Self {
+        use sha2::Digest;
+        let digest = sha2::Sha256::new()
+            .chain_update(b"lockgate hash seed")
+            .chain_update(secret)
+            .finalize();
+        Self {
+            k0: word(&digest[..8]),
+            k1: word(&digest[8..16]),
+        }
+    }
+}
+
+/// The hash of bytes that users chose: SipHash-1-3 (Aumasson and Bernstein 2012), the function made
+/// against exactly this flooding; with one and three rounds, as Rust's own maps have it.
+pub(crate) fn hash_bytes(seed: HashSeed, bytes: &[u8]) -> u64 {
+    let mut state = SipState::new(seed);
+    let mut words = bytes.chunks_exact(8);
+    for eight in &mut words {
+        state.absorb(word(eight));
+    }
+    // The last word holds what is left and, in its highest byte, the length.
+    let tail = words.remainder();
+    let mut last = [0; 8];
+    last[..tail.len()].copy_from_slice(tail);
+    state.absorb(u64::from_le_bytes(last) | ((bytes.len() as u64) << 56));
+    state.finish()
+}
+
+/// The hash of a number within another (a message in a queue).
+///
+/// The machine gives such numbers out itself, one after the other, so nobody can choose them and a
+/// mixing function is enough: two rounds of the 64-bit finaliser "Mix13" (Stafford 2011, used by
+/// SplitMix64: Steele, Lea and Flood 2014).
+pub(crate) fn hash_pair(outer: u32, inner: u64) -> u64 {
+    mix(mix(u64::from(outer).wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ inner)
+}
+
+fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// Eight bytes as a little-endian number.
+fn word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("called with eight bytes"))
+}
+
+struct SipState([u64; 4]);
+
+impl SipState {
+    fn new(seed: HashSeed) -> Self {
+        // "somepseudorandomlygeneratedbytes", the constants of the paper.
+        Self([
+            seed.k0 ^ 0x736f_6d65_7073_6575,
+            seed.k1 ^ 0x646f_7261_6e64_6f6d,
+            seed.k0 ^ 0x6c79_6765_6e65_7261,
+            seed.k1 ^ 0x7465_6462_7974_6573,
+        ])
+    }
+
+    fn absorb(&mut self, word: u64) {
+        self.0[3] ^= word;
+        self.round();
+        self.0[0] ^= word;
+    }
+
+    fn finish(mut self) -> u64 {
+        self.0[2] ^= 0xff;
+        for _ in 0..3 {
+            self.round();
+        }
+        self.0[0] ^ self.0[1] ^ self.0[2] ^ self.0[3]
+    }
+
+    fn round(&mut self) {
+        let [a, b, c, d] = &mut self.0;
+        *a = a.wrapping_add(*b);
+        *b = b.rotate_left(13) ^ *a;
+        *a = a.rotate_left(32);
+        *c = c.wrapping_add(*d);
+        *d = d.rotate_left(16) ^ *c;
+        *a = a.wrapping_add(*d);
+        *d = d.rotate_left(21) ^ *a;
+        *c = c.wrapping_add(*b);
+        *b = b.rotate_left(17) ^ *c;
+        *c = c.rotate_left(32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, hash::Hasher};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn sip_hash_agrees_with_the_standard_library() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        for len in 0..=bytes.len() {
+            let mut other = std::hash::DefaultHasher::new();
+            other.write(&bytes[..len]);
+            assert_eq!(
+                hash_bytes(HashSeed::default(), &bytes[..len]),
+                other.finish()
+            );
+        }
+    }
+
+    #[test]
+    fn sip_hash_uses_both_halves_of_the_seed() {
+        let with = |k0, k1| hash_bytes(HashSeed { k0, k1 }, b"key");
+        assert_ne!(with(0, 0), with(1, 0));
+        assert_ne!(with(0, 0), with(0, 1));
+        // Key 00 01 .. 0f and no input, from the function's published vectors for 1-3 rounds.
+        let seed = HashSeed {
+            k0: 0x0706_0504_0302_0100,
+            k1: 0x0f0e_0d0c_0b0a_0908,
+        };
+        assert_eq!(hash_bytes(seed, b""), 0xabac_0158_050f_c4dc);
+    }
+
+    #[test]
+    fn neighbouring_numbers_spread_over_parts_slots_and_tags() {
+        let mut parts = [0; SHARDS];
+        let mut tags = [0; 128];
+        let mut low = [0; 1024];
+        for queue in 0..16 {
+            for sequence in 0..4096 {
+                let hash = hash_pair(queue, sequence);
+                parts[usize::from((hash >> 40) as u8)] += 1;
+                tags[(hash >> 57) as usize] += 1;
+                low[(hash & 1023) as usize] += 1;
+            }
+        }
+        let near = |counts: &[i32], mean: i32| {
+            // Six standard deviations of a fair throw.
+            let bound = 6.0 * f64::from(mean).sqrt();
+            assert!(counts.iter().all(|&n| f64::from((n - mean).abs()) < bound));
+        };
+        near(&parts, 256);
+        near(&tags, 512);
+        near(&low, 64);
+    }
+
+    #[test]
+    fn memory_stays_below_twelve_bytes_an_entry_at_the_worst_moment() {
+        let mut table = Table::default();
+        assert_eq!(table.bytes(), 0);
+        let hash = |value: u32| hash_pair(1, u64::from(value));
+        let mut worst = 0.0_f64;
+        for value in 0..400_000 {
+            table.insert(hash(value), value, hash);
+            if value > 50_000 && value % 256 == 0 {
+                worst = worst.max(table.bytes() as f64 / table.len() as f64);
+            }
+        }
+        assert!(worst < 12.0, "{worst}");
+        for value in 0..400_000 {
+            assert_eq!(
+                table.remove(hash(value), |other| other == value),
+                Some(value)
+            );
+            table.shrink(hash);
+        }
+        table.shrink(hash);
+        assert_eq!(table.bytes(), 0);
+    }
+
+    #[test]
+    fn no_insert_moves_more_than_a_small_part() {
+        let mut table = Table::default();
+        let moved = Cell::new(0_usize);
+        let hash = |value: u32| {
+            moved.set(moved.get() + 1);
+            hash_pair(7, u64::from(value))
+        };
+        for value in 0..300_000 {
+            moved.set(0);
+            table.insert(hash_pair(7, u64::from(value)), value, hash);
+            let bound = (2 * SPLIT_ABOVE).max(table.len() / SHARDS * 2);
+            assert!(moved.get() <= bound, "{} of {}", moved.get(), table.len());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn finds_what_was_inserted_and_nothing_else(
+            steps in prop::collection::vec((any::<bool>(), 0..200_u32), 0..600),
+            weak in any::<bool>(),
+        ) {
+            // A hash with three values makes every probe a collision.
+            let hash = |value: u32| if weak { u64::from(value % 3) } else { hash_pair(0, value.into()) };
+            let mut table = Table::default();
+            let mut set = std::collections::BTreeSet::new();
+            for (add, value) in steps {
+                if add && set.insert(value) {
+                    table.insert(hash(value), value, hash);
+                } else if !add {
+                    let removed = table.remove(hash(value), |other| other == value);
+                    prop_assert_eq!(removed.is_some(), set.remove(&value));
+                    table.shrink(hash);
+                }
+                prop_assert_eq!(table.len(), set.len());
+            }
+            for value in 0..200 {
+                let found = table.find(hash(value), |other| other == value);
+                prop_assert_eq!(found.is_some(), set.contains(&value));
+            }
+        }
+    }
+}

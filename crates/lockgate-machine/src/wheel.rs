@@ -1,0 +1,542 @@
+//! A hierarchical timer wheel: any number of deadlines, a millisecond apart or a century.
+//!
+//! Source: G. Varghese and T. Lauck, "Hashed and Hierarchical Timing Wheels", 1987, scheme 7. Level
+//! 0 has a slot for each of the 256 milliseconds of the cursor's block, level 1 a slot for each of
+//! the 256 blocks around it, and so on; eight levels hold every `u64`. When the cursor enters a
+//! slot above level 0, the timers in it are spread over the levels below, so a timer moves at most
+//! seven times in its life (one that is less than a minute away at most once) and inserting,
+//! removing and firing are O(1) amortised.
+//!
+//! What the paper leaves open and this wheel settles:
+//! - *Order.* Timers fire strictly by (deadline, order). Each slot of level 0 is one millisecond and
+//!   is sorted once, when the cursor reaches it.
+//! - *A clock that steps back.* The cursor never does. A timer whose deadline the cursor has passed
+//!   is kept in an ordered map beside the wheel until its time has come; only such timers cost
+//!   O(log n).
+//! - *Waking.* Spreading a slot changes nothing anybody sees, but it is work, and it must happen
+//!   when time reaches the slot. [`Wheel::next_deadline`] therefore may name the start of a slot,
+//!   which is a lower bound of the true deadline, exact within 256 ms of the cursor.
+
+use std::collections::BTreeMap;
+
+use crate::slab::{NONE, Slab};
+
+/// Slots of a level, and the bits of a deadline that choose among them.
+const SLOTS: usize = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 8;
+
+/// A set of timers.
+#[derive(Clone, Debug)]
+pub(crate) struct Wheel {
+    nodes: Slab<Node>,
+    /// Up to the highest level ever used.
+    levels: Vec<Level>,
+    /// Every timer in `levels` is later than this, and every slot that starts at or before it has
+    /// been spread.
+    cursor: u64,
+    /// First of the timers at the cursor, sorted by order; the rest follow through `next`.
+    open: u32,
+    /// Timers that were inserted when the cursor had reached their deadline already, by deadline,
+    /// order and index.
+    behind: BTreeMap<(u64, u64, u32), ()>,
+}
+
+/// A timer that has fired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fired {
+    /// When it was due.
+    pub(crate) deadline: u64,
+    /// Its place among the timers of that millisecond.
+    pub(crate) order: u64,
+    /// What it was inserted with.
+    pub(crate) payload: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    deadline: u64,
+    order: u64,
+    payload: u64,
+    /// Neighbours in the circular list of the slot.
+    previous: u32,
+    next: u32,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the slot that its deadline and the cursor name.
+    Slot,
+    /// In the list that starts at `open`.
+    Open,
+    /// In `behind`.
+    Behind,
+}
+
+#[derive(Clone, Debug)]
+struct Level {
+    /// Which slots have timers.
+    occupied: [u64; SLOTS / 64],
+    /// First timer of each slot's circular list.
+    first: Box<[u32; SLOTS]>,
+}
+
+impl Wheel {
+    /// An empty wheel.
+    pub(crate) fn new() -> Self {
+        Self {
+            nodes: Slab::default(),
+            levels: Vec::new(),
+            cursor: 0,
+            open: NONE,
+            behind: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a timer. Of two timers of the same millisecond the one with the lower `order` fires
+    /// first. Returns a handle that is valid until the timer fires or is removed.
+    pub(crate) fn insert(&mut self, deadline: u64, order: u64, payload: u64) -> u32 {
+        let place = if deadline > self.cursor {
+            Place::Slot
+        } else {
+            Place::Behind
+        };
+        let handle = self.nodes.insert(Node {
+            deadline,
+            order,
+            payload,
+            previous: NONE,
+            next: NONE,
+            place,
+        });
+        match place {
+            Place::Slot => self.put_in_slot(handle, deadline),
+            Place::Behind | Place::Open => {
+                self.behind.insert((deadline, order, handle), ());
+            }
+        }
+        handle
+    }
+
+    /// Takes a timer out.
+    ///
+    /// # Panics
+    /// If the handle names none.
+    pub(crate) fn remove(&mut self, handle: u32) -> Fired {
+        let Node {
+            deadline,
+            order,
+            place,
+            ..
+        } = self.nodes[handle];
+        match place {
+            Place::Behind => {
+                self.behind.remove(&(deadline, order, handle));
+            }
+            Place::Open => self.open = self.unlink(handle, self.open),
+            Place::Slot => {
+                let (level, slot) = self.slot_of(deadline);
+                let first = self.unlink(handle, self.levels[level].first[slot]);
+                self.levels[level].set_first(slot, first);
+            }
+        }
+        self.nodes.remove(handle).fired()
+    }
+
+    /// A time at which there will be something to do: never later than the earliest deadline, and
+    /// never earlier than the time last given to [`pop_due`](Self::pop_due) unless something is due
+    /// now. Costs a look at each level.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        let behind = self.behind.first_key_value().map(|(key, ())| key.0);
+        let open = (self.open != NONE).then_some(self.cursor);
+        // Whatever is behind or open is earlier than what is in slots.
+        match (behind, open) {
+            (Some(behind), Some(open)) => Some(behind.min(open)),
+            (Some(deadline), None) | (None, Some(deadline)) => Some(deadline),
+            (None, None) => self.first_slot().map(|(_, _, start)| start),
+        }
+    }
+
+    /// Whether [`pop_due`](Self::pop_due) has something to do: a timer to fire or a slot to spread.
+    pub(crate) fn has_due(&self, now: u64) -> bool {
+        self.next_deadline().is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Takes out the earliest timer if its deadline is not after `now`. Call it until it returns
+    /// `None`; then [`has_due`](Self::has_due) is false until `now` is later.
+    pub(crate) fn pop_due(&mut self, now: u64) -> Option<Fired> {
+        loop {
+            let behind = self.behind.first_key_value().map(|(&key, ())| key);
+            let open = self
+                .nodes
+                .get(self.open)
+                .map(|node| (node.order, self.open));
+            let (deadline, handle) = match (behind, open) {
+                (Some((deadline, order, handle)), Some(first))
+                    if (deadline, order, handle) < (self.cursor, first.0, first.1) =>
+                {
+                    (deadline, handle)
+                }
+                (_, Some((_, handle))) => (self.cursor, handle),
+                (Some((deadline, _, handle)), None) => (deadline, handle),
+                (None, None) if self.turn(now) => continue,
+                (None, None) => return None,
+            };
+            return (deadline <= now).then(|| self.remove(handle));
+        }
+    }
+
+    /// How many timers there are.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there is no timer.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Heap memory held, in bytes; the map of timers behind the cursor as an estimate.
+    pub(crate) fn bytes(&self) -> usize {
+        self.nodes.bytes()
+            + self.levels.capacity() * size_of::<Level>()
+            + self.levels.len() * size_of::<[u32; SLOTS]>()
+            + self.behind.len() * 2 * size_of::<(u64, u64, u32)>()
+    }
+
+    /// Moves the cursor to the next slot if that starts by `now`, else to `now`. Returns whether
+    /// there was such a slot. Nothing may be open or behind.
+    fn turn(&mut self, now: u64) -> bool {
+        let Some((level, slot, start)) = self.first_slot().filter(|&(_, _, start)| start <= now)
+        else {
+            self.cursor = self.cursor.max(now);
+            return false;
+        };
+        let first = self.levels[level].first[slot];
+        self.levels[level].set_first(slot, NONE);
+        self.cursor = start;
+        if level == 0 {
+            self.open_slot(first);
+        } else {
+            self.spread(first);
+        }
+        true
+    }
+
+    /// Sorts the timers of the millisecond the cursor has reached.
+    fn open_slot(&mut self, first: u32) {
+        let mut timers = Vec::new();
+        let mut handle = first;
+        loop {
+            let node = &mut self.nodes[handle];
+            node.place = Place::Open;
+            timers.push((node.order, handle));
+            handle = node.next;
+            if handle == first {
+                break;
+            }
+        }
+        self.open = first;
+        if timers.is_sorted() {
+            return;
+        }
+        timers.sort_unstable();
+        let mut previous = timers[timers.len() - 1].1;
+        self.open = timers[0].1;
+        for (_, handle) in timers {
+            self.nodes[previous].next = handle;
+            self.nodes[handle].previous = previous;
+            previous = handle;
+        }
+    }
+
+    /// Distributes the timers of a slot the cursor has entered over the levels below.
+    fn spread(&mut self, first: u32) {
+        let last = self.nodes[first].previous;
+        let mut at_cursor = NONE;
+        let mut handle = first;
+        loop {
+            let Node { deadline, next, .. } = self.nodes[handle];
+            if deadline == self.cursor {
+                at_cursor = self.append(handle, at_cursor);
+            } else {
+                self.put_in_slot(handle, deadline);
+            }
+            if handle == last {
+                break;
+            }
+            handle = next;
+        }
+        if at_cursor != NONE {
+            self.open_slot(at_cursor);
+        }
+    }
+
+    /// Appends a timer later than the cursor to its slot.
+    fn put_in_slot(&mut self, handle: u32, deadline: u64) {
+        let (level, slot) = self.slot_of(deadline);
+        while self.levels.len() <= level {
+            self.levels.push(Level::new());
+        }
+        let first = self.append(handle, self.levels[level].first[slot]);
+        self.levels[level].set_first(slot, first);
+    }
+
+    /// Appends a timer to the circular list that starts at `first`, and returns the list's first.
+    fn append(&mut self, handle: u32, first: u32) -> u32 {
+        if first == NONE {
+            self.link(handle, handle);
+            return handle;
+        }
+        let last = self.nodes[first].previous;
+        self.link(last, handle);
+        self.link(handle, first);
+        first
+    }
+
+    fn link(&mut self, left: u32, right: u32) {
+        self.nodes[left].next = right;
+        self.nodes[right].previous = left;
+    }
+
+    /// Takes a timer out of its circular list and returns the list's first one after that.
+    fn unlink(&mut self, handle: u32, first: u32) -> u32 {
+        let Node { previous, next, .. } = self.nodes[handle];
+        if next == handle {
+            return NONE;
+        }
+        self.link(previous, next);
+        if first == handle { next } else { first }
+    }
+
+    /// The slot for a deadline later than the cursor: the level is the highest digit in which they
+    /// differ, the slot the deadline's digit there. It stays the same until the cursor enters it.
+    fn slot_of(&self, deadline: u64) -> (usize, usize) {
+        let level = (deadline ^ self.cursor).ilog2() / SLOT_BITS;
+        (level as usize, digit(deadline, level))
+    }
+
+    /// The earliest slot with timers: its level, its number, and when it starts. Lower levels are
+    /// earlier, because they belong to the cursor's own block of the level above.
+    fn first_slot(&self) -> Option<(usize, usize, u64)> {
+        (0..).zip(&self.levels).find_map(|(number, level)| {
+            let slot = level.first_occupied()?;
+            let shift = number * SLOT_BITS;
+            let above = self.cursor.checked_shr(shift + SLOT_BITS).unwrap_or(0);
+            let block = above.checked_shl(shift + SLOT_BITS).unwrap_or(0);
+            Some((number as usize, slot, block | ((slot as u64) << shift)))
+        })
+    }
+}
+
+impl Node {
+    fn fired(self) -> Fired {
+        Fired {
+            deadline: self.deadline,
+            order: self.order,
+            payload: self.payload,
+        }
+    }
+}
+
+impl Level {
+    fn new() -> Self {
+        Self {
+            occupied: [0; SLOTS / 64],
+            first: Box::new([NONE; SLOTS]),
+        }
+    }
+
+    fn set_first(&mut self, slot: usize, first: u32) {
+        self.first[slot] = first;
+        let bit = 1 << (slot % 64);
+        if first == NONE {
+            self.occupied[slot / 64] &= !bit;
+        } else {
+            self.occupied[slot / 64] |= bit;
+        }
+    }
+
+    fn first_occupied(&self) -> Option<usize> {
+        let word = self.occupied.iter().position(|&word| word != 0)?;
+        Some(word * 64 + self.occupied[word].trailing_zeros() as usize)
+    }
+}
+
+fn digit(deadline: u64, level: u32) -> usize {
+    (deadline >> (level * SLOT_BITS)) as usize % SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn drain(wheel: &mut Wheel, now: u64) -> Vec<u64> {
+        std::iter::from_fn(|| wheel.pop_due(now))
+            .map(|fired| fired.payload)
+            .collect()
+    }
+
+    #[test]
+    fn a_timer_takes_forty_bytes() {
+        assert_eq!(size_of::<Node>(), 40);
+        let mut slab = Slab::<Node>::default();
+        let mut wheel = Wheel::new();
+        assert_eq!(wheel.bytes(), 0);
+        for order in 0..4096 {
+            wheel.insert(1000, order, 0);
+            slab.insert(wheel.nodes[0].clone());
+        }
+        assert!(slab.bytes() < 4096 * 45, "no byte for the slot's state");
+    }
+
+    #[test]
+    fn every_distance_fires_exactly_at_its_time() {
+        let start = 1_700_000_000_123;
+        for bit in 0..64 {
+            for offset in [0, 1, 255] {
+                let mut wheel = Wheel::new();
+                assert!(drain(&mut wheel, start).is_empty());
+                let deadline = start.saturating_add((1 << bit) + offset);
+                wheel.insert(deadline, 0, 7);
+                // Going only where the wheel says there is work must find it, in few steps.
+                let mut steps = 0;
+                let mut now = start;
+                while let Some(next) = wheel.next_deadline() {
+                    assert!(now < next && next <= deadline, "{now} {next} {deadline}");
+                    now = next;
+                    assert!(wheel.has_due(now));
+                    let fired = wheel.pop_due(now);
+                    assert_eq!(fired.is_some(), now == deadline);
+                    steps += 1;
+                }
+                assert!(now == deadline && steps <= 8, "{steps} steps");
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_millisecond_of_time_is_a_deadline_like_any_other() {
+        let mut wheel = Wheel::new();
+        wheel.insert(u64::MAX, 1, 1);
+        wheel.insert(u64::MAX - 1, 2, 2);
+        assert!(drain(&mut wheel, u64::MAX - 2).is_empty());
+        assert_eq!(drain(&mut wheel, u64::MAX), [2, 1]);
+        wheel.insert(u64::MAX, 1, 1);
+        assert_eq!(drain(&mut wheel, u64::MAX), [1]);
+    }
+
+    #[test]
+    fn a_timer_set_after_the_clock_stepped_back_waits_for_its_time() {
+        let mut wheel = Wheel::new();
+        assert!(drain(&mut wheel, 10_000).is_empty());
+        wheel.insert(9_000, 0, 1);
+        wheel.insert(8_500, 0, 2);
+        wheel.insert(10_001, 0, 3);
+        assert!(!wheel.has_due(8_000) && drain(&mut wheel, 8_000).is_empty());
+        assert_eq!(wheel.next_deadline(), Some(8_500));
+        assert_eq!(drain(&mut wheel, 8_999), [2]);
+        assert_eq!(drain(&mut wheel, 10_000), [1]);
+        assert_eq!(drain(&mut wheel, 10_001), [3]);
+    }
+
+    #[test]
+    fn a_million_timers_of_one_millisecond_fire_in_order() {
+        // Quadratic work would take hours here, with or without another slot to go through first.
+        for deadline in [5, 256, 1 << 40, (1 << 40) + 3] {
+            let mut wheel = Wheel::new();
+            let count = 1_000_000;
+            for number in 0..count {
+                wheel.insert(deadline, (number * 7919) % count, number);
+            }
+            let mut expected = 0;
+            while let Some(fired) = wheel.pop_due(deadline) {
+                assert_eq!(fired.order, expected);
+                expected += 1;
+            }
+            assert_eq!(expected, count);
+            assert!(wheel.is_empty());
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert { after: i64, order: u64 },
+        Remove { which: usize },
+        Move { by: i64 },
+        Fire { at_most: usize },
+    }
+
+    fn distance() -> impl Strategy<Value = i64> {
+        prop_oneof![
+            4 => -3..20_i64,
+            2 => -2_000..2_000_i64,
+            2 => 0..200_000_i64,
+            1 => (0..50_u32).prop_map(|bit| 1 << bit),
+        ]
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            5 => (distance(), 0..5_u64).prop_map(|(after, order)| Step::Insert { after, order }),
+            2 => any::<usize>().prop_map(|which| Step::Remove { which }),
+            2 => distance().prop_map(|by| Step::Move { by }),
+            1 => (-5_000..0_i64).prop_map(|by| Step::Move { by }),
+            2 => (0..6_usize).prop_map(|at_most| Step::Fire { at_most }),
+        ];
+        prop::collection::vec(step, 0..200)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+        #[test]
+        fn does_what_a_sorted_map_does(start in prop_oneof![Just(0), any::<u32>().prop_map(u64::from)], steps in steps()) {
+            let mut wheel = Wheel::new();
+            // Each timer by deadline and order; the handle makes it one of a kind.
+            let mut sorted = BTreeMap::new();
+            let mut now = start;
+            for (number, step) in (0..).zip(steps) {
+                match step {
+                    Step::Insert { after, order } => {
+                        let deadline = now.saturating_add_signed(after);
+                        let order = order << 32 | number;
+                        let handle = wheel.insert(deadline, order, number);
+                        sorted.insert((deadline, order), (handle, number));
+                    }
+                    Step::Remove { which } if !sorted.is_empty() => {
+                        let (&(deadline, order), &(handle, payload)) =
+                            sorted.iter().nth(which % sorted.len()).unwrap();
+                        let expected = Fired { deadline, order, payload };
+                        prop_assert_eq!(wheel.remove(handle), expected);
+                        sorted.remove(&(deadline, order));
+                    }
+                    Step::Remove { .. } => {}
+                    Step::Move { by } => now = now.saturating_add_signed(by),
+                    Step::Fire { at_most } => {
+                        for _ in 0..at_most {
+                            let first = sorted.first_key_value().map(|(&key, &value)| (key, value));
+                            let due = first.filter(|&((deadline, _), _)| deadline <= now);
+                            prop_assert!(due.is_none() || wheel.has_due(now));
+                            let expected = due.map(|((deadline, order), (_, payload))| {
+                                sorted.remove(&(deadline, order));
+                                Fired { deadline, order, payload }
+                            });
+                            prop_assert_eq!(wheel.pop_due(now), expected);
+                            if expected.is_none() {
+                                prop_assert!(!wheel.has_due(now), "work left that is not due");
+                            }
+                        }
+                    }
+                }
+                prop_assert_eq!(wheel.len(), sorted.len());
+                let bound = wheel.next_deadline();
+                prop_assert_eq!(bound.is_some(), !sorted.is_empty());
+                if let Some((&(deadline, _), _)) = sorted.first_key_value() {
+                    prop_assert!(bound.unwrap() <= deadline, "later than the true one");
+                }
+            }
+        }
+    }
+}
