@@ -1,3 +1,95 @@
-//! Project automation.
+//! Project automation: what cargo alone cannot say. `cargo xtask --help` lists it.
 
-fn main() {}
+use std::{
+    process::{Command, ExitCode},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+mod licenses;
+mod tidy;
+mod workspace;
+
+use workspace::Workspace;
+
+const USAGE: &str = "\
+Usage: cargo xtask <TASK>
+
+Tasks:
+  tidy              check the house rules: file lengths, leftovers, names, documents, layers
+  licenses          check licences, sources and duplicates of all dependencies against deny.toml
+  wasm              build the pure crates for wasm32-unknown-unknown
+  kill --times N    the process kill test in its long form, over a release build (default: 50)
+";
+
+/// Crates that do no I/O, read no clock and draw no random number.
+const PURE_CRATES: [&str; 2] = ["lockgate-core", "lockgate-machine"];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match arguments.as_slice() {
+        ["tidy"] => tidy::run(),
+        ["licenses"] => licenses::run(),
+        ["wasm"] => wasm(),
+        ["kill"] => kill("50"),
+        ["kill", "--times", times] => kill(times),
+        ["--help" | "-h" | "help"] => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A build for a target without clock, randomness, files or threads shows that none is used.
+fn wasm() -> Result<()> {
+    let mut cargo = cargo();
+    cargo.args(["build", "--locked", "--target", "wasm32-unknown-unknown"]);
+    for name in PURE_CRATES {
+        cargo.args(["--package", name]);
+    }
+    run(&mut cargo)
+}
+
+fn kill(times: &str) -> Result<()> {
+    let kills: u32 = times
+        .parse()
+        .with_context(|| format!("--times {times} is not a number"))?;
+    ensure!(kills > 0, "--times must be at least 1");
+    let started = Instant::now();
+    run(cargo()
+        .args(["test", "--release", "--package", "lockgate-cli"])
+        .args(["--test", "kill", "--", "--nocapture"])
+        .env("LOCKGATE_KILLS", times))?;
+    println!("{kills} kills in {:.0?}", started.elapsed());
+    Ok(())
+}
+
+/// Cargo, at the root of the workspace.
+fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(Workspace::root());
+    cargo
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("could not start {command:?}"))?;
+    if !status.success() {
+        bail!("{command:?} ended with {status}");
+    }
+    Ok(())
+}
