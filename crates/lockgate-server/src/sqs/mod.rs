@@ -3,6 +3,14 @@
 //! The seam to the `http` module is [`Service::handle`]: a [`Request`] that is whole and within its
 //! limits comes in, a [`Response`] goes out. Nothing here sees a socket.
 
+mod error;
+mod message_attributes;
+mod names;
+mod queue_attributes;
+mod receipt;
+mod shapes;
+mod text;
+
 use std::fmt;
 
 use bytes::Bytes;

@@ -1,0 +1,275 @@
+//! Every error code of the API as one table, and the wording AWS uses with them.
+//!
+//! Clients and their tests match codes and texts, so both are AWS's.
+
+use std::borrow::Cow;
+
+use hyper::StatusCode;
+
+/// Declares the codes once: the enum, and what each is called on the wire.
+macro_rules! error_codes {
+    ($($(#[$doc:meta])* $code:ident = $namespace:ident $name:literal, $legacy:literal, $status:literal $blame:ident;)*) => {
+        /// An error code of the API.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(crate) enum ErrorCode {
+            $($(#[$doc])* $code,)*
+        }
+
+        impl ErrorCode {
+            /// Every code.
+            #[cfg(test)]
+            pub(crate) const ALL: &[Self] = &[$(Self::$code,)*];
+
+            /// What the code is called on the wire, and whose fault it is.
+            pub(crate) const fn row(self) -> &'static ErrorRow {
+                match self {
+                    $(Self::$code => &ErrorRow {
+                        namespace: Namespace::$namespace,
+                        name: $name,
+                        legacy: $legacy,
+                        status: $status,
+                        blame: Blame::$blame,
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+// The table. Name: the modelled shape, in the body's `__type`. Legacy code: what the old Query
+// protocol called it; SDKs show it as the error's code, taken from `x-amzn-query-error`, and every
+// failed entry of a batch carries it. Status: as in the service model's `awsQueryError` traits.
+error_codes! {
+    // The caller's fault, modelled by the service.
+    BatchEntryIdsNotDistinct = Sqs "BatchEntryIdsNotDistinct", "AWS.SimpleQueueService.BatchEntryIdsNotDistinct", 400 Sender;
+    BatchRequestTooLong = Sqs "BatchRequestTooLong", "AWS.SimpleQueueService.BatchRequestTooLong", 400 Sender;
+    EmptyBatchRequest = Sqs "EmptyBatchRequest", "AWS.SimpleQueueService.EmptyBatchRequest", 400 Sender;
+    InvalidAttributeName = Sqs "InvalidAttributeName", "InvalidAttributeName", 400 Sender;
+    InvalidAttributeValue = Sqs "InvalidAttributeValue", "InvalidAttributeValue", 400 Sender;
+    InvalidBatchEntryId = Sqs "InvalidBatchEntryId", "AWS.SimpleQueueService.InvalidBatchEntryId", 400 Sender;
+    InvalidMessageContents = Sqs "InvalidMessageContents", "InvalidMessageContents", 400 Sender;
+    MessageNotInflight = Sqs "MessageNotInflight", "AWS.SimpleQueueService.MessageNotInflight", 400 Sender;
+    OverLimit = Sqs "OverLimit", "OverLimit", 403 Sender;
+    PurgeQueueInProgress = Sqs "PurgeQueueInProgress", "AWS.SimpleQueueService.PurgeQueueInProgress", 403 Sender;
+    QueueDoesNotExist = Sqs "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", 400 Sender;
+    QueueNameExists = Sqs "QueueNameExists", "QueueAlreadyExists", 400 Sender;
+    ReceiptHandleIsInvalid = Sqs "ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 404 Sender;
+    TooManyEntriesInBatchRequest = Sqs "TooManyEntriesInBatchRequest", "AWS.SimpleQueueService.TooManyEntriesInBatchRequest", 400 Sender;
+    UnsupportedOperation = Sqs "UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400 Sender;
+
+    // The caller's fault, found by the framework in front of the service.
+    InvalidParameterValue = Framework "InvalidParameterValueException", "InvalidParameterValue", 400 Sender;
+    MissingParameter = Framework "MissingRequiredParameterException", "MissingParameter", 400 Sender;
+    Serialization = Framework "SerializationException", "SerializationException", 400 Sender;
+    UnknownOperation = Framework "UnknownOperationException", "InvalidAction", 400 Sender;
+    /// The request was refused before it reached an action: its host or origin.
+    AccessDenied = Framework "AccessDeniedException", "AccessDenied", 403 Sender;
+    /// The path or the method is none of ours.
+    NotFound = Framework "UnknownOperationException", "InvalidAction", 404 Sender;
+    /// A header or body that is no HTTP we take.
+    MalformedRequest = Framework "SerializationException", "SerializationException", 400 Sender;
+    /// The body is larger than any request of the API can be.
+    RequestTooLarge = Framework "RequestEntityTooLargeException", "RequestEntityTooLarge", 413 Sender;
+    /// Header or body did not come in time.
+    RequestTimeout = Framework "RequestTimeoutException", "RequestTimeout", 408 Sender;
+
+    // Ours.
+    /// What was asked may or may not have happened.
+    InternalFailure = Framework "InternalFailure", "InternalFailure", 500 Receiver;
+    /// Nothing happened; the same request may succeed later.
+    ServiceUnavailable = Framework "ServiceUnavailableException", "ServiceUnavailable", 503 Receiver;
+}
+
+/// A row of the table of error codes.
+#[derive(Debug)]
+pub(crate) struct ErrorRow {
+    /// Where the shape is modelled.
+    pub(crate) namespace: Namespace,
+    /// The shape's name.
+    pub(crate) name: &'static str,
+    /// The code of the old Query protocol.
+    pub(crate) legacy: &'static str,
+    /// The HTTP status.
+    pub(crate) status: u16,
+    /// Whose fault it is.
+    pub(crate) blame: Blame,
+}
+
+impl ErrorRow {
+    /// The HTTP status.
+    pub(crate) fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+}
+
+/// Where an error's shape is modelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Namespace {
+    /// The service.
+    Sqs,
+    /// The framework that AWS's services are written in.
+    Framework,
+}
+
+impl Namespace {
+    /// The namespace as `__type` names it.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sqs => "com.amazonaws.sqs",
+            Self::Framework => "com.amazon.coral.service",
+        }
+    }
+}
+
+/// Whose fault an error is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blame {
+    /// The client's: the same request will fail again.
+    Sender,
+    /// Ours.
+    Receiver,
+}
+
+impl Blame {
+    /// The word on the wire.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sender => "Sender",
+            Self::Receiver => "Receiver",
+        }
+    }
+}
+
+/// Why an action was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct SqsError {
+    /// The code.
+    pub(crate) code: ErrorCode,
+    /// AWS's wording.
+    pub(crate) message: Cow<'static, str>,
+}
+
+/// The longest piece of a request that an error text repeats, in bytes.
+const ECHO_LEN_MAX: usize = 1024;
+
+impl SqsError {
+    /// An error with a text of its own.
+    pub(crate) fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+
+    /// A required parameter is not there.
+    pub(crate) fn missing(parameter: &str) -> Self {
+        Self::new(
+            ErrorCode::MissingParameter,
+            format!("The request must contain the parameter {parameter}."),
+        )
+    }
+
+    /// A parameter's value is not allowed, in the words AWS uses for most of them.
+    pub(crate) fn invalid_value(
+        value: impl std::fmt::Display,
+        parameter: &str,
+        reason: impl std::fmt::Display,
+    ) -> Self {
+        let value = value.to_string();
+        let value = shorten(&value);
+        Self::new(
+            ErrorCode::InvalidParameterValue,
+            format!("Value {value} for parameter {parameter} is invalid. Reason: {reason}"),
+        )
+    }
+
+    /// A parameter's value is not allowed, in words of its own.
+    pub(crate) fn invalid_parameter(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorCode::InvalidParameterValue, message)
+    }
+
+    /// No such queue.
+    pub(crate) fn queue_does_not_exist() -> Self {
+        Self::new(
+            ErrorCode::QueueDoesNotExist,
+            "The specified queue does not exist.",
+        )
+    }
+
+    /// A receipt handle that was never given out.
+    pub(crate) fn receipt_handle_is_invalid(handle: &str) -> Self {
+        let handle = shorten(handle);
+        Self::new(
+            ErrorCode::ReceiptHandleIsInvalid,
+            format!("The input receipt handle \"{handle}\" is not a valid receipt handle."),
+        )
+    }
+
+    /// A queue attribute that is not known, or not for this kind of queue.
+    pub(crate) fn unknown_attribute(name: &str) -> Self {
+        let name = shorten(name);
+        Self::new(
+            ErrorCode::InvalidAttributeName,
+            format!("Unknown Attribute {name}."),
+        )
+    }
+
+    /// A queue attribute's value is not allowed.
+    pub(crate) fn invalid_attribute_value(name: &str) -> Self {
+        Self::new(
+            ErrorCode::InvalidAttributeValue,
+            format!("Invalid value for the parameter {name}."),
+        )
+    }
+
+    /// The request cannot be read.
+    pub(crate) fn serialization(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorCode::Serialization, message)
+    }
+}
+
+/// At most the first [`ECHO_LEN_MAX`] bytes of a text, so that an error is never as large as the
+/// request that caused it.
+fn shorten(text: &str) -> Cow<'_, str> {
+    if text.len() <= ECHO_LEN_MAX {
+        return text.into();
+    }
+    let mut end = ECHO_LEN_MAX;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}...", &text[..end]).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_status_of_its_blame() {
+        for code in ErrorCode::ALL {
+            let row = code.row();
+            let expected = match row.blame {
+                Blame::Sender => 400..=499,
+                Blame::Receiver => 500..=599,
+            };
+            assert!(expected.contains(&row.status), "{code:?}: {row:?}");
+            assert_eq!(row.status().as_u16(), row.status, "{code:?}");
+            assert!(!row.legacy.contains(';'), "{code:?}: breaks the header");
+        }
+    }
+
+    #[test]
+    fn an_error_never_repeats_a_whole_large_request() {
+        let huge = "ä".repeat(1 << 20);
+        for error in [
+            SqsError::receipt_handle_is_invalid(&huge),
+            SqsError::invalid_value(&huge, "MessageGroupId", "too long"),
+            SqsError::unknown_attribute(&huge),
+        ] {
+            assert!(error.message.len() < 1300, "{}", error.message.len());
+            assert!(error.message.contains("ää..."));
+        }
+    }
+}

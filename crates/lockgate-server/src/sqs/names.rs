@@ -1,0 +1,263 @@
+//! What SQS allows as names and ids, and how URLs and ARNs name a queue.
+
+use lockgate_core::{Key, QueueName, UniqueId};
+
+use super::{
+    Config,
+    error::{ErrorCode, SqsError},
+};
+
+/// What the name of every FIFO queue ends with.
+pub(crate) const FIFO_SUFFIX: &str = ".fifo";
+
+/// The longest group id and deduplication id, in characters.
+pub(crate) const ID_LEN_MAX: usize = 128;
+
+/// The longest id of a batch entry, in characters.
+const ENTRY_ID_LEN_MAX: usize = 80;
+
+/// The two kinds of queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Unkeyed: best-effort order, any number of messages in flight.
+    Standard,
+    /// Keyed by message group, in order, one holder per group.
+    Fifo,
+}
+
+/// Checks a queue's name by the rules of its kind.
+pub(crate) fn queue_name(name: &str, kind: Kind) -> Result<QueueName, SqsError> {
+    let plain = match kind {
+        Kind::Standard => Some(name),
+        Kind::Fifo => name.strip_suffix(FIFO_SUFFIX),
+    };
+    let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_');
+    plain
+        .filter(|plain| !plain.is_empty() && plain.bytes().all(allowed))
+        .and_then(|_| QueueName::new(name).ok())
+        .ok_or_else(|| {
+            SqsError::invalid_parameter(match kind {
+                Kind::Standard => {
+                    "Can only include alphanumeric characters, hyphens, or underscores. \
+                     1 to 80 in length"
+                }
+                Kind::Fifo => {
+                    "The name of a FIFO queue can only include alphanumeric characters, hyphens, \
+                     or underscores, must end with .fifo suffix and be 1 to 80 in length"
+                }
+            })
+        })
+}
+
+/// Checks a group id or deduplication id: letters, digits and ASCII punctuation.
+fn check_id(id: &str, parameter: &str) -> Result<(), SqsError> {
+    let well_formed =
+        (1..=ID_LEN_MAX).contains(&id.len()) && id.bytes().all(|c| c.is_ascii_graphic());
+    if well_formed {
+        return Ok(());
+    }
+    Err(SqsError::invalid_value(
+        id,
+        parameter,
+        format_args!(
+            "{parameter} can only include alphanumeric and punctuation characters. \
+             1 to {ID_LEN_MAX} in length."
+        ),
+    ))
+}
+
+/// Checks a message group id.
+pub(crate) fn group_id(id: &str) -> Result<Key, SqsError> {
+    check_id(id, "MessageGroupId")?;
+    Key::new(id).map_err(|error| SqsError::invalid_value(id, "MessageGroupId", error))
+}
+
+/// Checks a deduplication id.
+pub(crate) fn deduplication_id(id: &str) -> Result<UniqueId, SqsError> {
+    check_id(id, "MessageDeduplicationId")?;
+    UniqueId::new(id).map_err(|error| SqsError::invalid_value(id, "MessageDeduplicationId", error))
+}
+
+/// Checks the id of a repeatable receive.
+pub(crate) fn receive_attempt_id(id: &str) -> Result<(), SqsError> {
+    check_id(id, "ReceiveRequestAttemptId")
+}
+
+/// Checks the id of a batch entry.
+pub(crate) fn entry_id(id: &str) -> Result<(), SqsError> {
+    let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_');
+    if (1..=ENTRY_ID_LEN_MAX).contains(&id.len()) && id.bytes().all(allowed) {
+        return Ok(());
+    }
+    Err(SqsError::new(
+        ErrorCode::InvalidBatchEntryId,
+        "A batch entry id can only contain alphanumeric characters, hyphens and underscores. \
+         It can be at most 80 letters long.",
+    ))
+}
+
+/// A queue's URL as clients that reached us as `host` will use it.
+pub(crate) fn queue_url(config: &Config, host: &str, name: &QueueName) -> String {
+    format!("http://{host}/{}/{name}", config.account)
+}
+
+/// The queue that a URL names: the last part of its path, if the part before it is our account.
+///
+/// SDKs send every call to the endpoint they were given and carry the URL as data, often one that
+/// was made under another host name, so the host says nothing. A bare name is taken too, as by AWS.
+pub(crate) fn queue_in_url(config: &Config, url: &str) -> Option<QueueName> {
+    let path = match url.split_once("://") {
+        Some((_, rest)) => rest.split_once('/')?.1,
+        None => url,
+    };
+    let path = path.split(['?', '#']).next()?.trim_end_matches('/');
+    let mut parts = path.rsplit('/');
+    let name = parts.next()?;
+    match parts.next() {
+        None | Some("") => {}
+        Some(account) if account == config.account => {}
+        Some(_) => return None,
+    }
+    QueueName::new(name).ok()
+}
+
+/// A queue's ARN.
+pub(crate) fn queue_arn(config: &Config, name: &QueueName) -> String {
+    format!("arn:aws:sqs:{}:{}:{name}", config.region, config.account)
+}
+
+/// The queue of ours that an ARN names.
+pub(crate) fn queue_in_arn(config: &Config, arn: &str) -> Option<QueueName> {
+    let mut parts = arn.splitn(6, ':');
+    let ours = parts.next() == Some("arn")
+        && parts.next().is_some_and(|partition| !partition.is_empty())
+        && parts.next() == Some("sqs")
+        && parts.next() == Some(config.region.as_str())
+        && parts.next() == Some(config.account.as_str());
+    let name = parts.next()?;
+    if ours {
+        QueueName::new(name).ok()
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        Config {
+            account: "000000000000".into(),
+            region: "us-east-1".into(),
+        }
+    }
+
+    #[test]
+    fn queue_names_follow_the_rules_of_their_kind() {
+        let longest = "x".repeat(80);
+        let longest_fifo = format!("{}.fifo", "x".repeat(75));
+        for (name, standard, fifo) in [
+            ("orders", true, false),
+            ("Orders-2_x", true, false),
+            ("orders.fifo", false, true),
+            (longest.as_str(), true, false),
+            (longest_fifo.as_str(), false, true),
+            ("", false, false),
+            (".fifo", false, false),
+            ("a.b", false, false),
+            ("a.b.fifo", false, false),
+            ("a b", false, false),
+            ("a/b", false, false),
+            ("öre", false, false),
+            ("orders.FIFO", false, false),
+        ] {
+            assert_eq!(queue_name(name, Kind::Standard).is_ok(), standard, "{name}");
+            assert_eq!(queue_name(name, Kind::Fifo).is_ok(), fifo, "{name} as fifo");
+        }
+        assert!(queue_name(&format!("{longest}x"), Kind::Standard).is_err());
+        assert!(queue_name(&format!("x{longest_fifo}"), Kind::Fifo).is_err());
+    }
+
+    #[test]
+    fn ids_take_punctuation_but_no_space() {
+        assert!(group_id("user:42/A!\"#$%&'()*+,-.;<=>?@[\\]^_`{|}~").is_ok());
+        assert!(deduplication_id(&"x".repeat(128)).is_ok());
+        for bad in ["", "a b", "ä", "a\u{7f}", "a\nb", &"x".repeat(129)] {
+            let error = group_id(bad).unwrap_err();
+            assert_eq!(error.code, ErrorCode::InvalidParameterValue);
+            assert!(
+                error
+                    .message
+                    .starts_with(&format!("Value {bad} for parameter MessageGroupId")),
+                "{error}"
+            );
+            assert!(deduplication_id(bad).is_err(), "{bad:?}");
+            assert!(receive_attempt_id(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn batch_entry_ids() {
+        for (id, good) in [
+            ("a-B_9", true),
+            (&*"i".repeat(80), true),
+            (&*"i".repeat(81), false),
+            ("", false),
+            ("a.b", false),
+            ("a b", false),
+        ] {
+            assert_eq!(entry_id(id).is_ok(), good, "{id}");
+        }
+    }
+
+    #[test]
+    fn urls_are_matched_on_their_last_two_parts() {
+        let found = |url: &str| queue_in_url(&config(), url).map(|name| name.to_string());
+        let orders = Some("orders.fifo".to_owned());
+        for url in [
+            "http://127.0.0.1:9324/000000000000/orders.fifo",
+            "https://sqs.us-east-1.amazonaws.com/000000000000/orders.fifo",
+            "http://proxy/some/prefix/000000000000/orders.fifo",
+            "http://127.0.0.1:9324/000000000000/orders.fifo/",
+            "http://127.0.0.1:9324/000000000000/orders.fifo?x=1#y",
+            "/000000000000/orders.fifo",
+            "000000000000/orders.fifo",
+            "orders.fifo",
+        ] {
+            assert_eq!(found(url), orders, "{url}");
+        }
+        for url in [
+            "",
+            "/",
+            "http://127.0.0.1:9324",
+            "http://127.0.0.1:9324/",
+            "http://127.0.0.1:9324/111111111111/orders.fifo",
+            "http://127.0.0.1:9324/queue/orders.fifo",
+            "http://127.0.0.1:9324/000000000000/a b",
+        ] {
+            assert_eq!(found(url), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn arns_name_our_queues_only() {
+        let config = config();
+        let name = QueueName::new("orders").unwrap();
+        let arn = queue_arn(&config, &name);
+        assert_eq!(arn, "arn:aws:sqs:us-east-1:000000000000:orders");
+        assert_eq!(queue_in_arn(&config, &arn), Some(name));
+        for other in [
+            "",
+            "orders",
+            "arn:aws:sqs:us-east-1:000000000000",
+            "arn:aws:sqs:us-east-1:000000000000:",
+            "arn:aws:sqs:eu-west-1:000000000000:orders",
+            "arn:aws:sqs:us-east-1:111111111111:orders",
+            "arn:aws:sns:us-east-1:000000000000:orders",
+            "arn:aws:sqs:us-east-1:000000000000:orders:x",
+        ] {
+            assert_eq!(queue_in_arn(&config, other), None, "{other}");
+        }
+    }
+}

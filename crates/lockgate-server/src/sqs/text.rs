@@ -1,0 +1,177 @@
+//! The two scalar types of the protocol, read strictly.
+
+use std::{borrow::Cow, fmt, ops::Deref};
+
+use bytes::Bytes;
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, Visitor},
+};
+
+/// A string of a request: borrowed from it wherever JSON had nothing escaped in it, so that reading
+/// a request copies no message body.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Text<'a>(Cow<'a, str>);
+
+impl Text<'_> {
+    /// The text's bytes as a shared buffer: a view of `request` if the text lies within it, else the
+    /// text's own buffer. Copies only a borrowed text that lies elsewhere.
+    pub(crate) fn into_bytes(self, request: &Bytes) -> Bytes {
+        match self.0 {
+            Cow::Owned(text) => Bytes::from(text),
+            Cow::Borrowed(text) => {
+                let within = request.as_ptr_range();
+                let text_range = text.as_bytes().as_ptr_range();
+                if within.start <= text_range.start && text_range.end <= within.end {
+                    request.slice_ref(text.as_bytes())
+                } else {
+                    Bytes::copy_from_slice(text.as_bytes())
+                }
+            }
+        }
+    }
+}
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'a> From<&'a str> for Text<'a> {
+    fn from(text: &'a str) -> Self {
+        Self(Cow::Borrowed(text))
+    }
+}
+
+impl From<String> for Text<'_> {
+    fn from(text: String) -> Self {
+        Self(Cow::Owned(text))
+    }
+}
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextVisitor;
+
+        impl<'de> Visitor<'de> for TextVisitor {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+
+            fn visit_string<E: de::Error>(self, text: String) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text)))
+            }
+        }
+
+        deserializer.deserialize_str(TextVisitor)
+    }
+}
+
+/// A JSON object read as `T`. What is derived for a struct would also take an array of its fields in
+/// order, which is no request of ours.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Object<T>(pub(crate) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(std::marker::PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(de::value::MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+
+        deserializer.deserialize_map(ObjectVisitor(std::marker::PhantomData))
+    }
+}
+
+/// An MD5 in hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Md5Hex([u8; 32]);
+
+impl Md5Hex {
+    /// The digest's digits.
+    pub(crate) fn new(digest: [u8; 16]) -> Self {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut digits = [0; 32];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(digest) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        Self(digits)
+    }
+
+    /// The digits as text.
+    pub(crate) fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("hexadecimal digits are ASCII")
+    }
+}
+
+impl fmt::Debug for Md5Hex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for Md5Hex {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_body_is_a_view_of_the_request() {
+        let request = Bytes::from_static(br#"{"a":"plain","b":"esc\naped"}"#);
+        let map: std::collections::BTreeMap<&str, Text<'_>> =
+            serde_json::from_slice(&request).unwrap();
+        let plain = map["a"].clone().into_bytes(&request);
+        assert_eq!(plain, "plain");
+        assert!(request.as_ptr_range().contains(&plain.as_ptr()));
+        assert_eq!(map["b"].clone().into_bytes(&request), "esc\naped");
+        assert_eq!(Text::from("elsewhere").into_bytes(&request), "elsewhere");
+        assert_eq!(Text::from("").into_bytes(&Bytes::new()), "");
+    }
+
+    #[test]
+    fn structs_are_objects_only() {
+        #[derive(Debug, Deserialize)]
+        struct One {
+            #[expect(dead_code, reason = "only its reading is tested")]
+            a: u8,
+        }
+        assert!(serde_json::from_str::<Object<One>>(r#"{"a":1}"#).is_ok());
+        let error = serde_json::from_str::<Object<One>>("[1]").unwrap_err();
+        assert!(error.to_string().contains("an object"), "{error}");
+        assert!(serde_json::from_str::<Text<'_>>("1").is_err());
+    }
+}
