@@ -13,6 +13,7 @@
 //! with the command. Payload bytes stay in the log; the machine keeps a compact index entry per
 //! message.
 
+mod codec;
 mod command;
 mod dedup;
 mod effect;
@@ -22,6 +23,7 @@ mod slab;
 mod table;
 mod wheel;
 
+pub use codec::{DecodeError, decode_record, encode_record, read_message};
 pub use command::{
     Command, CreateQueue, KeyAction, Query, Receive, SendMessage, Settle, SettleAction,
 };

@@ -1,0 +1,117 @@
+//! Effects as bytes: what a log record of a shard holds. The layout is specified byte by byte in
+//! `docs/format.md`, section "Record payload: effects".
+//!
+//! # Changing it
+//! Files written by any released version must stay readable, and an older version must either read
+//! a newer record rightly or refuse it clearly.
+//!
+//! - *A new optional part of an effect, a message or the settings:* give it the next free field
+//!   number beside its struct, never one that was used before. If an older version that ignores it
+//!   would do something wrong, set [`wire::CRITICAL`] in the number; otherwise older versions skip
+//!   it. Absent must mean what was the case before the field existed.
+//! - *A new effect, or another head of an effect:* a new kind in [`effect::kind`]. Older versions
+//!   refuse kinds they do not know.
+//! - *A new variant of an enum:* a new number; older versions refuse it.
+//! - *A part that is no longer written:* keep reading it, and keep its number taken.
+//!
+//! Then: extend `docs/format.md`, the golden bytes and the strategies in `tests.rs` (they do not
+//! compile, or fail, until that is done).
+
+mod effect;
+mod message;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use bytes::Bytes;
+
+use self::wire::{Reader, Writer};
+use crate::{Effect, Effects, StoredMessage};
+
+/// Appends the record payload of one command's effects to `out`.
+///
+/// An effect's place in the slice is the `part` under which [`read_message`] finds its message.
+pub fn encode_record(effects: &[Effect], out: &mut Vec<u8>) {
+    let mut writer = Writer::into(out);
+    for effect in effects {
+        effect::write(effect, &mut writer);
+    }
+}
+
+/// The effects of a record payload. Bodies and header values are slices of `record`, not copies.
+///
+/// Total: any bytes give effects or an error, without a panic, with memory in proportion to the
+/// record's length.
+///
+/// # Errors
+/// If the bytes are no effects, or were written by a newer version.
+pub fn decode_record(record: &Bytes) -> Result<Effects, DecodeError> {
+    let mut reader = Reader::new(record);
+    let mut effects = Effects::new();
+    while let Some((kind, body)) = reader.next_effect()? {
+        effects.push(effect::read(kind, body)?);
+    }
+    Ok(effects)
+}
+
+/// The message that effect number `part` of the record carries, without decoding the others. The
+/// body and the header values are slices of `record`, not copies.
+///
+/// # Errors
+/// If there is no such effect, it carries no message, the bytes up to its end are no effects, or it
+/// was written by a newer version.
+pub fn read_message(record: &Bytes, part: u16) -> Result<StoredMessage, DecodeError> {
+    let mut reader = Reader::new(record);
+    for _ in 0..part {
+        if reader.next_effect()?.is_none() {
+            return Err(DecodeError::NoSuchPart { part });
+        }
+    }
+    match reader.next_effect()? {
+        None => Err(DecodeError::NoSuchPart { part }),
+        Some((effect::kind::ACCEPTED | effect::kind::RELOCATED, body)) => message::read(body),
+        Some(_) => Err(DecodeError::NoMessage { part }),
+    }
+}
+
+/// Why a record's payload cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The record has something that this version does not know and must not ignore.
+    #[error(
+        "effect {effect} of the record has {what} {number}, which this version does not know: \
+         it was written by a newer one"
+    )]
+    NewerFormat {
+        /// Which effect of the record, from 0.
+        effect: usize,
+        /// What is unknown.
+        what: &'static str,
+        /// Its number.
+        number: u8,
+    },
+    /// The bytes do not follow the format, although the record's checksum verified.
+    #[error("effect {effect} of the record is malformed at byte {at}: {what}")]
+    Malformed {
+        /// Which effect of the record, from 0.
+        effect: usize,
+        /// Where in the payload.
+        at: usize,
+        /// What does not fit.
+        what: &'static str,
+    },
+    /// The record has fewer effects.
+    #[error("the record has no effect {part}")]
+    NoSuchPart {
+        /// The effect asked for.
+        part: u16,
+    },
+    /// The effect carries no message.
+    #[error("effect {part} of the record carries no message")]
+    NoMessage {
+        /// The effect asked for.
+        part: u16,
+    },
+}
