@@ -1,1 +1,44 @@
-//! The local segmented log of Lockgate, and the real disk and clock under it.
+//! The local log of Lockgate, and the real disk and clock under it.
+//!
+//! [`LocalLog`] keeps records in segment files of one folder, checksummed and numbered, and tells a
+//! torn tail from damage in the middle. [`FolderDisk`] is that folder on the operating system,
+//! [`SystemClock`] its clocks. The bytes are described in `docs/format.md`. Nothing here knows what a
+//! record means, and nothing starts a thread.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use lockgate_core::{Epoch, Log, RecordGroup};
+//! use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("data");
+//! let disk = Arc::new(FolderDisk::open(&path)?);
+//! let mut log = LocalLog::open(disk, LocalLogOptions::default())?;
+//! let report = log.recover(&mut |record| println!("{} bytes", record.payload.len()))?;
+//! log.begin_epoch(Epoch(report.epoch.0 + 1))?;
+//!
+//! let mut group = RecordGroup::new(log.capabilities().gap);
+//! group.push(|buffer| buffer.extend_from_slice(b"hello"));
+//! let at = log.tail();
+//! log.append(Epoch(report.epoch.0 + 1), at, &mut group)?;
+//!
+//! // Written; after a sync it survives a power cut too.
+//! let durable = log.syncer().sync()?;
+//! assert!(at < durable);
+//! assert_eq!(log.reader().read(at)?, "hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod clock;
+mod folder;
+mod format;
+mod local;
+mod names;
+mod recover;
+mod scan;
+mod shared;
+
+pub use clock::SystemClock;
+pub use folder::FolderDisk;
+pub use local::{LocalLog, LocalLogOptions, OpenError};

@@ -1,0 +1,350 @@
+//! The operating system's folder as a [`Disk`].
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    io,
+    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use lockgate_core::{Disk, DiskError, DiskFile, DiskOperation, FolderLock, LockError, OpenMode};
+
+/// The file whose advisory lock means ownership of the folder. It holds the owner's process id, for
+/// the message a second process gets; only the lock counts, so a stale id does no harm.
+const LOCK_NAME: &str = "lock";
+
+/// A folder of the operating system.
+///
+/// The folder is made with mode 0700 if it is missing, files with mode 0600. An existing folder
+/// keeps its mode. Reads and writes go on after an interrupting signal and after a short count.
+///
+/// Ownership ([`Disk::lock`]) is an advisory lock of the operating system on the file `lock`: it
+/// ends with the process, however that dies, and it also excludes a second instance in the same
+/// process. On a network file system it is only as good as that system's locks.
+#[derive(Debug)]
+pub struct FolderDisk {
+    path: PathBuf,
+    /// The folder itself, held open for syncing names and asking for free space.
+    folder: File,
+}
+
+impl FolderDisk {
+    /// Opens the folder at `path`, making it and its parents if they are missing.
+    ///
+    /// # Errors
+    /// If the folder can be neither opened nor made, or is no folder.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, DiskError> {
+        let path = path.as_ref();
+        let error = |source| DiskError {
+            operation: DiskOperation::Open,
+            name: path.display().to_string(),
+            source,
+        };
+        if !path.is_dir() {
+            make_folder(path).map_err(error)?;
+        }
+        let folder = File::open(path).map_err(error)?;
+        if !folder.metadata().map_err(error)?.is_dir() {
+            return Err(error(io::ErrorKind::NotADirectory.into()));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            folder,
+        })
+    }
+
+    /// The folder's path, as given.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn on<T>(
+        &self,
+        operation: DiskOperation,
+        name: &str,
+        act: impl FnOnce(&Path) -> io::Result<T>,
+    ) -> Result<T, DiskError> {
+        let path = self.path.join(name);
+        // Names are made by this crate from numbers; this holds the promise that they stay flat.
+        let outcome = if name.is_empty() || name.contains(['/', '\0']) {
+            Err(io::ErrorKind::InvalidInput.into())
+        } else {
+            act(&path)
+        };
+        outcome.map_err(|source| DiskError {
+            operation,
+            name: path.display().to_string(),
+            source,
+        })
+    }
+
+    fn on_folder(&self, operation: DiskOperation) -> impl Fn(io::Error) -> DiskError {
+        move |source| DiskError {
+            operation,
+            name: self.describe(),
+            source,
+        }
+    }
+}
+
+/// Makes the folder and its missing parents, and makes their names survive a power cut.
+fn make_folder(path: &Path) -> io::Result<()> {
+    let mut missing = Vec::new();
+    let mut at = Some(path);
+    while let Some(folder) = at
+        && !folder.as_os_str().is_empty()
+        && !folder.exists()
+    {
+        missing.push(folder);
+        at = folder.parent();
+    }
+    for folder in missing.into_iter().rev() {
+        match DirBuilder::new().mode(0o700).create(folder) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+        let parent = folder.parent().filter(|p| !p.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+    }
+    Ok(())
+}
+
+impl Disk for FolderDisk {
+    fn lock(&self) -> Result<Box<dyn FolderLock>, LockError> {
+        let file = self.on(DiskOperation::Open, LOCK_NAME, |path| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).mode(0o600);
+            // Not truncated here: the holder's process id stands in it.
+            options.truncate(false).open(path)
+        })?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let holder = fs::read_to_string(self.path.join(LOCK_NAME)).ok();
+                return Err(LockError::Held {
+                    folder: self.describe(),
+                    holder: holder
+                        .and_then(|text| text.trim().parse::<u32>().ok())
+                        .map(|pid| format!("process {pid}")),
+                });
+            }
+            Err(TryLockError::Error(source)) => {
+                return Err(LockError::Disk(DiskError {
+                    operation: DiskOperation::Open,
+                    name: self.path.join(LOCK_NAME).display().to_string(),
+                    source,
+                }));
+            }
+        }
+        self.on(DiskOperation::Write, LOCK_NAME, |_| {
+            file.set_len(0)?;
+            file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0)
+        })?;
+        Ok(Box::new(HeldLock { _file: file }))
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
+        let file = self.on(DiskOperation::Open, name, |path| {
+            let mut options = OpenOptions::new();
+            options.read(true).mode(0o600);
+            match mode {
+                OpenMode::Read => {}
+                OpenMode::Existing => _ = options.write(true),
+                OpenMode::CreateNew => _ = options.write(true).create_new(true),
+            }
+            options.open(path)
+        })?;
+        Ok(Arc::new(FolderFile {
+            path: self.path.join(name),
+            file,
+        }))
+    }
+
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        let error = self.on_folder(DiskOperation::Inspect);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(&error)? {
+            let entry = entry.map_err(&error)?;
+            // A name that is no UTF-8 is none of ours.
+            if let Ok(name) = entry.file_name().into_string()
+                && name != LOCK_NAME
+            {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.on(DiskOperation::Rename, from, |path| {
+            fs::rename(path, self.path.join(to))
+        })
+    }
+
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        self.on(DiskOperation::Remove, name, |path| fs::remove_file(path))
+    }
+
+    fn sync_folder(&self) -> Result<(), DiskError> {
+        self.folder
+            .sync_all()
+            .map_err(self.on_folder(DiskOperation::Sync))
+    }
+
+    fn free_bytes(&self) -> Result<u64, DiskError> {
+        let stat = rustix::fs::fstatvfs(&self.folder)
+            .map_err(|errno| self.on_folder(DiskOperation::Inspect)(errno.into()))?;
+        // What an ordinary user may still take, not what root may.
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn describe(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+/// The operating system ends the lock when the file is closed.
+struct HeldLock {
+    _file: File,
+}
+
+impl FolderLock for HeldLock {}
+
+struct FolderFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl FolderFile {
+    fn error(&self, operation: DiskOperation) -> impl Fn(io::Error) -> DiskError {
+        move |source| DiskError {
+            operation,
+            name: self.path.display().to_string(),
+            source,
+        }
+    }
+}
+
+impl DiskFile for FolderFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, DiskError> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.file.read_at(&mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.error(DiskOperation::Read)(error)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
+        self.file
+            .write_all_at(bytes, offset)
+            .map_err(self.error(DiskOperation::Write))
+    }
+
+    fn set_len(&self, len: u64) -> Result<(), DiskError> {
+        self.file
+            .set_len(len)
+            .map_err(self.error(DiskOperation::SetLen))
+    }
+
+    fn len(&self) -> Result<u64, DiskError> {
+        let metadata = self
+            .file
+            .metadata()
+            .map_err(self.error(DiskOperation::Inspect))?;
+        Ok(metadata.len())
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        self.file
+            .sync_data()
+            .map_err(self.error(DiskOperation::Sync))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn folders_and_files_are_for_their_owner_only() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("a/b");
+        let disk = FolderDisk::open(&path).unwrap();
+        let _lock = disk.lock().unwrap();
+        disk.open("x", OpenMode::CreateNew).unwrap();
+        assert_eq!(mode(&temp.path().join("a")), 0o700);
+        assert_eq!(mode(&path), 0o700);
+        assert_eq!(mode(&path.join("x")), 0o600);
+        assert_eq!(mode(&path.join(LOCK_NAME)), 0o600);
+        assert_eq!(disk.list().unwrap(), ["x"], "the lock is not listed");
+    }
+
+    #[test]
+    fn a_second_owner_is_told_who_the_first_is() {
+        let temp = tempfile::tempdir().unwrap();
+        let first = FolderDisk::open(temp.path()).unwrap();
+        let second = FolderDisk::open(temp.path()).unwrap();
+        let lock = first.lock().unwrap();
+        let refused = second.lock().err().unwrap().to_string();
+        let ours = format!("process {}", std::process::id());
+        assert!(refused.contains(&ours), "{refused}");
+        assert!(refused.contains(&second.describe()), "{refused}");
+        drop(lock);
+        second.lock().unwrap();
+    }
+
+    #[test]
+    fn files_read_back_what_was_written() {
+        let temp = tempfile::tempdir().unwrap();
+        let disk = FolderDisk::open(temp.path()).unwrap();
+        let file = disk.open("x", OpenMode::CreateNew).unwrap();
+        file.write_at(b"hello", 3).unwrap();
+        file.sync().unwrap();
+        disk.sync_folder().unwrap();
+        let mut buffer = [9; 16];
+        assert_eq!(file.read_at(&mut buffer, 0).unwrap(), 8);
+        assert_eq!(&buffer[..8], b"\0\0\0hello");
+        file.set_len(4).unwrap();
+        assert_eq!(file.len().unwrap(), 4);
+        disk.rename("x", "y").unwrap();
+        let missing = disk.open("x", OpenMode::Existing).err().unwrap();
+        assert!(missing.is_not_found(), "{missing:?}");
+        let there = disk.open("y", OpenMode::CreateNew).err().unwrap();
+        assert_eq!(there.source.kind(), io::ErrorKind::AlreadyExists);
+        disk.remove("y").unwrap();
+        assert!(disk.list().unwrap().is_empty());
+        assert!(disk.free_bytes().unwrap() > 0);
+    }
+
+    #[test]
+    fn names_stay_inside_the_folder() {
+        let temp = tempfile::tempdir().unwrap();
+        let disk = FolderDisk::open(temp.path().join("data")).unwrap();
+        for name in ["../x", "a/b", "", "/x"] {
+            let refused = disk.open(name, OpenMode::CreateNew).err().unwrap();
+            assert_eq!(refused.source.kind(), io::ErrorKind::InvalidInput, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_no_folder() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("file");
+        fs::write(&path, "x").unwrap();
+        FolderDisk::open(&path).unwrap_err();
+    }
+}

@@ -1,0 +1,264 @@
+//! The bytes of a segment file, its header and its records; `docs/format.md` says the same in prose.
+//!
+//! To change what is written here: raise [`VERSION`], keep reading every version that was released,
+//! say both in `docs/format.md`, and add a folder written by the old version to the tests. Fields
+//! keep their place; bytes that lose their meaning are not used again.
+
+use lockgate_core::{Epoch, Position};
+
+/// The format's version: 0 means unstable, a folder may become unreadable with any change. The first
+/// stable version will be 1.
+pub(crate) const VERSION: u32 = 0;
+
+/// The first eight bytes of every segment.
+const MAGIC: [u8; 8] = *b"LOCKGATE";
+
+/// Bytes of a segment before its first record: one page, so that records never share a page with the
+/// header, which is written once.
+pub(crate) const SEGMENT_HEADER_LEN: u32 = 4096;
+
+/// Bytes of the segment header that mean something, checksum included. They fit into one 512-byte
+/// sector, so a power cut leaves all of them or none.
+const SEGMENT_HEADER_USED: usize = 52;
+
+/// Bytes of a record before its payload.
+pub(crate) const RECORD_HEADER_LEN: usize = 40;
+
+/// No payload is longer than this, whatever the options say, so that a damaged length cannot make a
+/// reader ask for more memory.
+pub(crate) const PAYLOAD_BYTES_LIMIT: usize = 64 << 20;
+
+/// The position of byte `offset` of segment `segment`.
+pub(crate) const fn position(segment: u32, offset: u32) -> Position {
+    Position(((segment as u64) << 32) | offset as u64)
+}
+
+/// The segment a position is in.
+pub(crate) const fn segment_of(position: Position) -> u32 {
+    (position.0 >> 32) as u32
+}
+
+/// The byte within its segment a position names.
+#[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+pub(crate) const fn offset_of(position: Position) -> u32 {
+    position.0 as u32
+}
+
+/// Where the first record of a segment starts.
+pub(crate) const fn first_record(segment: u32) -> Position {
+    position(segment, SEGMENT_HEADER_LEN)
+}
+
+/// The beginning of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    /// The segment's number, the same as in its name.
+    pub(crate) segment: u32,
+    /// A number nobody outside can guess, drawn when the segment is begun and carried by each of its
+    /// records: it tells live bytes from those of an earlier use of the same blocks, and from bytes
+    /// somebody made to look like a record.
+    pub(crate) generation: u64,
+    /// The epoch all its records belong to.
+    pub(crate) epoch: Epoch,
+    /// The number of its first record.
+    pub(crate) first_number: u64,
+    /// Every record before this position was durable when the header was written.
+    pub(crate) synced: Position,
+}
+
+/// What the first bytes of a file turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FoundHeader {
+    Valid(SegmentHeader),
+    /// Intact, and written by a version this one does not know.
+    Newer(u32),
+    Unreadable,
+}
+
+impl SegmentHeader {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut block = Vec::with_capacity(SEGMENT_HEADER_LEN as usize);
+        block.extend_from_slice(&MAGIC);
+        block.extend_from_slice(&VERSION.to_le_bytes());
+        block.extend_from_slice(&self.segment.to_le_bytes());
+        block.extend_from_slice(&self.generation.to_le_bytes());
+        block.extend_from_slice(&self.epoch.0.to_le_bytes());
+        block.extend_from_slice(&self.first_number.to_le_bytes());
+        block.extend_from_slice(&self.synced.0.to_le_bytes());
+        block.extend_from_slice(&crc32c::crc32c(&block).to_le_bytes());
+        debug_assert_eq!(block.len(), SEGMENT_HEADER_USED);
+        block.resize(SEGMENT_HEADER_LEN as usize, 0);
+        block
+    }
+
+    /// Reads the header of the segment that is named `segment`.
+    pub(crate) fn decode(bytes: &[u8], segment: u32) -> FoundHeader {
+        let Some(used) = bytes.get(..SEGMENT_HEADER_USED) else {
+            return FoundHeader::Unreadable;
+        };
+        let checksum_at = SEGMENT_HEADER_USED - 4;
+        if used[..8] != MAGIC || u32_at(used, checksum_at) != crc32c::crc32c(&used[..checksum_at]) {
+            return FoundHeader::Unreadable;
+        }
+        let version = u32_at(used, 8);
+        if version > VERSION {
+            return FoundHeader::Newer(version);
+        }
+        let header = Self {
+            segment: u32_at(used, 12),
+            generation: u64_at(used, 16),
+            epoch: Epoch(u64_at(used, 24)),
+            first_number: u64_at(used, 32),
+            synced: Position(u64_at(used, 40)),
+        };
+        // A file under another's name is as good as damaged: its records would be out of place.
+        if header.segment != segment {
+            return FoundHeader::Unreadable;
+        }
+        FoundHeader::Valid(header)
+    }
+}
+
+/// The beginning of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordHeader {
+    /// Bytes of payload that follow.
+    pub(crate) len: u32,
+    /// Its segment's generation.
+    pub(crate) generation: u64,
+    /// The epoch it was appended under.
+    pub(crate) epoch: Epoch,
+    /// Its number: dense from 1 over the whole log.
+    pub(crate) number: u64,
+    /// Every record before this position was durable when this one was written.
+    pub(crate) synced: Position,
+}
+
+impl RecordHeader {
+    /// Where the generation stands in a record: what to search for when a record was damaged.
+    pub(crate) const GENERATION_AT: usize = 8;
+
+    /// Writes the header of the record at `at` with this payload into its gap.
+    pub(crate) fn encode(&self, at: Position, gap: &mut [u8], payload: &[u8]) {
+        gap[4..8].copy_from_slice(&self.len.to_le_bytes());
+        gap[8..16].copy_from_slice(&self.generation.to_le_bytes());
+        gap[16..24].copy_from_slice(&self.epoch.0.to_le_bytes());
+        gap[24..32].copy_from_slice(&self.number.to_le_bytes());
+        gap[32..40].copy_from_slice(&self.synced.0.to_le_bytes());
+        let checksum = checksum(at, &gap[4..RECORD_HEADER_LEN], payload);
+        gap[..4].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// The header's fields, unverified; `None` if there are not enough bytes.
+    pub(crate) fn peek(bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.get(..RECORD_HEADER_LEN)?;
+        Some(Self {
+            len: u32_at(bytes, 4),
+            generation: u64_at(bytes, 8),
+            epoch: Epoch(u64_at(bytes, 16)),
+            number: u64_at(bytes, 24),
+            synced: Position(u64_at(bytes, 32)),
+        })
+    }
+
+    /// Header and payload together.
+    pub(crate) const fn record_len(&self) -> usize {
+        RECORD_HEADER_LEN + self.len as usize
+    }
+}
+
+/// Whether `record`, header and payload, is what was written at `at`.
+pub(crate) fn verifies(at: Position, record: &[u8]) -> bool {
+    record.len() >= RECORD_HEADER_LEN
+        && u32_at(record, 0)
+            == checksum(
+                at,
+                &record[4..RECORD_HEADER_LEN],
+                &record[RECORD_HEADER_LEN..],
+            )
+}
+
+/// CRC-32C over the position, the header after the checksum, and the payload. The position is not
+/// stored: a record that was written or copied to another place does not verify there.
+fn checksum(at: Position, header: &[u8], payload: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(&at.0.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, header);
+    crc32c::crc32c_append(crc, payload)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segment_headers_read_back_and_no_bit_goes_unnoticed() {
+        let header = SegmentHeader {
+            segment: 7,
+            generation: 0x1122_3344_5566_7788,
+            epoch: Epoch(3),
+            first_number: 1_000,
+            synced: position(6, 5_000),
+        };
+        let block = header.encode();
+        assert_eq!(block.len(), 4096);
+        assert_eq!(SegmentHeader::decode(&block, 7), FoundHeader::Valid(header));
+        assert_eq!(SegmentHeader::decode(&block, 8), FoundHeader::Unreadable);
+        assert_eq!(
+            SegmentHeader::decode(&block[..51], 7),
+            FoundHeader::Unreadable
+        );
+        for bit in 0..SEGMENT_HEADER_USED * 8 {
+            let mut flipped = block.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(SegmentHeader::decode(&flipped, 7), FoundHeader::Unreadable);
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_told_from_damage() {
+        let header = SegmentHeader {
+            segment: 1,
+            generation: 1,
+            epoch: Epoch(1),
+            first_number: 1,
+            synced: first_record(1),
+        };
+        let mut block = header.encode();
+        block[8..12].copy_from_slice(&9u32.to_le_bytes());
+        let checksum = crc32c::crc32c(&block[..48]);
+        block[48..52].copy_from_slice(&checksum.to_le_bytes());
+        assert_eq!(SegmentHeader::decode(&block, 1), FoundHeader::Newer(9));
+    }
+
+    #[test]
+    fn records_verify_only_where_they_were_written_and_unchanged() {
+        let header = RecordHeader {
+            len: 5,
+            generation: 42,
+            epoch: Epoch(2),
+            number: 17,
+            synced: position(1, 4096),
+        };
+        let at = position(2, 4096);
+        let mut record = vec![0; RECORD_HEADER_LEN];
+        header.encode(at, &mut record, b"hello");
+        record.extend_from_slice(b"hello");
+        assert!(verifies(at, &record));
+        assert_eq!(RecordHeader::peek(&record), Some(header));
+        assert!(!verifies(position(2, 4097), &record));
+        assert!(!verifies(position(3, 4096), &record));
+        for bit in 0..record.len() * 8 {
+            let mut flipped = record.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(!verifies(at, &flipped), "bit {bit}");
+        }
+    }
+}

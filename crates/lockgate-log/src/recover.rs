@@ -1,0 +1,444 @@
+//! Recovery: from whatever the folder holds to the records that survive.
+//!
+//! Two kinds of damage are told apart by one number, `synced`: the highest position that any header
+//! or record names as known to be durable. What cannot be read *before* it was durable once: it is
+//! *middle* damage, stays where it is, and is counted by the missing record numbers. What cannot be
+//! read *from it on* was never promised: it is the *tail*, and everything from there on is cut, also
+//! records that happen to be intact, because the ones before them are gone.
+//!
+//! The only changes are the cut and, before it, what an interrupted trim left over. Neither makes
+//! another recovery see other records: a cut only takes what this rule takes again.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use lockgate_core::{
+    DamagedRange, Disk, DiskError, DiskFile, LogError, LogRecord, OpenMode, Position,
+    RecoveryReport,
+};
+
+use crate::{
+    format::{
+        FoundHeader, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader, VERSION, first_record,
+        offset_of, segment_of,
+    },
+    local::segment_start,
+    names::{FileKind, StartMark, segment_name},
+    scan::SegmentScan,
+    shared::SegmentInfo,
+};
+
+/// Bytes copied at a time where survivors are written again.
+const REWRITE_BYTES: usize = 1 << 20;
+
+/// What recovery leaves behind for appending and reading.
+pub(crate) struct Recovered {
+    pub(crate) report: RecoveryReport,
+    pub(crate) segments: BTreeMap<u32, SegmentInfo>,
+    pub(crate) start: Option<StartMark>,
+    /// The number of the next record.
+    pub(crate) next_number: u64,
+    /// The segment the next epoch begins with.
+    pub(crate) next_segment: u32,
+}
+
+/// Reads all records, cuts the tail and makes what is left durable.
+pub(crate) fn recover(
+    disk: &dyn Disk,
+    visit: &mut dyn FnMut(LogRecord),
+) -> Result<Recovered, LogError> {
+    let (start, found) = survey(disk)?;
+    let mut recovery = Recovery::new(disk, start, found)?;
+    recovery.read_segments(visit)?;
+    recovery.finish()
+}
+
+/// A segment file and its header.
+struct FoundSegment {
+    number: u32,
+    header: Option<SegmentHeader>,
+}
+
+/// Lists the folder, ends an interrupted trim, reads all headers.
+fn survey(disk: &dyn Disk) -> Result<(Option<StartMark>, Vec<FoundSegment>), LogError> {
+    let mut marks = Vec::new();
+    let mut numbers = Vec::new();
+    for name in disk.list()? {
+        match FileKind::of(&name) {
+            FileKind::Segment(number) => numbers.push(number),
+            FileKind::Start(mark) => marks.push(mark),
+            FileKind::Other => {}
+        }
+    }
+    marks.sort_unstable();
+    numbers.sort_unstable();
+
+    let mut found = Vec::with_capacity(numbers.len());
+    for &number in &numbers {
+        let header = read_header(disk, number)?;
+        found.push(FoundSegment { number, header });
+    }
+    // Only after every header was read: a folder of a newer version must stay as it is.
+    let start = marks.pop();
+    for stale in marks {
+        disk.remove(&stale.to_string())?;
+    }
+    if let Some(start) = start {
+        for trimmed in found.extract_if(.., |segment| segment.number < start.segment) {
+            disk.remove(&segment_name(trimmed.number))?;
+        }
+    }
+    Ok((start, found))
+}
+
+fn read_header(disk: &dyn Disk, number: u32) -> Result<Option<SegmentHeader>, LogError> {
+    let name = segment_name(number);
+    let file = disk.open(&name, OpenMode::Read)?;
+    let mut block = vec![0; SEGMENT_HEADER_LEN as usize];
+    let count = file.read_at(&mut block, 0)?;
+    match SegmentHeader::decode(&block[..count], number) {
+        FoundHeader::Valid(header) => Ok(Some(header)),
+        FoundHeader::Unreadable => Ok(None),
+        FoundHeader::Newer(version) => Err(LogError::NewerFormat {
+            what: format!("{} in {}", name, disk.describe()),
+            found: version,
+            known: VERSION,
+        }),
+    }
+}
+
+struct Recovery<'a> {
+    disk: &'a dyn Disk,
+    start: Option<StartMark>,
+    found: Vec<FoundSegment>,
+    report: RecoveryReport,
+    segments: BTreeMap<u32, SegmentInfo>,
+    /// The number the next record should have.
+    expected: u64,
+    /// Where the records read so far end.
+    end: Position,
+    /// Where something unreadable began that no record has followed yet.
+    gap: Option<Position>,
+    /// The highest position known to have been durable, as far as it was looked for.
+    synced: Position,
+    /// Whether it was looked for in every record.
+    looked_ahead: bool,
+    /// Where the tail starts that is to be cut.
+    cut: Option<Position>,
+}
+
+impl<'a> Recovery<'a> {
+    fn new(
+        disk: &'a dyn Disk,
+        start: Option<StartMark>,
+        found: Vec<FoundSegment>,
+    ) -> Result<Self, LogError> {
+        let headers = || found.iter().filter_map(|segment| segment.header);
+        let first = found.first().map(|segment| segment.number);
+        // Without a mark the log is taken to start at its first segment and record ever: what is not
+        // there counts as lost, because nothing says that it was trimmed.
+        let (segment, number) = start.map_or((1, 1), |mark| (mark.segment, mark.number));
+        let mut synced = headers().map(|header| header.synced).max();
+        if let Some(mark) = start {
+            synced = synced.max(Some(first_record(mark.segment)));
+        } else if let Some(first) = first
+            && synced.is_none()
+            && !is_first_attempt(disk, &found)?
+        {
+            // Not one header can be read. A power cut cannot do that to a log that was ever begun.
+            synced = Some(first_record(first));
+        }
+        let epoch = headers().map(|header| header.epoch).max();
+        let mut recovery = Self {
+            disk,
+            start,
+            report: RecoveryReport {
+                epoch: epoch.unwrap_or_default(),
+                ..RecoveryReport::default()
+            },
+            segments: BTreeMap::new(),
+            expected: number,
+            end: first_record(segment),
+            gap: None,
+            synced: synced.unwrap_or_default(),
+            looked_ahead: false,
+            cut: None,
+            found,
+        };
+        if first != Some(segment) && (first.is_some() || start.is_some()) {
+            recovery.gap = Some(segment_start(segment));
+        }
+        Ok(recovery)
+    }
+
+    fn read_segments(&mut self, visit: &mut dyn FnMut(LogRecord)) -> Result<(), LogError> {
+        let mut previous = None;
+        for index in 0..self.found.len() {
+            let FoundSegment { number, header } = self.found[index];
+            if let Some(previous) = previous
+                && number != previous + 1
+            {
+                self.open_gap(segment_start(previous + 1));
+            }
+            previous = Some(number);
+            let Some(header) = header else {
+                self.open_gap(segment_start(number));
+                self.read_records(index, visit)?;
+                if self.cut.is_some() {
+                    break;
+                }
+                continue;
+            };
+            if header.first_number > self.expected {
+                self.open_gap(self.end);
+            }
+            self.close_gap(index, first_record(number), header.first_number)?;
+            if self.cut.is_some() {
+                break;
+            }
+            self.end = first_record(number);
+            self.read_records(index, visit)?;
+            if self.cut.is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands over the records of one segment.
+    fn read_records(
+        &mut self,
+        index: usize,
+        visit: &mut dyn FnMut(LogRecord),
+    ) -> Result<(), LogError> {
+        let FoundSegment { number, header } = self.found[index];
+        let file = self.disk.open(&segment_name(number), OpenMode::Read)?;
+        let generation = header.map(|header| header.generation);
+        let mut scan = SegmentScan::new(&*file, number, generation)?;
+        let mut offset = u64::from(SEGMENT_HEADER_LEN);
+        let mut first_number = header.map(|header| header.first_number);
+        while let Some(record) = scan.next(offset, self.expected)? {
+            let next_offset = record.end();
+            if u64::from(offset_of(record.at)) != offset || record.header.number != self.expected {
+                self.open_gap(crate::format::position(number, to_u32(offset)));
+            }
+            self.close_gap(index, record.at, record.header.number)?;
+            if self.cut.is_some() {
+                break;
+            }
+            first_number.get_or_insert(record.header.number);
+            self.synced = self.synced.max(record.header.synced);
+            self.report.epoch = self.report.epoch.max(record.header.epoch);
+            self.report.records += 1;
+            self.expected = record.header.number + 1;
+            visit(LogRecord {
+                position: record.at,
+                // A copy, so that whoever keeps a few bytes of it does not keep the whole window.
+                payload: Bytes::copy_from_slice(record.payload),
+            });
+            offset = next_offset;
+            self.end = crate::format::position(number, to_u32(offset));
+        }
+        self.report.bytes += scan.bytes_read;
+        let info = scan.generation().map(|generation| SegmentInfo {
+            generation,
+            first_number: first_number.unwrap_or(self.expected),
+            damaged: false,
+        });
+        if let Some(info) = info {
+            self.segments.insert(number, info);
+        }
+        Ok(())
+    }
+
+    fn open_gap(&mut self, from: Position) {
+        self.gap.get_or_insert(from);
+    }
+
+    /// The log is readable again at `to`, where record `number` is due: decides what the gap was.
+    fn close_gap(&mut self, index: usize, to: Position, number: u64) -> Result<(), LogError> {
+        let Some(from) = self.gap.take() else {
+            return Ok(());
+        };
+        if from >= self.synced {
+            self.look_ahead(index, to)?;
+        }
+        if from >= self.synced {
+            self.cut = Some(from);
+            return Ok(());
+        }
+        self.note_damage(from, to, number.saturating_sub(self.expected));
+        self.expected = self.expected.max(number);
+        Ok(())
+    }
+
+    fn note_damage(&mut self, from: Position, to: Position, records: u64) {
+        let segment = segment_of(from);
+        let is_there = self.found.iter().any(|found| found.number == segment);
+        self.report.damaged.push(DamagedRange {
+            from,
+            to,
+            records,
+            kept_as: is_there
+                .then(|| format!("{} from byte {} on", segment_name(segment), offset_of(from))),
+        });
+    }
+
+    /// Looks through every record from `from` on for a higher known durable position. At most once,
+    /// so recovery reads nothing more than twice.
+    fn look_ahead(&mut self, index: usize, from: Position) -> Result<(), LogError> {
+        if std::mem::replace(&mut self.looked_ahead, true) {
+            return Ok(());
+        }
+        let mut number_min = self.expected;
+        for found in &self.found[index..] {
+            let file = self
+                .disk
+                .open(&segment_name(found.number), OpenMode::Read)?;
+            let generation = found.header.map(|header| header.generation);
+            let mut scan = SegmentScan::new(&*file, found.number, generation)?;
+            let mut offset = if segment_of(from) == found.number {
+                u64::from(offset_of(from))
+            } else {
+                0
+            };
+            while let Some(record) = scan.next(offset, number_min)? {
+                self.synced = self.synced.max(record.header.synced);
+                number_min = record.header.number + 1;
+                offset = record.end();
+            }
+            self.report.bytes += scan.bytes_read;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Recovered, LogError> {
+        let last = self.found.last().map(|found| found.number);
+        let mut next_segment = last.map_or(1, |last| last + 1);
+        if let Some(start) = self.start {
+            next_segment = next_segment.max(start.segment + 1);
+        }
+        if let Some(from) = self.gap.take() {
+            // Nothing readable follows.
+            if from < self.synced {
+                self.note_damage(from, first_record(next_segment), 0);
+            } else {
+                self.cut = Some(from);
+            }
+        }
+        if let Some(cut) = self.cut {
+            next_segment = self.cut_from(cut)?;
+        } else if let Some(last) = last
+            && last == segment_of(self.end)
+        {
+            self.cut_file(last, self.end)?;
+        }
+        self.make_durable()?;
+        for range in &self.report.damaged {
+            if let Some(info) = self.segments.get_mut(&segment_of(range.from)) {
+                info.damaged = true;
+            }
+        }
+        Ok(Recovered {
+            report: self.report,
+            segments: self.segments,
+            start: self.start,
+            next_number: self.expected,
+            next_segment,
+        })
+    }
+
+    /// Cuts everything from `cut` on. Returns the number of the next segment.
+    fn cut_from(&mut self, cut: Position) -> Result<u32, LogError> {
+        let keeps_beginning = offset_of(cut) >= SEGMENT_HEADER_LEN;
+        let first_removed = segment_of(cut) + u32::from(keeps_beginning);
+        let removed: Vec<FoundSegment> = self
+            .found
+            .extract_if(.., |found| found.number >= first_removed)
+            .collect();
+        for segment in &removed {
+            let name = segment_name(segment.number);
+            let file = self.disk.open(&name, OpenMode::Read)?;
+            let mut scan = SegmentScan::new(&*file, segment.number, None)?;
+            let records_at = u64::from(SEGMENT_HEADER_LEN);
+            self.report.tail_bytes_cut += scan.end_of_data(records_at)? - records_at;
+            self.disk.remove(&name)?;
+            self.segments.remove(&segment.number);
+        }
+        if keeps_beginning && self.found.last().map(|last| last.number) == Some(segment_of(cut)) {
+            self.cut_file(segment_of(cut), cut)?;
+        }
+        Ok(self
+            .found
+            .last()
+            .map_or(first_removed, |last| last.number + 1))
+    }
+
+    /// Cuts one file at `end`.
+    fn cut_file(&mut self, segment: u32, end: Position) -> Result<(), LogError> {
+        let file = self.disk.open(&segment_name(segment), OpenMode::Existing)?;
+        let end = u64::from(offset_of(end));
+        if file.len()? > end {
+            let mut scan = SegmentScan::new(&*file, segment, None)?;
+            self.report.tail_bytes_cut += scan.end_of_data(end)? - end;
+            self.report.bytes += scan.bytes_read;
+            file.set_len(end)?;
+            file.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Makes every survivor durable. What is not known to be synced is written again first: after a
+    /// failed sync the cache may hold pages that count as clean and never reached the disk, and a
+    /// sync alone would report success without writing them.
+    fn make_durable(&self) -> Result<(), LogError> {
+        let since = self.synced;
+        for found in &self.found {
+            if found.number < segment_of(since) || !self.segments.contains_key(&found.number) {
+                continue;
+            }
+            let file = self
+                .disk
+                .open(&segment_name(found.number), OpenMode::Existing)?;
+            let from = if found.number == segment_of(since) {
+                u64::from(offset_of(since))
+            } else {
+                0
+            };
+            write_again(&*file, from)?;
+            file.sync()?;
+        }
+        Ok(self.disk.sync_folder()?)
+    }
+}
+
+/// Writes the file's bytes from `from` on over themselves.
+fn write_again(file: &dyn DiskFile, from: u64) -> Result<(), DiskError> {
+    let mut buffer = vec![0; REWRITE_BYTES];
+    let mut at = from;
+    loop {
+        let count = file.read_at(&mut buffer, at)?;
+        if count == 0 {
+            return Ok(());
+        }
+        file.write_at(&buffer[..count], at)?;
+        at += count as u64;
+    }
+}
+
+/// Whether the folder is what a power cut leaves of the very first segment's creation: that file
+/// alone, with nothing in it. A header fits into one sector, so it is never there in part.
+fn is_first_attempt(disk: &dyn Disk, found: &[FoundSegment]) -> Result<bool, LogError> {
+    let [only] = found else {
+        return Ok(false);
+    };
+    let file = disk.open(&segment_name(only.number), OpenMode::Read)?;
+    let mut scan = SegmentScan::new(&*file, only.number, None)?;
+    Ok(only.number == 1 && scan.end_of_data(0)? == 0)
+}
+
+fn to_u32(offset: u64) -> u32 {
+    u32::try_from(offset).expect("segments are addressed with 32 bits")
+}
+
+const _: () = assert!(SEGMENT_HEADER_LEN as usize > RECORD_HEADER_LEN);

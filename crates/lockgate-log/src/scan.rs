@@ -1,0 +1,243 @@
+//! Reading one segment from beginning to end, in pieces, over whatever bytes it holds.
+
+use lockgate_core::{DiskError, DiskFile, Position};
+
+use crate::format::{
+    PAYLOAD_BYTES_LIMIT, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, position, verifies,
+};
+
+/// Bytes of one read.
+const READ_BYTES: usize = 1 << 20;
+
+/// At most so many times a segment's length is spent on checksums of what only looks like a record,
+/// so that no image can make a start take for ever.
+const GUESS_LENGTHS_MAX: u64 = 4;
+
+/// Walks over a segment's records. Never trusts a byte it has not verified.
+pub(crate) struct SegmentScan<'a> {
+    file: &'a dyn DiskFile,
+    segment: u32,
+    /// Bytes of the file that can be addressed.
+    len: u64,
+    /// What the segment's records carry; `None` until a first one was found, if the header is lost.
+    generation: Option<u64>,
+    window: Vec<u8>,
+    window_at: u64,
+    /// Bytes of checksums that may still be spent on guesses.
+    guesses_left: u64,
+    /// Bytes read from the file so far.
+    pub(crate) bytes_read: u64,
+}
+
+/// A record that verified.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScannedRecord<'a> {
+    pub(crate) at: Position,
+    pub(crate) header: RecordHeader,
+    pub(crate) payload: &'a [u8],
+}
+
+impl ScannedRecord<'_> {
+    /// Where the bytes after it start.
+    pub(crate) fn end(&self) -> u64 {
+        u64::from(crate::format::offset_of(self.at)) + self.header.record_len() as u64
+    }
+}
+
+impl<'a> SegmentScan<'a> {
+    pub(crate) fn new(
+        file: &'a dyn DiskFile,
+        segment: u32,
+        generation: Option<u64>,
+    ) -> Result<Self, DiskError> {
+        let len = file.len()?.min(u64::from(u32::MAX));
+        Ok(Self {
+            file,
+            segment,
+            len,
+            generation,
+            guesses_left: GUESS_LENGTHS_MAX * len,
+            window: Vec::new(),
+            window_at: 0,
+            bytes_read: 0,
+        })
+    }
+
+    /// The generation of the segment's records, as far as it is known by now.
+    pub(crate) fn generation(&self) -> Option<u64> {
+        self.generation
+    }
+
+    /// The first record at `offset` or after it whose number is at least `number_min`; `None` if
+    /// there is none up to the end of the file.
+    pub(crate) fn next(
+        &mut self,
+        offset: u64,
+        number_min: u64,
+    ) -> Result<Option<ScannedRecord<'_>>, DiskError> {
+        let from = offset.max(u64::from(SEGMENT_HEADER_LEN));
+        let found = match self.check(from, number_min)? {
+            Some(header) => Some((from, header)),
+            None => self.search(from + 1, number_min)?,
+        };
+        let Some((offset, header)) = found else {
+            return Ok(None);
+        };
+        self.generation = Some(header.generation);
+        let at = self.position(offset);
+        let record = self.bytes(offset, header.record_len())?;
+        Ok(Some(ScannedRecord {
+            at,
+            header,
+            payload: &record[RECORD_HEADER_LEN..],
+        }))
+    }
+
+    /// Where the bytes from `offset` on that are not zero end; `offset` if there are none.
+    pub(crate) fn end_of_data(&mut self, offset: u64) -> Result<u64, DiskError> {
+        let mut end = offset;
+        let mut at = offset;
+        while at < self.len {
+            self.fill(at, 1)?;
+            let piece = self.filled(at);
+            if piece.is_empty() {
+                break;
+            }
+            let piece_len = piece.len() as u64;
+            if let Some(last) = piece.iter().rposition(|&byte| byte != 0) {
+                end = at + last as u64 + 1;
+            }
+            at += piece_len;
+        }
+        Ok(end)
+    }
+
+    /// The header of the record at `offset`, if one that verifies starts there.
+    fn check(&mut self, offset: u64, number_min: u64) -> Result<Option<RecordHeader>, DiskError> {
+        let Some(header) = RecordHeader::peek(self.bytes(offset, RECORD_HEADER_LEN)?) else {
+            return Ok(None);
+        };
+        if !self.is_plausible(offset, &header, number_min) {
+            return Ok(None);
+        }
+        let at = self.position(offset);
+        let record = self.bytes(offset, header.record_len())?;
+        let whole = record.len() == header.record_len();
+        Ok((whole && verifies(at, record)).then_some(header))
+    }
+
+    /// Whether the fields can be those of a record at `offset`: cheap, before a checksum is spent.
+    fn is_plausible(&self, offset: u64, header: &RecordHeader, number_min: u64) -> bool {
+        self.generation
+            .is_none_or(|known| known == header.generation)
+            && header.len as usize <= PAYLOAD_BYTES_LIMIT
+            && offset + header.record_len() as u64 <= self.len
+            && (number_min..number_min.saturating_add(u64::from(u32::MAX))).contains(&header.number)
+            && header.synced <= self.position(offset)
+    }
+
+    /// The first record that verifies at `from` or after it.
+    fn search(
+        &mut self,
+        from: u64,
+        number_min: u64,
+    ) -> Result<Option<(u64, RecordHeader)>, DiskError> {
+        let mut offset = from;
+        while let Some((candidate, header)) = self.candidate(offset, number_min)? {
+            if let Some(header) = self.check(candidate, number_min)? {
+                return Ok(Some((candidate, header)));
+            }
+            let Some(left) = self.guesses_left.checked_sub(header.record_len() as u64) else {
+                break;
+            };
+            self.guesses_left = left;
+            offset = candidate + 1;
+        }
+        Ok(None)
+    }
+
+    /// The next offset from `from` on where a record could start, judged by its header alone. With
+    /// the generation known that is where these eight bytes stand, which by chance happens once in
+    /// 2^64 places and which nobody outside can bring about.
+    fn candidate(
+        &mut self,
+        from: u64,
+        number_min: u64,
+    ) -> Result<Option<(u64, RecordHeader)>, DiskError> {
+        let mut at = from;
+        loop {
+            self.fill(at, RECORD_HEADER_LEN)?;
+            let piece = self.filled(at);
+            let Some(last) = piece.len().checked_sub(RECORD_HEADER_LEN) else {
+                return Ok(None);
+            };
+            let mut index = 0;
+            while index <= last {
+                if let Some(generation) = self.generation {
+                    match find_generation(&piece[index..], generation) {
+                        Some(skipped) => index += skipped,
+                        None => break,
+                    }
+                }
+                let offset = at + index as u64;
+                if let Some(header) = RecordHeader::peek(&piece[index..])
+                    && self.is_plausible(offset, &header, number_min)
+                {
+                    return Ok(Some((offset, header)));
+                }
+                index += 1;
+            }
+            at += last as u64 + 1;
+        }
+    }
+
+    /// Up to `count` bytes from `offset` on, fewer only at the end of the file.
+    fn bytes(&mut self, offset: u64, count: usize) -> Result<&[u8], DiskError> {
+        self.fill(offset, count)?;
+        let filled = self.filled(offset);
+        Ok(&filled[..count.min(filled.len())])
+    }
+
+    /// Makes sure that the window holds `count` bytes from `offset` on, or all there are.
+    fn fill(&mut self, offset: u64, count: usize) -> Result<(), DiskError> {
+        let there = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let window_end = self.window_at + self.window.len() as u64;
+        if offset < self.window_at || offset + there.min(count) as u64 > window_end {
+            self.window.resize(READ_BYTES.max(count).min(there), 0);
+            let got = self.file.read_at(&mut self.window, offset)?;
+            self.window.truncate(got);
+            self.window_at = offset;
+            self.bytes_read += got as u64;
+        }
+        Ok(())
+    }
+
+    /// What the window holds from `offset` on.
+    fn filled(&self, offset: u64) -> &[u8] {
+        let start = usize::try_from(offset.saturating_sub(self.window_at)).unwrap_or(usize::MAX);
+        self.window.get(start..).unwrap_or_default()
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "files are cut at u32::MAX")]
+    fn position(&self, offset: u64) -> Position {
+        position(self.segment, offset as u32)
+    }
+}
+
+/// Where a record with this generation could start in `bytes`.
+fn find_generation(bytes: &[u8], generation: u64) -> Option<usize> {
+    let wanted = generation.to_le_bytes();
+    let mut from = RecordHeader::GENERATION_AT;
+    while let Some(first) = bytes
+        .get(from..)?
+        .iter()
+        .position(|&byte| byte == wanted[0])
+    {
+        let at = from + first;
+        if bytes.get(at..at + wanted.len())? == wanted {
+            return Some(at - RecordHeader::GENERATION_AT);
+        }
+        from = at + 1;
+    }
+    None
+}

@@ -1,0 +1,315 @@
+//! What the appender, the syncer and the readers of one log share.
+
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use lockgate_core::{
+    Disk, DiskError, DiskFile, LogError, LogReader, LogSync, OpenMode, Position, ReadError,
+};
+
+use crate::{
+    format::{
+        PAYLOAD_BYTES_LIMIT, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, offset_of,
+        segment_of, verifies,
+    },
+    names::segment_name,
+};
+
+/// Bytes of a reader's first read: a header and most payloads, so that one call is enough.
+const FIRST_READ_BYTES: usize = 4096;
+
+pub(crate) struct Shared {
+    pub(crate) disk: Arc<dyn Disk>,
+    /// Every segment whose records may be read, by number.
+    pub(crate) segments: RwLock<BTreeMap<u32, SegmentInfo>>,
+    files: Mutex<OpenFiles>,
+    /// Where the next record goes; everything before it has been written.
+    appended: AtomicU64,
+    progress: Mutex<Progress>,
+    /// Held for a whole sync, so that two syncs cannot report each other's work.
+    sync_turn: Mutex<()>,
+}
+
+/// What a reader must know of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SegmentInfo {
+    pub(crate) generation: u64,
+    /// The number of its first record.
+    pub(crate) first_number: u64,
+    /// Some of it could not be read at recovery: it is set aside when the log lets go of it.
+    pub(crate) damaged: bool,
+}
+
+/// What has been written and not yet synced.
+#[derive(Default)]
+struct Progress {
+    /// Segments written to since their last sync, oldest first.
+    unsynced: Vec<(u32, Arc<dyn DiskFile>)>,
+    /// A segment was created since the last sync of the folder.
+    names_unsynced: bool,
+    /// Every record before it is durable.
+    synced: Position,
+    /// The first failure; ends the instance.
+    stopped: Option<String>,
+}
+
+impl Shared {
+    pub(crate) fn new(disk: Arc<dyn Disk>, open_files_max: usize) -> Self {
+        Self {
+            disk,
+            segments: RwLock::default(),
+            files: Mutex::new(OpenFiles::new(open_files_max)),
+            appended: AtomicU64::new(0),
+            progress: Mutex::default(),
+            sync_turn: Mutex::default(),
+        }
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        // Nothing panics between two changes that belong together.
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails if an earlier failure has ended the instance.
+    pub(crate) fn check_running(&self) -> Result<(), LogError> {
+        match &self.progress().stopped {
+            None => Ok(()),
+            Some(reason) => Err(LogError::Stopped {
+                reason: reason.clone(),
+            }),
+        }
+    }
+
+    /// Ends the instance: nothing is appended or reported synced any more. Returns the error.
+    pub(crate) fn stop(&self, error: DiskError) -> LogError {
+        let mut progress = self.progress();
+        if progress.stopped.is_none() {
+            progress.stopped = Some(with_sources(&error));
+        }
+        LogError::Disk(error)
+    }
+
+    /// Where the next record goes.
+    pub(crate) fn appended(&self) -> Position {
+        Position(self.appended.load(Ordering::Acquire))
+    }
+
+    /// Every record before it is durable.
+    pub(crate) fn synced(&self) -> Position {
+        self.progress().synced
+    }
+
+    /// Starts a life after recovery: all before `tail` is durable.
+    pub(crate) fn start_at(&self, tail: Position) {
+        self.progress().synced = tail;
+        self.appended.store(tail.0, Ordering::Release);
+    }
+
+    /// Notes that the segment exists but its name may not survive a power cut.
+    pub(crate) fn note_created(&self) {
+        self.progress().names_unsynced = true;
+    }
+
+    /// Notes that the segment was written to, before its bytes count as appended.
+    pub(crate) fn note_written(&self, segment: u32, file: &Arc<dyn DiskFile>) {
+        let mut progress = self.progress();
+        if progress.unsynced.last().map(|(number, _)| *number) != Some(segment) {
+            progress.unsynced.push((segment, file.clone()));
+        }
+    }
+
+    /// Makes everything before `tail` readable and part of the next sync.
+    pub(crate) fn publish(&self, tail: Position) {
+        self.appended.store(tail.0, Ordering::Release);
+    }
+
+    pub(crate) fn cache_file(&self, segment: u32, file: Arc<dyn DiskFile>) {
+        self.files().insert(segment, file);
+    }
+
+    /// Forgets a segment; readers in the middle of one finish.
+    pub(crate) fn forget(&self, segment: u32) {
+        let mut segments = self
+            .segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        segments.remove(&segment);
+        drop(segments);
+        self.files().open.remove(&segment);
+    }
+
+    fn files(&self) -> MutexGuard<'_, OpenFiles> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The segment's file, opened if it is not.
+    fn file(&self, segment: u32) -> Result<Arc<dyn DiskFile>, DiskError> {
+        if let Some(file) = self.files().get(segment) {
+            return Ok(file);
+        }
+        // Opened outside the lock: a slow disk must not stop readers of other segments. Two readers
+        // may open the same file; one handle is dropped again.
+        let file = self.disk.open(&segment_name(segment), OpenMode::Read)?;
+        self.files().insert(segment, file.clone());
+        Ok(file)
+    }
+}
+
+/// An error and its sources in one line.
+fn with_sources(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        source = inner.source();
+    }
+    text
+}
+
+/// Handles of the segments read last, so that a read costs no open.
+struct OpenFiles {
+    max: usize,
+    /// With the time of last use, counted in uses.
+    open: BTreeMap<u32, (u64, Arc<dyn DiskFile>)>,
+    uses: u64,
+}
+
+impl OpenFiles {
+    fn new(max: usize) -> Self {
+        Self {
+            max,
+            open: BTreeMap::new(),
+            uses: 0,
+        }
+    }
+
+    fn get(&mut self, segment: u32) -> Option<Arc<dyn DiskFile>> {
+        self.uses += 1;
+        let (last_use, file) = self.open.get_mut(&segment)?;
+        *last_use = self.uses;
+        Some(file.clone())
+    }
+
+    fn insert(&mut self, segment: u32, file: Arc<dyn DiskFile>) {
+        self.uses += 1;
+        self.open.insert(segment, (self.uses, file));
+        if self.open.len() > self.max {
+            // A walk over at most `max` handles, only when another had to be opened anyway.
+            let oldest = self.open.iter().min_by_key(|(_, (last_use, _))| *last_use);
+            if let Some((&oldest, _)) = oldest {
+                self.open.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// The sync handle of a [`LocalLog`](crate::LocalLog).
+pub(crate) struct Syncer(pub(crate) Arc<Shared>);
+
+impl LogSync for Syncer {
+    fn sync(&self) -> Result<Position, LogError> {
+        let shared = &*self.0;
+        let _turn = shared
+            .sync_turn
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        shared.check_running()?;
+
+        // Read before the list of files: whatever was appended by then is in the list, because an
+        // append notes its file before it moves the tail.
+        let target = shared.appended();
+        let (files, names) = {
+            let mut progress = shared.progress();
+            let names = std::mem::take(&mut progress.names_unsynced);
+            // Taken, not copied: an append during this sync puts its segment on the list again.
+            (std::mem::take(&mut progress.unsynced), names)
+        };
+        if names {
+            shared
+                .disk
+                .sync_folder()
+                .map_err(|error| shared.stop(error))?;
+        }
+        // Oldest first, so that a power cut in between leaves no hole.
+        for (_, file) in &files {
+            file.sync().map_err(|error| shared.stop(error))?;
+        }
+
+        let mut progress = shared.progress();
+        // Something else may have failed meanwhile, and then nobody may be promised anything.
+        if let Some(reason) = &progress.stopped {
+            return Err(LogError::Stopped {
+                reason: reason.clone(),
+            });
+        }
+        progress.synced = progress.synced.max(target);
+        Ok(target)
+    }
+}
+
+/// The read handle of a [`LocalLog`](crate::LocalLog).
+pub(crate) struct Reader(pub(crate) Arc<Shared>);
+
+impl LogReader for Reader {
+    fn read(&self, at: Position) -> Result<Bytes, ReadError> {
+        let shared = &*self.0;
+        let (segment, offset) = (segment_of(at), offset_of(at));
+        let info = {
+            let segments = shared
+                .segments
+                .read()
+                .unwrap_or_else(PoisonError::into_inner);
+            segments.get(&segment).copied()
+        };
+        let Some(info) = info else {
+            return Err(ReadError::Missing { at });
+        };
+        if at >= shared.appended() || offset < SEGMENT_HEADER_LEN {
+            return Err(ReadError::Missing { at });
+        }
+        let file = match shared.file(segment) {
+            Ok(file) => file,
+            // Trimmed since we looked.
+            Err(error) if error.is_not_found() => return Err(ReadError::Missing { at }),
+            Err(error) => return Err(LogError::Disk(error).into()),
+        };
+        read_record(&*file, at, info.generation)
+    }
+}
+
+fn read_record(file: &dyn DiskFile, at: Position, generation: u64) -> Result<Bytes, ReadError> {
+    let damaged = |what| Err(ReadError::Damaged { at, what });
+    let offset = u64::from(offset_of(at));
+    let mut record = vec![0; FIRST_READ_BYTES];
+    let count = file.read_at(&mut record, offset).map_err(LogError::Disk)?;
+    record.truncate(count);
+    let Some(header) = RecordHeader::peek(&record) else {
+        return damaged("the file ends before it");
+    };
+    if header.generation != generation {
+        return damaged("its generation is not the segment's");
+    }
+    if header.len as usize > PAYLOAD_BYTES_LIMIT {
+        return damaged("its length is out of range");
+    }
+    record.resize(header.record_len(), 0);
+    if let Some(rest) = record.get_mut(count..) {
+        let wanted = rest.len();
+        let rest_at = offset + count as u64;
+        if wanted > 0 && file.read_at(rest, rest_at).map_err(LogError::Disk)? < wanted {
+            return damaged("the file ends within it");
+        }
+    }
+    if !verifies(at, &record) {
+        return damaged("its checksum does not fit");
+    }
+    Ok(Bytes::from(record).slice(RECORD_HEADER_LEN..))
+}
