@@ -1,7 +1,49 @@
 //! The Amazon SQS HTTP API, health and metrics over a Lockgate engine.
+//!
+//! [`Server::bind`] listens, [`Server::run`] serves until told to stop. What a client may send is
+//! bounded in size, in number and in time, by [`Limits`] and [`Deadlines`]; who may send it is
+//! limited to this machine by default ([`ServerOptions`]). There is no authentication.
+//!
+//! | path | what it is |
+//! |---|---|
+//! | `POST /`, `POST /{account}/{queue}` | the Amazon SQS API, AWS JSON protocol 1.0 |
+//! | `GET /healthz` | 200 as long as the process serves |
+//! | `GET /readyz` | 200 as long as queues are served, else 503 with the reason |
+//! | `GET /metrics` | Prometheus text format; the names are in `docs/metrics.md` |
+//!
+//! What it does not do: store anything or decide what a message may do (`lockgate-engine`), read a
+//! configuration or catch signals (`lockgate-cli`).
+//!
+//! ```
+//! use std::sync::Arc;
+//! use lockgate_engine::{Engine, EngineOptions};
+//! use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
+//! use lockgate_server::{Server, ServerOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let folder = folder.path();
+//! let disk = FolderDisk::open(folder)?;
+//! let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default())?;
+//! let clock = Arc::new(SystemClock::new());
+//! let (engine, _report) = Engine::start(Box::new(log), clock, EngineOptions::default())?;
+//!
+//! let runtime = tokio::runtime::Runtime::new()?;
+//! runtime.block_on(async {
+//!     let mut options = ServerOptions::default();
+//!     options.listen.set_port(0); // any free port
+//!     let server = Server::bind(options, engine).await?;
+//!     println!("http://{}", server.local_addr());
+//!     let shutdown = async {}; // a signal, in a real program
+//!     let report = server.run(shutdown).await;
+//!     assert!(report.engine_stopped);
+//!     Ok(())
+//! })
+//! # }
+//! ```
 
 mod http;
 mod server;
 mod sqs;
 
-pub use server::ServerOptions;
+pub use server::{BindError, Deadlines, Limits, RunReport, Server, ServerOptions};

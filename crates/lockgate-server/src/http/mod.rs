@@ -1,4 +1,118 @@
-//! Everything between the socket and an action: listener, connections, limits, host checks, routing,
-//! health, metrics and shutdown. Knows HTTP and nothing of queues.
+//! Everything between the socket and an action. Knows HTTP and nothing of queues.
+//!
+//! A byte's way in, and the file that is about it: accepted by `listener`, followed by `wire` (with
+//! `framing` and `progress`), parsed by hyper under `connection`, checked and routed by `router`
+//! (with `hosts`, `body` and `refusal`), answered by the SQS protocol, by `health` or by `metrics`.
 
+mod body;
+mod connection;
+mod counters;
 pub(crate) mod drain;
+mod exposition;
+mod framing;
+mod health;
+pub(crate) mod hosts;
+mod listener;
+mod metrics;
+mod printable;
+mod progress;
+mod refusal;
+mod router;
+mod wire;
+
+use hyper::server::conn::http1;
+use lockgate_core::WallTime;
+use lockgate_engine::Engine;
+
+pub(crate) use listener::run;
+
+use self::{
+    body::BodyBudget,
+    counters::Counters,
+    drain::{Drain, DrainTrigger},
+    hosts::Hosts,
+};
+use crate::{Deadlines, Limits, ServerOptions, sqs};
+
+/// All that the connections of one server share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    limits: Limits,
+    deadlines: Deadlines,
+    hosts: Hosts,
+    /// What queue URLs name, if not what the client says.
+    advertised_host: Option<String>,
+    endpoint: Endpoint,
+    counters: Counters,
+    bodies: BodyBudget,
+    protocol: http1::Builder,
+    drain: Drain,
+    drain_trigger: DrainTrigger,
+}
+
+/// What stands behind the SQS endpoint.
+#[derive(Debug)]
+pub(crate) enum Endpoint {
+    /// Queues.
+    Queues {
+        service: sqs::Service,
+        engine: Engine,
+        started: WallTime,
+    },
+    /// Nothing: the body is read and the answer is a constant.
+    Floor,
+}
+
+/// What an [`Endpoint`] is made from.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    config: sqs::Config,
+    drain: Drain,
+}
+
+impl Endpoint {
+    pub(crate) fn queues(setup: &Setup, engine: Engine) -> Self {
+        let started = engine.now().wall;
+        let service = sqs::Service::new(engine.clone(), setup.config.clone(), setup.drain.clone());
+        Self::Queues {
+            service,
+            engine,
+            started,
+        }
+    }
+
+    fn engine(&self) -> Option<&Engine> {
+        match self {
+            Self::Queues { engine, .. } => Some(engine),
+            Self::Floor => None,
+        }
+    }
+}
+
+impl Core {
+    /// `options` have been checked.
+    pub(crate) fn new(options: ServerOptions, endpoint: impl FnOnce(&Setup) -> Endpoint) -> Self {
+        let (drain_trigger, drain) = drain::drain();
+        let setup = Setup {
+            config: sqs::Config {
+                account: options.account,
+                region: options.region,
+            },
+            drain,
+        };
+        let advertised = options.advertised_host.as_deref().and_then(hosts::split);
+        let advertised_name = advertised.map(|(host, _port)| host.to_owned());
+        Self {
+            hosts: Hosts::new(options.allowed_hosts.into_iter().chain(advertised_name)),
+            advertised_host: options.advertised_host,
+            endpoint: endpoint(&setup),
+            counters: Counters::default(),
+            bodies: BodyBudget::new(options.limits.bodies_bytes_max),
+            protocol: connection::protocol(&options.limits),
+            limits: options.limits,
+            deadlines: options.deadlines,
+            drain: setup.drain,
+            drain_trigger,
+        }
+    }
+}

@@ -19,6 +19,7 @@ use hyper::{
     header::{CONTENT_TYPE, HeaderValue},
 };
 use lockgate_core::HolderName;
+use lockgate_engine::Engine;
 use serde_json::json;
 
 use crate::http::drain::Drain;
@@ -90,19 +91,24 @@ pub(crate) struct Config {
 /// All actions, over one engine.
 #[derive(Debug)]
 pub(crate) struct Service {
+    engine: Engine,
     config: Config,
     drain: Drain,
 }
 
 impl Service {
     /// `drain`: when it has begun, waiting receives end empty at once and new ones do not wait.
-    pub(crate) fn new(config: Config, drain: Drain) -> Self {
-        Self { config, drain }
+    pub(crate) fn new(engine: Engine, config: Config, drain: Drain) -> Self {
+        Self {
+            engine,
+            config,
+            drain,
+        }
     }
 
     /// Answers one request. Dropping the future gives up on it: leases it may have taken go back.
     pub(crate) async fn handle(&self, request: Request) -> Response {
-        tracing::trace!(account = %self.config.account, region = %self.config.region, draining = self.drain.has_begun());
+        tracing::trace!(engine = ?self.engine, account = %self.config.account, region = %self.config.region, draining = self.drain.has_begun());
         refusal(
             StatusCode::BAD_REQUEST,
             "UnsupportedOperation",

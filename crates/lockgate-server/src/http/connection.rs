@@ -1,0 +1,186 @@
+//! One connection from accept to close: hyper does the protocol, this drives it within its
+//! deadlines.
+
+use std::{
+    convert::Infallible,
+    future::{Future, poll_fn},
+    net::{IpAddr, SocketAddr},
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http_body_util::Full;
+use hyper::{
+    Request, Response,
+    body::{Bytes, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::TcpStream,
+    time::{Instant, Sleep, sleep_until},
+};
+
+use super::{
+    Core,
+    counters::Refused,
+    progress::{Overdue, Progress},
+    router,
+    wire::Wire,
+};
+use crate::Limits;
+
+/// One connected client.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) core: Arc<Core>,
+    /// Where it is.
+    pub(crate) peer: SocketAddr,
+    /// The address of ours that it is connected to.
+    pub(crate) local: IpAddr,
+    pub(crate) progress: Progress,
+}
+
+/// How a connection ended.
+enum End {
+    /// In its own way, or by the client.
+    Protocol(hyper::Result<()>),
+    /// By us.
+    Overdue(Overdue),
+}
+
+/// hyper, set up for all connections of a server.
+///
+/// Deadlines are ours ([`Progress`]): hyper's only one covers idling and heads alike, and nothing
+/// covers bodies and answers. A client that ends its sending side while it waits for an answer is
+/// taken for gone, because that is what a client that is gone looks like, and leases must not go to
+/// it; no client library of SQS half-closes.
+pub(crate) fn protocol(limits: &Limits) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .header_read_timeout(None)
+        .half_close(false)
+        .pipeline_flush(false)
+        .max_headers(limits.headers_max)
+        .max_header_size(limits.head_bytes_max)
+        // What hyper buffers before it gives up on an endless head. It is also the most it reads of
+        // a body at a time.
+        .max_buf_size(limits.head_bytes_max);
+    builder
+}
+
+/// Serves one client until either side ends it.
+pub(crate) async fn serve(core: Arc<Core>, socket: TcpStream, peer: SocketAddr) {
+    // Answers are written whole; waiting to fill a packet would only add latency.
+    let _ = socket.set_nodelay(true);
+    let Ok(local) = socket.local_addr() else {
+        return; // gone already
+    };
+    let client = Arc::new(Client {
+        progress: Progress::new(&core.deadlines, Instant::now()),
+        peer,
+        local: local.ip(),
+        core,
+    });
+    let service = service_fn(|request| answer(client.clone(), request));
+    let wire = TokioIo::new(Wire::new(socket, client.clone()));
+    let mut connection = pin!(client.core.protocol.serve_connection(wire, service));
+    let mut draining = pin!(client.core.drain.begun());
+    let mut drain_is_watched = false;
+    let mut drained = false;
+    let far = client.core.deadlines.idle;
+    let rings = Instant::now() + far;
+    let sleep = pin!(sleep_until(rings));
+    let mut alarm = Alarm::new(rings, far, sleep);
+    let end = poll_fn(|cx| {
+        // The signal is cheap to look at and dear to wait for, so it is waited for only once.
+        if !drained && (!drain_is_watched || client.core.drain.has_begun()) {
+            drain_is_watched = true;
+            if draining.as_mut().poll(cx).is_ready() {
+                drained = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+        if let Poll::Ready(result) = connection.as_mut().poll(cx) {
+            return Poll::Ready(End::Protocol(result));
+        }
+        // Whatever moved the deadline happened within the poll above.
+        alarm.poll(cx, client.progress.deadline()).map(End::Overdue)
+    })
+    .await;
+    client.ended(&end);
+}
+
+async fn answer(
+    client: Arc<Client>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(router::answer(&client, request).await)
+}
+
+impl Client {
+    fn ended(&self, end: &End) {
+        let peer = self.peer;
+        let refused = match end {
+            End::Protocol(Ok(())) => return,
+            End::Protocol(Err(error)) if error.is_parse_too_large() => Refused::HeadTooLarge,
+            End::Protocol(Err(error)) if error.is_parse() => Refused::Malformed,
+            End::Protocol(Err(error)) => {
+                tracing::debug!(%peer, %error, "connection broken");
+                return;
+            }
+            End::Overdue(Overdue::Idle | Overdue::Linger) => return,
+            End::Overdue(Overdue::Header) => Refused::HeaderDeadline,
+            End::Overdue(Overdue::Body) => Refused::BodyDeadline,
+            End::Overdue(Overdue::Answer) => Refused::AnswerDeadline,
+        };
+        self.core.counters.refused(refused);
+        tracing::debug!(%peer, reason = refused.label(), "connection cut");
+    }
+}
+
+/// A timer for a deadline that moves all the time: it is set again only when the deadline comes
+/// nearer, or when it rings too early. A busy connection so costs one timer operation in
+/// [`Deadlines::idle`](crate::Deadlines::idle), not several a request.
+struct Alarm<'a> {
+    rings: Instant,
+    /// How far ahead it is set while there is no deadline.
+    far: Duration,
+    sleep: Pin<&'a mut Sleep>,
+}
+
+impl<'a> Alarm<'a> {
+    /// `sleep` ends at `rings`.
+    fn new(rings: Instant, far: Duration, sleep: Pin<&'a mut Sleep>) -> Self {
+        Self { rings, far, sleep }
+    }
+
+    /// Ready when the deadline has passed.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        deadline: Option<(Instant, Overdue)>,
+    ) -> Poll<Overdue> {
+        if let Some((at, _)) = deadline
+            && at < self.rings
+        {
+            self.set(at);
+        }
+        while self.sleep.as_mut().poll(cx).is_ready() {
+            match deadline {
+                Some((at, what)) if at <= self.rings => return Poll::Ready(what),
+                Some((at, _)) => self.set(at),
+                None => self.set(Instant::now() + self.far),
+            }
+        }
+        Poll::Pending
+    }
+
+    fn set(&mut self, at: Instant) {
+        self.rings = at;
+        self.sleep.as_mut().reset(at);
+    }
+}

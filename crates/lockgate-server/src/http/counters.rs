@@ -1,0 +1,201 @@
+//! What the HTTP side counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hyper::StatusCode;
+
+/// Declares an enum whose values are labels of a metric.
+macro_rules! labels {
+    ($(#[$doc:meta])* $type:ident { $($(#[$variant_doc:meta])* $variant:ident = $label:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum $type {
+            $($(#[$variant_doc])* $variant,)*
+        }
+
+        impl $type {
+            pub(crate) const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            pub(crate) const fn label(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $label,)*
+                }
+            }
+        }
+    };
+}
+
+labels! {
+    /// Why a request or a connection was refused or cut.
+    Refused {
+        /// `accept` failed, most likely for want of file descriptors.
+        Accept = "accept",
+        Connections = "connections",
+        ConnectionsOfAddress = "connections_of_address",
+        HeaderDeadline = "header_deadline",
+        BodyDeadline = "body_deadline",
+        AnswerDeadline = "answer_deadline",
+        /// What hyper calls a parse error.
+        Malformed = "malformed",
+        HeadTooLarge = "head_too_large",
+        Framing = "framing",
+        Host = "host",
+        Origin = "origin",
+        Path = "path",
+        Method = "method",
+        ContentEncoding = "content_encoding",
+        BodyTooLarge = "body_too_large",
+        BodyBroken = "body_broken",
+        BodiesFull = "bodies_full",
+    }
+}
+
+labels! {
+    /// What a request asked for.
+    Action {
+        /// Refused before that was known, or nothing we know.
+        Other = "other",
+        Healthz = "healthz",
+        Readyz = "readyz",
+        Metrics = "metrics",
+        AddPermission = "AddPermission",
+        CancelMessageMoveTask = "CancelMessageMoveTask",
+        ChangeMessageVisibility = "ChangeMessageVisibility",
+        ChangeMessageVisibilityBatch = "ChangeMessageVisibilityBatch",
+        CreateQueue = "CreateQueue",
+        DeleteMessage = "DeleteMessage",
+        DeleteMessageBatch = "DeleteMessageBatch",
+        DeleteQueue = "DeleteQueue",
+        GetQueueAttributes = "GetQueueAttributes",
+        GetQueueUrl = "GetQueueUrl",
+        ListDeadLetterSourceQueues = "ListDeadLetterSourceQueues",
+        ListMessageMoveTasks = "ListMessageMoveTasks",
+        ListQueueTags = "ListQueueTags",
+        ListQueues = "ListQueues",
+        PurgeQueue = "PurgeQueue",
+        ReceiveMessage = "ReceiveMessage",
+        RemovePermission = "RemovePermission",
+        SendMessage = "SendMessage",
+        SendMessageBatch = "SendMessageBatch",
+        SetQueueAttributes = "SetQueueAttributes",
+        StartMessageMoveTask = "StartMessageMoveTask",
+        TagQueue = "TagQueue",
+        UntagQueue = "UntagQueue",
+    }
+}
+
+impl Action {
+    /// The action that an `X-Amz-Target` names.
+    pub(crate) fn of_target(target: &str) -> Self {
+        target
+            .strip_prefix("AmazonSQS.")
+            .and_then(|name| {
+                let mut known = Self::ALL.iter().copied().filter(|action| action.is_sqs());
+                known.find(|action| action.label() == name)
+            })
+            .unwrap_or(Self::Other)
+    }
+
+    fn is_sqs(self) -> bool {
+        self as usize >= Self::AddPermission as usize
+    }
+}
+
+/// Statuses that are counted each for itself; any other counts as 0.
+const STATUSES: [u16; 12] = [0, 200, 400, 403, 404, 405, 413, 415, 429, 431, 500, 503];
+
+/// All counters of one server.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    opened: AtomicU64,
+    closed: AtomicU64,
+    abandoned: AtomicU64,
+    refused: [AtomicU64; Refused::ALL.len()],
+    requests: [[AtomicU64; STATUSES.len()]; Action::ALL.len()],
+}
+
+impl Counters {
+    pub(crate) fn connection_opened(&self) {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn connection_closed(&self) {
+        self.closed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A client was gone before its answer was there.
+    pub(crate) fn abandoned(&self) {
+        self.abandoned.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refused(&self, reason: Refused) {
+        self.refused[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn request(&self, action: Action, status: StatusCode) {
+        let at = STATUSES
+            .iter()
+            .position(|&known| known == status.as_u16())
+            .unwrap_or(0);
+        self.requests[action as usize][at].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Connections accepted so far.
+    pub(crate) fn connections(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    /// Connections open now.
+    pub(crate) fn connections_open(&self) -> u64 {
+        // In this order: what is closed was opened before.
+        let closed = self.closed.load(Ordering::Acquire);
+        self.opened.load(Ordering::Relaxed).saturating_sub(closed)
+    }
+
+    /// Requests given up on by their clients.
+    pub(crate) fn requests_abandoned(&self) -> u64 {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
+    /// Requests answered.
+    pub(crate) fn requests(&self) -> u64 {
+        self.each_request().map(|(_, _, count)| count).sum()
+    }
+
+    /// Requests answered by action and status, without those that never happened.
+    pub(crate) fn each_request(&self) -> impl Iterator<Item = (Action, u16, u64)> {
+        Action::ALL.iter().flat_map(move |&action| {
+            let counts = self.requests[action as usize].iter();
+            STATUSES
+                .iter()
+                .zip(counts)
+                .map(move |(&status, count)| (action, status, count.load(Ordering::Relaxed)))
+                .filter(|&(_, _, count)| count > 0)
+        })
+    }
+
+    /// Refusals by reason.
+    pub(crate) fn each_refused(&self) -> impl Iterator<Item = (Refused, u64)> {
+        let counts = self.refused.iter();
+        Refused::ALL
+            .iter()
+            .zip(counts)
+            .map(|(&reason, count)| (reason, count.load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_known_actions_become_labels() {
+        assert_eq!(
+            Action::of_target("AmazonSQS.SendMessage"),
+            Action::SendMessage
+        );
+        for unknown in ["SendMessage", "AmazonSQS.", "AmazonSQS.healthz", "x.y", ""] {
+            assert_eq!(Action::of_target(unknown), Action::Other, "{unknown:?}");
+        }
+    }
+}

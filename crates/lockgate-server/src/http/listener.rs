@@ -1,0 +1,275 @@
+//! Accepting connections, no more than there may be, and the orderly end of a run.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    io,
+    net::{IpAddr, SocketAddr},
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    net::{TcpListener, TcpStream},
+    select,
+    task::JoinSet,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+
+use super::{Core, connection, counters::Refused};
+use crate::RunReport;
+
+/// See [`Server::run`](crate::Server::run).
+pub(crate) async fn run(
+    listener: TcpListener,
+    core: Core,
+    shutdown: impl Future<Output = ()> + Send,
+) -> RunReport {
+    let core = Arc::new(core);
+    let mut tasks = JoinSet::new();
+    accept(listener, &core, &mut tasks, shutdown).await;
+
+    let began = Instant::now();
+    let grace = core.deadlines.shutdown;
+    tracing::info!(connections = tasks.len(), "shutting down");
+    core.drain_trigger.pull();
+    let drained = async {
+        while let Some(ended) = tasks.join_next().await {
+            report_panic(ended);
+        }
+    };
+    let in_time = timeout_at(began + grace, drained).await.is_ok();
+    let cut = if in_time { 0 } else { tasks.len() };
+    // Connections own what gives leases back, so they must be gone before the engine is.
+    tasks.shutdown().await;
+    let engine_stopped = match core.endpoint.engine() {
+        Some(engine) => timeout(grace, engine.shutdown()).await.is_ok(),
+        None => true,
+    };
+    let report = RunReport {
+        connections: core.counters.connections(),
+        requests: core.counters.requests(),
+        cut,
+        engine_stopped,
+        shutdown_time: began.elapsed(),
+    };
+    tracing::info!(?report, "shut down");
+    report
+}
+
+/// Accepts until `shutdown` is ready, and closes the listener.
+async fn accept(
+    listener: TcpListener,
+    core: &Arc<Core>,
+    tasks: &mut JoinSet<()>,
+    shutdown: impl Future<Output = ()>,
+) {
+    let admission = Arc::new(Admission::new(
+        core.limits.connections_max,
+        core.limits.connections_per_address_max,
+    ));
+    let mut backoff = Backoff::default();
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let accepted = select! {
+            biased;
+            () = &mut shutdown => return,
+            Some(ended) = tasks.join_next() => {
+                report_panic(ended);
+                continue;
+            }
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((socket, peer)) => {
+                backoff = Backoff::default();
+                match admission.admit(peer.ip()) {
+                    Ok(permit) => {
+                        core.counters.connection_opened();
+                        let core = core.clone();
+                        tasks.spawn(async move {
+                            connection::serve(core.clone(), socket, peer).await;
+                            core.counters.connection_closed();
+                            drop(permit);
+                        });
+                    }
+                    Err(refused) => {
+                        core.counters.refused(refused);
+                        turn_away(&socket, peer, refused);
+                    }
+                }
+            }
+            Err(error) if concerns_one_connection(&error) => {}
+            Err(error) => {
+                // Most likely there are no file descriptors left. The connection stays in the
+                // kernel's queue, so without a pause this would spin.
+                core.counters.refused(Refused::Accept);
+                let pause = backoff.next_pause();
+                tracing::error!(%error, ?pause, "cannot accept connections, trying again");
+                select! {
+                    () = &mut shutdown => return,
+                    () = sleep(pause) => {}
+                }
+            }
+        }
+    }
+}
+
+/// One answer without reading anything; as cheap as can be, because this is what a flood gets.
+fn turn_away(socket: &TcpStream, peer: SocketAddr, refused: Refused) {
+    const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+        content-type: application/x-amz-json-1.0\r\n\
+        x-amzn-query-error: ServiceUnavailable;Receiver\r\n\
+        retry-after: 1\r\n\
+        x-amz-retry-after: 1000\r\n\
+        connection: close\r\n\
+        content-length: 88\r\n\r\n\
+        {\"__type\":\"com.amazonaws.sqs#ServiceUnavailable\",\"message\":\"Too many connections open.\"}";
+    tracing::debug!(%peer, reason = refused.label(), "connection refused");
+    // A fresh socket takes this much at once. If not, the client only misses the reason.
+    let _ = socket.try_write(ANSWER);
+}
+
+fn report_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(%error, "a connection's task panicked; its client was cut off");
+    }
+}
+
+/// Errors that `accept` passes on from a connection that failed before it was accepted.
+fn concerns_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+    )
+}
+
+/// Pauses between failing attempts: doubling, up to a second.
+#[derive(Debug, Default)]
+struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    fn next_pause(&mut self) -> Duration {
+        let pause = Duration::from_millis(10 << self.failures.min(7));
+        self.failures += 1;
+        pause.min(Duration::from_secs(1))
+    }
+}
+
+/// Counts open connections, in all and by address.
+#[derive(Debug)]
+struct Admission {
+    open_max: usize,
+    per_address_max: usize,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    total: usize,
+    by_address: HashMap<IpAddr, usize>,
+}
+
+/// The right to one connection; dropped with it.
+#[derive(Debug)]
+struct Permit {
+    admission: Arc<Admission>,
+    address: IpAddr,
+}
+
+impl Admission {
+    fn new(open_max: usize, per_address_max: usize) -> Self {
+        Self {
+            open_max,
+            per_address_max,
+            open: Mutex::default(),
+        }
+    }
+
+    fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Permit, Refused> {
+        let address = address.to_canonical();
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.total >= self.open_max {
+            return Err(Refused::Connections);
+        }
+        let of_address = open.by_address.get(&address).copied().unwrap_or(0);
+        if of_address >= self.per_address_max {
+            return Err(Refused::ConnectionsOfAddress);
+        }
+        open.total += 1;
+        open.by_address.insert(address, of_address + 1);
+        Ok(Permit {
+            admission: self.clone(),
+            address,
+        })
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut open = self
+            .admission
+            .open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        open.total -= 1;
+        if let Some(of_address) = open.by_address.get_mut(&self.address) {
+            *of_address -= 1;
+            if *of_address == 0 {
+                open.by_address.remove(&self.address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_counted_in_all_and_by_address_and_leave_nothing_behind() {
+        let address = |last| IpAddr::from([10, 0, 0, last]);
+        let admission = Arc::new(Admission::new(3, 2));
+        let first = admission.admit(address(1)).unwrap();
+        let _second = admission.admit("::ffff:10.0.0.1".parse().unwrap()).unwrap();
+        assert_eq!(
+            admission.admit(address(1)).unwrap_err(),
+            Refused::ConnectionsOfAddress
+        );
+        let third = admission.admit(address(2)).unwrap();
+        assert_eq!(
+            admission.admit(address(3)).unwrap_err(),
+            Refused::Connections
+        );
+        drop(first);
+        drop(third);
+        let _again = admission.admit(address(1)).unwrap();
+        let open = admission.open.lock().unwrap();
+        assert_eq!((open.total, open.by_address.len()), (2, 1));
+    }
+
+    #[test]
+    fn failing_accepts_pause_ever_longer_up_to_a_second() {
+        let mut backoff = Backoff::default();
+        let pauses: Vec<_> = (0..40).map(|_| backoff.next_pause().as_millis()).collect();
+        assert_eq!(pauses[..8], [10, 20, 40, 80, 160, 320, 640, 1000]);
+        assert!(pauses[8..].iter().all(|&pause| pause == 1000));
+    }
+
+    #[test]
+    fn only_errors_of_the_server_itself_make_it_pause() {
+        let no_descriptors = io::Error::from_raw_os_error(24);
+        assert!(!concerns_one_connection(&no_descriptors));
+        assert!(concerns_one_connection(
+            &io::ErrorKind::ConnectionAborted.into()
+        ));
+    }
+}

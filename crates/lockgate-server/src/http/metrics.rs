@@ -1,0 +1,338 @@
+//! `/metrics`. The names are documented in `docs/metrics.md`; a test compares the two.
+
+use hyper::StatusCode;
+use lockgate_core::WallTime;
+use lockgate_engine::{Engine, EngineMetrics};
+use lockgate_machine::{Answer, Query, QueueCounts, QueueDescription, QueueTotals};
+
+use super::{
+    Core, Endpoint,
+    exposition::{CONTENT_TYPE, Exposition},
+    health,
+};
+use crate::sqs;
+
+/// The whole page. While the engine does not answer, it lacks what only the engine knows.
+pub(crate) async fn page(core: &Core) -> sqs::Response {
+    let mut page = Exposition::default();
+    page.gauge(
+        "lockgate_build_info",
+        "Always 1; the labels say what is running.",
+    )
+    .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    page.gauge(
+        "lockgate_ready",
+        "Whether queues are served: 1, else 0; /readyz has the reason.",
+    )
+    .value(u8::from(health::ready(core).is_ok()));
+    http(&mut page, core);
+    if let Endpoint::Queues {
+        engine, started, ..
+    } = &core.endpoint
+    {
+        page.gauge(
+            "lockgate_start_time_seconds",
+            "When the server started, as Unix time.",
+        )
+        .value(seconds(started.0));
+        self::engine(&mut page, &engine.metrics());
+        queues(&mut page, engine, core.limits.metrics_queues_max).await;
+    }
+    health::page(StatusCode::OK, CONTENT_TYPE, page.finish())
+}
+
+fn http(page: &mut Exposition, core: &Core) {
+    let counters = &core.counters;
+    page.gauge("lockgate_http_connections", "Open connections.")
+        .value(counters.connections_open());
+    page.counter(
+        "lockgate_http_connections_total",
+        "Connections accepted and served.",
+    )
+    .value(counters.connections());
+    page.gauge(
+        "lockgate_http_body_bytes",
+        "Bytes of request bodies in memory, without the first 16 KiB of each.",
+    )
+    .value(core.bodies.used());
+    let mut requests = page.counter(
+        "lockgate_http_requests_total",
+        "Requests answered, by SQS action or page, and HTTP status (0: any other).",
+    );
+    for (action, status, count) in counters.each_request() {
+        let status = status.to_string();
+        requests.sample(&[("action", action.label()), ("status", &status)], count);
+    }
+    page.counter(
+        "lockgate_http_requests_abandoned_total",
+        "Requests whose client was gone before the answer was there.",
+    )
+    .value(counters.requests_abandoned());
+    let mut refused = page.counter(
+        "lockgate_http_refused_total",
+        "Connections refused or cut and requests refused before they reached an action, by reason.",
+    );
+    for (reason, count) in counters.each_refused() {
+        refused.sample(&[("reason", reason.label())], count);
+    }
+}
+
+fn engine(page: &mut Exposition, engine: &EngineMetrics) {
+    for (name, help, value) in [
+        (
+            "lockgate_engine_groups_total",
+            "Groups of records appended to the log, each by one write.",
+            engine.groups,
+        ),
+        (
+            "lockgate_engine_records_total",
+            "Records appended to the log.",
+            engine.records,
+        ),
+        (
+            "lockgate_engine_bytes_total",
+            "Bytes appended to the log, without its own headers.",
+            engine.bytes,
+        ),
+        ("lockgate_engine_syncs_total", "Syncs done.", engine.syncs),
+        (
+            "lockgate_engine_commands_total",
+            "Commands decided.",
+            engine.commands,
+        ),
+        (
+            "lockgate_engine_queries_total",
+            "Queries answered.",
+            engine.queries,
+        ),
+        (
+            "lockgate_engine_rejected_total",
+            "Commands rejected, by the rules of a queue or for a full log.",
+            engine.rejected,
+        ),
+        (
+            "lockgate_engine_overloaded_total",
+            "Requests refused for load before they did anything.",
+            engine.overloaded,
+        ),
+        (
+            "lockgate_engine_unknown_outcomes_total",
+            "Requests of which nobody knows whether they happened.",
+            engine.unknown,
+        ),
+        (
+            "lockgate_engine_damaged_total",
+            "Payloads that could not be read any more.",
+            engine.damaged,
+        ),
+        (
+            "lockgate_engine_given_back_total",
+            "Leases given back because their client was gone.",
+            engine.given_back,
+        ),
+    ] {
+        page.counter(name, help).value(value);
+    }
+    page.counter("lockgate_engine_sync_seconds_total", "Time spent in syncs.")
+        .value(engine.sync_time.as_secs_f64());
+    page.counter(
+        "lockgate_engine_answered_total",
+        "Commands answered positively, by the durability level the answer waited for.",
+    )
+    .sample(&[("level", "memory")], engine.answered.memory)
+    .sample(&[("level", "process")], engine.answered.process)
+    .sample(&[("level", "disk")], engine.answered.disk);
+    for (name, help, value) in [
+        (
+            "lockgate_engine_group_records_max",
+            "Records of the largest group since the start.",
+            engine.group_records_max,
+        ),
+        (
+            "lockgate_engine_inbox_requests",
+            "Requests waiting to be decided.",
+            engine.inbox,
+        ),
+        (
+            "lockgate_engine_inbox_bytes",
+            "Payload bytes waiting to be decided.",
+            engine.inbox_bytes,
+        ),
+        (
+            "lockgate_engine_held_answers",
+            "Answers waiting for a sync.",
+            engine.held,
+        ),
+        (
+            "lockgate_engine_waiters",
+            "Receives waiting for a message.",
+            engine.waiters,
+        ),
+    ] {
+        page.gauge(name, help).value(value);
+    }
+    page.gauge(
+        "lockgate_engine_inbox_age_seconds",
+        "How long the oldest request waits to be decided.",
+    )
+    .value(engine.inbox_age.as_secs_f64());
+    page.gauge(
+        "lockgate_engine_sync_seconds_max",
+        "The longest sync since the start.",
+    )
+    .value(engine.sync_time_max.as_secs_f64());
+}
+
+/// Metrics of a queue that come from one field each.
+const QUEUE_GAUGES: &[(&str, &str, fn(&QueueCounts) -> u64)] = &[
+    (
+        "lockgate_queue_ready_messages",
+        "Messages waiting for a lease, also behind a message of the same key.",
+        |counts| counts.ready,
+    ),
+    (
+        "lockgate_queue_in_flight_messages",
+        "Messages leased, or nacked and waiting for their delay.",
+        |counts| counts.in_flight,
+    ),
+    (
+        "lockgate_queue_delayed_messages",
+        "Messages not yet due.",
+        |counts| counts.delayed,
+    ),
+    (
+        "lockgate_queue_bytes",
+        "Bytes of bodies and headers.",
+        |counts| counts.bytes,
+    ),
+    (
+        "lockgate_queue_keys",
+        "Keys with at least one message.",
+        |counts| counts.keys,
+    ),
+    (
+        "lockgate_queue_parked_keys",
+        "Keys frozen until an operator acts.",
+        |counts| counts.parked_keys,
+    ),
+    (
+        "lockgate_queue_unique_ids",
+        "Unique ids remembered.",
+        |counts| counts.unique_ids,
+    ),
+];
+
+const QUEUE_COUNTERS: &[(&str, &str, fn(&QueueTotals) -> u64)] = &[
+    (
+        "lockgate_queue_accepted_total",
+        "Sends accepted, duplicates not counted.",
+        |totals| totals.accepted,
+    ),
+    (
+        "lockgate_queue_duplicates_total",
+        "Sends recognised as duplicates since the start.",
+        |totals| totals.duplicates,
+    ),
+    (
+        "lockgate_queue_moved_in_total",
+        "Messages that came from another queue.",
+        |totals| totals.moved_in,
+    ),
+    (
+        "lockgate_queue_moved_out_total",
+        "Messages that went to another queue.",
+        |totals| totals.moved_out,
+    ),
+    (
+        "lockgate_queue_acknowledged_total",
+        "Messages acknowledged.",
+        |totals| totals.acknowledged,
+    ),
+    ("lockgate_queue_leased_total", "Leases given.", |totals| {
+        totals.leased
+    }),
+    (
+        "lockgate_queue_leases_ended_total",
+        "Leases that ran out.",
+        |totals| totals.leases_ended,
+    ),
+    (
+        "lockgate_queue_stale_settles_total",
+        "Settles with a stale token since the start.",
+        |totals| totals.stale,
+    ),
+];
+
+async fn queues(page: &mut Exposition, engine: &Engine, limit: usize) {
+    let known = engine.directory().len();
+    page.gauge("lockgate_queues", "Queues there are.")
+        .value(known);
+    let query = Query::Queues {
+        prefix: String::new(),
+        after: None,
+        limit,
+    };
+    let queues: Vec<QueueDescription> = match engine.query(query).await {
+        Ok(Answer::Queues { queues, .. }) => queues,
+        Ok(_) => Vec::new(),
+        Err(error) => {
+            tracing::warn!(%error, "metrics of queues are missing");
+            Vec::new()
+        }
+    };
+    page.gauge(
+        "lockgate_queues_omitted",
+        "Queues that do not appear below, for there are more than the page shows.",
+    )
+    .value(known.saturating_sub(queues.len()));
+    for &(name, help, value) in QUEUE_GAUGES {
+        let mut family = page.gauge(name, help);
+        for queue in &queues {
+            family.sample(&[("queue", queue.name.as_str())], value(&queue.counts));
+        }
+    }
+    let now = engine.now().wall;
+    let mut age = page.gauge(
+        "lockgate_queue_oldest_age_seconds",
+        "How long ago the oldest message was accepted; 0 for an empty queue.",
+    );
+    for queue in &queues {
+        let oldest = queue.counts.oldest.unwrap_or(WallTime::MAX);
+        age.sample(
+            &[("queue", queue.name.as_str())],
+            seconds(now.since(oldest)),
+        );
+    }
+    for &(name, help, value) in QUEUE_COUNTERS {
+        let mut family = page.counter(name, help);
+        for queue in &queues {
+            family.sample(&[("queue", queue.name.as_str())], value(&queue.totals));
+        }
+    }
+    let mut dropped = page.counter(
+        "lockgate_queue_dropped_total",
+        "Messages dropped, by reason.",
+    );
+    for queue in &queues {
+        let counts = queue.totals.dropped;
+        for (reason, count) in [
+            ("purged", counts.purged),
+            ("expired", counts.expired),
+            ("damaged", counts.damaged),
+            ("rejected", counts.rejected),
+            ("cancelled", counts.cancelled),
+            ("key_dropped", counts.key_dropped),
+        ] {
+            let labels = [("queue", queue.name.as_str()), ("reason", reason)];
+            dropped.sample(&labels, count);
+        }
+    }
+}
+
+/// Milliseconds as Prometheus wants its times.
+fn seconds(milliseconds: u64) -> f64 {
+    // Exact up to 2^53 ms, which is 285,000 years.
+    #[expect(clippy::cast_precision_loss)]
+    let milliseconds = milliseconds as f64;
+    milliseconds / 1000.0
+}

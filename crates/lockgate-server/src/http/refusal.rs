@@ -1,0 +1,148 @@
+//! Requests that get an error before they reach an action.
+
+use hyper::{
+    StatusCode,
+    header::{ALLOW, CONNECTION, HeaderValue, RETRY_AFTER},
+};
+use lockgate_core::NameError;
+
+use super::{counters::Refused, framing::Violation, printable::Printable};
+use crate::sqs;
+
+/// Why a request is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// Its end cannot be told for sure.
+    #[error("The request is framed wrongly: {}.", explain(*.0))]
+    Framing(Violation),
+    #[error("The request has no Host header.")]
+    HostMissing,
+    #[error("The request has more than one Host header.")]
+    HostRepeated,
+    #[error(
+        "The host '{}' is not served: the server answers only to local names, so that web pages \
+         cannot reach it. If this is its name, start it with --allowed-host NAME.",
+        Printable(.host)
+    )]
+    Host { host: String },
+    #[error(
+        "Requests from pages of '{}' are not served: only pages of this machine may send them. If \
+         you trust the page's host, start the server with --allowed-host NAME.",
+        Printable(.origin)
+    )]
+    Origin { origin: String },
+    #[error(
+        "There is nothing at '{}'. The Amazon SQS API is at /, besides there are /healthz, /readyz \
+         and /metrics.",
+        Printable(.path)
+    )]
+    Path { path: String },
+    #[error("The method {method} is not allowed here, only {allowed}.")]
+    Method {
+        method: String,
+        allowed: &'static str,
+    },
+    #[error(
+        "The Amazon SQS API is served by POST with the AWS JSON protocol: set X-Amz-Target to \
+         AmazonSQS.<Action>."
+    )]
+    NotPost,
+    #[error("Request bodies with Content-Encoding '{}' are not served.", Printable(.encoding))]
+    ContentEncoding { encoding: String },
+    #[error("The request body is larger than {max} bytes.")]
+    BodyTooLarge { max: usize },
+    #[error("The request body ended early or is malformed.")]
+    BodyBroken,
+    #[error("The server has as many large requests in memory as it may. Try again.")]
+    BodiesFull,
+    #[error("The header x-lockgate-consumer is refused: {0}.")]
+    Consumer(NameError),
+}
+
+impl Refusal {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Framing(_)
+            | Self::HostMissing
+            | Self::HostRepeated
+            | Self::NotPost
+            | Self::BodyBroken
+            | Self::Consumer(_) => StatusCode::BAD_REQUEST,
+            Self::Host { .. } | Self::Origin { .. } => StatusCode::FORBIDDEN,
+            Self::Path { .. } => StatusCode::NOT_FOUND,
+            Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Self::ContentEncoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BodiesFull => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// What SQS clients see as the error's name.
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Host { .. } | Self::Origin { .. } => "AccessDenied",
+            Self::Path { .. } => "InvalidAddress",
+            Self::Method { .. } | Self::NotPost => "UnsupportedOperation",
+            Self::BodyTooLarge { .. } => "RequestEntityTooLarge",
+            Self::BodiesFull => "ServiceUnavailable",
+            Self::ContentEncoding { .. } => "UnsupportedMediaType",
+            Self::Consumer(_) => "InvalidParameterValue",
+            Self::Framing(_) | Self::HostMissing | Self::HostRepeated | Self::BodyBroken => {
+                "MalformedHttpRequest"
+            }
+        }
+    }
+
+    pub(crate) fn counted(&self) -> Refused {
+        match self {
+            Self::Framing(_) => Refused::Framing,
+            Self::HostMissing | Self::HostRepeated | Self::Host { .. } => Refused::Host,
+            Self::Origin { .. } => Refused::Origin,
+            Self::Path { .. } => Refused::Path,
+            Self::Method { .. } | Self::NotPost => Refused::Method,
+            Self::ContentEncoding { .. } => Refused::ContentEncoding,
+            Self::BodyTooLarge { .. } => Refused::BodyTooLarge,
+            Self::BodyBroken => Refused::BodyBroken,
+            Self::BodiesFull => Refused::BodiesFull,
+            Self::Consumer(_) => Refused::Malformed,
+        }
+    }
+
+    /// The answer. The connection ends with it if the rest of the request is not worth reading, or
+    /// cannot be trusted.
+    pub(crate) fn response(&self) -> sqs::Response {
+        let mut response = sqs::refusal(self.status(), self.code(), &self.to_string());
+        let headers = &mut response.headers;
+        match self {
+            Self::Method { allowed, .. } => {
+                headers.insert(ALLOW, HeaderValue::from_static(allowed));
+            }
+            Self::NotPost => {
+                headers.insert(ALLOW, HeaderValue::from_static("POST"));
+            }
+            Self::BodiesFull => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                headers.insert("x-amz-retry-after", HeaderValue::from_static("1000"));
+            }
+            _ => {}
+        }
+        let keeps_alive = matches!(
+            self,
+            Self::Path { .. } | Self::Method { .. } | Self::NotPost | Self::Consumer(_)
+        );
+        if !keeps_alive {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+fn explain(violation: Violation) -> &'static str {
+    match violation {
+        Violation::BareLineFeed => "a line ends without a carriage return",
+        Violation::BothLengths => "it has both Content-Length and Transfer-Encoding",
+        Violation::Length => "Content-Length must be given once, in digits",
+        Violation::TransferEncoding => "Transfer-Encoding must be given once, as chunked",
+        Violation::Chunk => "a chunk is malformed",
+    }
+}

@@ -1,0 +1,322 @@
+//! From a parsed head to an answer: checks first, then what the path names.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    HeaderMap, Method, Request, Response, StatusCode, Version,
+    body::Incoming,
+    header::{
+        AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName, HeaderValue, ORIGIN,
+    },
+    http::request::Parts,
+};
+use lockgate_core::HolderName;
+use tokio::time::Instant;
+
+use super::{
+    Endpoint, body,
+    connection::Client,
+    counters::{Action, Counters},
+    health, metrics,
+    printable::Printable,
+    refusal::Refusal,
+};
+use crate::sqs;
+
+/// What a path names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route {
+    /// `/` or `/{account}/{queue}`.
+    Sqs,
+    Healthz,
+    Readyz,
+    Metrics,
+    Unknown,
+}
+
+const TARGET: HeaderName = HeaderName::from_static("x-amz-target");
+const QUERY_MODE: HeaderName = HeaderName::from_static("x-amzn-query-mode");
+/// Who a client says it is, for those who want to know who holds a lease.
+const CONSUMER: HeaderName = HeaderName::from_static("x-lockgate-consumer");
+
+/// Answers one request, whatever it is.
+pub(crate) async fn answer(client: &Client, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let began = Instant::now();
+    let index = client.progress.begin(began).await;
+    let unanswered = Unanswered(&client.core.counters);
+    let (parts, body) = request.into_parts();
+    let route = Route::of(parts.uri.path());
+    let action = action(route, &parts.headers);
+    let outcome = match check(client, index, &parts) {
+        Ok(()) => serve(client, index, route, &parts, body).await,
+        Err(refusal) => Err(refusal),
+    };
+    let response = outcome.unwrap_or_else(|refusal| {
+        client.core.counters.refused(refusal.counted());
+        tracing::debug!(peer = %client.peer, reason = refusal.counted().label(), "request refused");
+        refusal.response()
+    });
+    unanswered.answered(action, response.status);
+    tracing::debug!(
+        target: "lockgate::access",
+        peer = %client.peer,
+        method = %Printable(parts.method.as_str()),
+        path = %Printable(parts.uri.path()),
+        action = action.label(),
+        status = response.status.as_u16(),
+        bytes = response.body.len(),
+        microseconds = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
+        "request"
+    );
+    client.progress.answered(response.on_sent);
+    // One buffer: that is what `Progress::flushed` counts on.
+    let mut answer = Response::new(Full::new(response.body));
+    *answer.status_mut() = response.status;
+    *answer.headers_mut() = response.headers;
+    answer
+}
+
+/// Counts a request as abandoned unless it is answered.
+struct Unanswered<'a>(&'a Counters);
+
+impl Unanswered<'_> {
+    fn answered(self, action: Action, status: StatusCode) {
+        self.0.request(action, status);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        self.0.abandoned();
+    }
+}
+
+impl Route {
+    fn of(path: &str) -> Self {
+        match path {
+            "/" => Self::Sqs,
+            "/healthz" => Self::Healthz,
+            "/readyz" => Self::Readyz,
+            "/metrics" => Self::Metrics,
+            _ if is_queue_path(path) => Self::Sqs,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+fn is_queue_path(path: &str) -> bool {
+    let mut parts = path.trim_start_matches('/').splitn(2, '/');
+    let (account, queue) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+    account.len() == 12
+        && account.bytes().all(|byte| byte.is_ascii_digit())
+        && !queue.is_empty()
+        && !queue.contains('/')
+}
+
+fn action(route: Route, headers: &HeaderMap) -> Action {
+    match route {
+        Route::Healthz => Action::Healthz,
+        Route::Readyz => Action::Readyz,
+        Route::Metrics => Action::Metrics,
+        Route::Unknown => Action::Other,
+        Route::Sqs => headers
+            .get(TARGET)
+            .and_then(|target| target.to_str().ok())
+            .map_or(Action::Other, Action::of_target),
+    }
+}
+
+/// What holds for every request, before a byte of its body is read.
+fn check(client: &Client, index: u64, parts: &Parts) -> Result<(), Refusal> {
+    if let Some(violation) = client.progress.violation(index) {
+        return Err(Refusal::Framing(violation));
+    }
+    let hosts = &client.core.hosts;
+    let host_refused = |host: &[u8]| Refusal::Host {
+        host: String::from_utf8_lossy(host).into_owned(),
+    };
+    let mut named = parts.headers.get_all(HOST).iter();
+    match (named.next(), named.next()) {
+        (None, _) if parts.version < Version::HTTP_11 => {}
+        (None, _) => return Err(Refusal::HostMissing),
+        (Some(_), Some(_)) => return Err(Refusal::HostRepeated),
+        (Some(host), None) => {
+            let served = host
+                .to_str()
+                .is_ok_and(|host| hosts.serves(host, client.local));
+            if !served {
+                return Err(host_refused(host.as_bytes()));
+            }
+        }
+    }
+    // A request line may name a host of its own, and it outranks the header (RFC 9112, 3.2.2).
+    if let Some(authority) = parts.uri.authority()
+        && !hosts.serves(authority.as_str(), client.local)
+    {
+        return Err(host_refused(authority.as_str().as_bytes()));
+    }
+    for origin in parts.headers.get_all(ORIGIN) {
+        let served = origin
+            .to_str()
+            .is_ok_and(|origin| hosts.serves_origin(origin, client.local));
+        if !served {
+            let origin = String::from_utf8_lossy(origin.as_bytes()).into_owned();
+            return Err(Refusal::Origin { origin });
+        }
+    }
+    for encoding in parts.headers.get_all(CONTENT_ENCODING) {
+        if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") {
+            let encoding = String::from_utf8_lossy(encoding.as_bytes()).into_owned();
+            return Err(Refusal::ContentEncoding { encoding });
+        }
+    }
+    Ok(())
+}
+
+async fn serve(
+    client: &Client,
+    index: u64,
+    route: Route,
+    parts: &Parts,
+    body: Incoming,
+) -> Result<sqs::Response, Refusal> {
+    if route == Route::Unknown {
+        let path = parts.uri.path().to_owned();
+        return Err(Refusal::Path { path });
+    }
+    if route == Route::Sqs {
+        return serve_sqs(client, index, parts, body).await;
+    }
+    if !matches!(parts.method, Method::GET | Method::HEAD) {
+        return Err(Refusal::Method {
+            method: parts.method.to_string(),
+            allowed: "GET, HEAD",
+        });
+    }
+    Ok(match route {
+        Route::Readyz => health::readyz(&client.core),
+        Route::Metrics => metrics::page(&client.core).await,
+        _ => health::healthz(),
+    })
+}
+
+async fn serve_sqs(
+    client: &Client,
+    index: u64,
+    parts: &Parts,
+    body: Incoming,
+) -> Result<sqs::Response, Refusal> {
+    match parts.method {
+        Method::POST => {}
+        Method::GET | Method::HEAD => return Err(Refusal::NotPost),
+        _ => {
+            return Err(Refusal::Method {
+                method: parts.method.to_string(),
+                allowed: "POST",
+            });
+        }
+    }
+    let (body, _share) = body::read(client, index, body).await?;
+    let Endpoint::Queues { service, .. } = &client.core.endpoint else {
+        return Ok(floor());
+    };
+    let text = |name: HeaderName| {
+        let value = parts.headers.get(name)?;
+        Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+    };
+    let request = sqs::Request {
+        target: text(TARGET),
+        content_type: text(CONTENT_TYPE),
+        path: parts.uri.path().to_owned(),
+        query_mode: parts
+            .headers
+            .get(QUERY_MODE)
+            .is_some_and(|mode| mode.as_bytes().eq_ignore_ascii_case(b"true")),
+        body,
+        holder: holder(client, &parts.headers)?,
+        host: client
+            .core
+            .advertised_host
+            .clone()
+            .or_else(|| text(HOST))
+            .unwrap_or_else(|| client.local.to_string()),
+    };
+    Ok(service.handle(request).await)
+}
+
+/// The name the client gave itself, else its access key and address, else its address.
+fn holder(client: &Client, headers: &HeaderMap) -> Result<HolderName, Refusal> {
+    if let Some(name) = headers.get(CONSUMER) {
+        let name = String::from_utf8_lossy(name.as_bytes());
+        return HolderName::new(&name).map_err(Refusal::Consumer);
+    }
+    let peer = client.peer;
+    let key = headers.get(AUTHORIZATION).and_then(access_key);
+    key.and_then(|key| HolderName::new(&format!("{key}@{peer}")).ok())
+        .map_or_else(|| HolderName::new(&peer.to_string()), Ok)
+        .map_err(Refusal::Consumer)
+}
+
+/// From `AWS4-HMAC-SHA256 Credential=KEY/20261121/us-east-1/sqs/aws4_request, ...`.
+fn access_key(authorization: &HeaderValue) -> Option<&str> {
+    let (_, credential) = authorization.to_str().ok()?.split_once("Credential=")?;
+    let (key, _scope) = credential.split_once('/')?;
+    Some(key)
+}
+
+fn floor() -> sqs::Response {
+    let mut headers = HeaderMap::with_capacity(1);
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("application/x-amz-json-1.0"),
+    );
+    sqs::Response {
+        status: StatusCode::OK,
+        headers,
+        body: Bytes::from_static(b"{}"),
+        on_sent: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_name_the_api_or_a_page_or_nothing() {
+        for (path, route) in [
+            ("/", Route::Sqs),
+            ("/000000000000/orders.fifo", Route::Sqs),
+            ("/000000000000/%2e%2e", Route::Sqs), // a queue name: refused as one
+            ("/healthz", Route::Healthz),
+            ("/readyz", Route::Readyz),
+            ("/metrics", Route::Metrics),
+            ("", Route::Unknown),
+            ("//", Route::Unknown),
+            ("/healthz/", Route::Unknown),
+            ("/favicon.ico", Route::Unknown),
+            ("/000000000000", Route::Unknown),
+            ("/000000000000/", Route::Unknown),
+            ("/000000000000/a/b", Route::Unknown),
+            ("/queue/orders", Route::Unknown),
+            ("*", Route::Unknown),
+        ] {
+            assert_eq!(Route::of(path), route, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn the_access_key_is_found_where_signatures_have_it() {
+        let key =
+            |text: &'static str| access_key(&HeaderValue::from_static(text)).map(ToOwned::to_owned);
+        assert_eq!(
+            key(
+                "AWS4-HMAC-SHA256 Credential=AKID/20261121/us-east-1/sqs/aws4_request, Signature=x"
+            ),
+            Some("AKID".to_owned())
+        );
+        assert_eq!(key("Basic x"), None);
+        assert_eq!(key("Credential=AKID"), None);
+    }
+}

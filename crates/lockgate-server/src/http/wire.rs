@@ -1,0 +1,115 @@
+//! The socket as hyper sees it, with every byte accounted for on the way.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::Instant,
+};
+
+use super::connection::Client;
+
+/// A socket whose traffic is followed by its client's [`Progress`](super::progress::Progress).
+#[derive(Debug)]
+pub(crate) struct Wire {
+    socket: TcpStream,
+    client: Arc<Client>,
+    /// How many more bytes are thrown away before the connection is closed on a client that goes on
+    /// sending.
+    linger_bytes: usize,
+}
+
+/// As much as common kernels keep in flight on a local connection, and a few times more.
+const LINGER_BYTES: usize = 16 << 20;
+
+impl Wire {
+    pub(crate) fn new(socket: TcpStream, client: Arc<Client>) -> Self {
+        Self {
+            socket,
+            client,
+            linger_bytes: LINGER_BYTES,
+        }
+    }
+
+    /// Accounts for a write that hyper asked for.
+    fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match &written {
+            Poll::Ready(Ok(len @ 1..)) => {
+                if let Some(keep) = self.client.progress.wrote(*len) {
+                    keep.keep();
+                }
+            }
+            Poll::Ready(_) => {}
+            Poll::Pending => self.client.progress.write_blocked(Instant::now()),
+        }
+        written
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
+        let bytes = &buffer.filled()[before..];
+        self.client.progress.read(bytes, Instant::now());
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write(cx, bytes);
+        self.wrote(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write_vectored(cx, slices);
+        self.wrote(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    /// hyper calls this when its own buffer is empty, and only then.
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.client.progress.flushed(Instant::now());
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends our side. If the client may still be sending (its request was refused before it was
+    /// read), goes on reading for a moment: a socket closed with unread bytes resets the connection,
+    /// and the client's kernel would throw our answer away before the client has read it.
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
+        while self.linger_bytes > 0 && self.client.progress.linger(Instant::now()) {
+            let mut thrown_away = [0; 8192];
+            let mut buffer = ReadBuf::new(&mut thrown_away);
+            ready!(Pin::new(&mut self.socket).poll_read(cx, &mut buffer))?;
+            let len = buffer.filled().len();
+            if len == 0 {
+                break;
+            }
+            self.linger_bytes = self.linger_bytes.saturating_sub(len);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
