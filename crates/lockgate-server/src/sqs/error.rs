@@ -57,21 +57,11 @@ error_codes! {
     TooManyEntriesInBatchRequest = Sqs "TooManyEntriesInBatchRequest", "AWS.SimpleQueueService.TooManyEntriesInBatchRequest", 400 Sender;
     UnsupportedOperation = Sqs "UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400 Sender;
 
-    // The caller's fault, found by the framework in front of the service.
+    // The caller's fault, found by the framework that AWS's services stand on.
     InvalidParameterValue = Framework "InvalidParameterValueException", "InvalidParameterValue", 400 Sender;
     MissingParameter = Framework "MissingRequiredParameterException", "MissingParameter", 400 Sender;
     Serialization = Framework "SerializationException", "SerializationException", 400 Sender;
     UnknownOperation = Framework "UnknownOperationException", "InvalidAction", 400 Sender;
-    /// The request was refused before it reached an action: its host or origin.
-    AccessDenied = Framework "AccessDeniedException", "AccessDenied", 403 Sender;
-    /// The path or the method is none of ours.
-    NotFound = Framework "UnknownOperationException", "InvalidAction", 404 Sender;
-    /// A header or body that is no HTTP we take.
-    MalformedRequest = Framework "SerializationException", "SerializationException", 400 Sender;
-    /// The body is larger than any request of the API can be.
-    RequestTooLarge = Framework "RequestEntityTooLargeException", "RequestEntityTooLarge", 413 Sender;
-    /// Header or body did not come in time.
-    RequestTimeout = Framework "RequestTimeoutException", "RequestTimeout", 408 Sender;
 
     // Ours.
     /// What was asked may or may not have happened.

@@ -2,27 +2,32 @@
 //!
 //! The seam to the `http` module is [`Service::handle`]: a [`Request`] that is whole and within its
 //! limits comes in, a [`Response`] goes out. Nothing here sees a socket.
+//!
+//! Inside there is a second seam. The actions (in `actions`) are functions from typed inputs to
+//! typed outputs (in `shapes`) over the engine; they know queues and AWS's rules and no wire format.
+//! A protocol (`aws_json`) reads an input, calls the action and writes its output or error. Another
+//! protocol is another reader and writer over the same actions.
 
+mod actions;
+mod aws_json;
 mod error;
 mod message_attributes;
 mod names;
 mod queue_attributes;
 mod receipt;
 mod shapes;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use std::fmt;
 
 use bytes::Bytes;
-use hyper::{
-    HeaderMap, StatusCode,
-    header::{CONTENT_TYPE, HeaderValue},
-};
+use hyper::{HeaderMap, StatusCode};
 use lockgate_core::HolderName;
-use lockgate_engine::Engine;
-use serde_json::json;
 
-use crate::http::drain::Drain;
+pub(crate) use actions::Service;
+pub(crate) use aws_json::refusal;
 
 /// A request to the SQS endpoint. Its body is whole and within the server's limit.
 #[derive(Debug)]
@@ -86,63 +91,4 @@ pub(crate) struct Config {
     pub(crate) account: String,
     /// The region that ARNs name.
     pub(crate) region: String,
-}
-
-/// All actions, over one engine.
-#[derive(Debug)]
-pub(crate) struct Service {
-    engine: Engine,
-    config: Config,
-    drain: Drain,
-}
-
-impl Service {
-    /// `drain`: when it has begun, waiting receives end empty at once and new ones do not wait.
-    pub(crate) fn new(engine: Engine, config: Config, drain: Drain) -> Self {
-        Self {
-            engine,
-            config,
-            drain,
-        }
-    }
-
-    /// Answers one request. Dropping the future gives up on it: leases it may have taken go back.
-    pub(crate) async fn handle(&self, request: Request) -> Response {
-        tracing::trace!(engine = ?self.engine, account = %self.config.account, region = %self.config.region, draining = self.drain.has_begun());
-        refusal(
-            StatusCode::BAD_REQUEST,
-            "UnsupportedOperation",
-            &format!(
-                "{} is not supported.",
-                request.target.as_deref().unwrap_or("The request")
-            ),
-        )
-    }
-}
-
-/// An error in the form SQS clients read, for requests that are refused before they reach an action.
-pub(crate) fn refusal(status: StatusCode, code: &str, message: &str) -> Response {
-    let blame = if status.is_server_error() {
-        "Receiver"
-    } else {
-        "Sender"
-    };
-    let mut headers = HeaderMap::with_capacity(2);
-    headers.insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static("application/x-amz-json-1.0"),
-    );
-    if let Ok(value) = HeaderValue::try_from(format!("AWS.SimpleQueueService.{code};{blame}")) {
-        headers.insert("x-amzn-query-error", value);
-    }
-    let body = json!({
-        "__type": format!("com.amazonaws.sqs#{code}"),
-        "message": message,
-    });
-    Response {
-        status,
-        headers,
-        body: body.to_string().into(),
-        on_sent: None,
-    }
 }

@@ -111,6 +111,21 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
+/// Bytes as lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let mut digits = vec![0; bytes.len() * 2];
+    write_hex(bytes, &mut digits);
+    String::from_utf8(digits).expect("hexadecimal digits are ASCII")
+}
+
+fn write_hex(bytes: &[u8], digits: &mut [u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
+    }
+}
+
 /// An MD5 in hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Md5Hex([u8; 32]);
@@ -118,12 +133,8 @@ pub(crate) struct Md5Hex([u8; 32]);
 impl Md5Hex {
     /// The digest's digits.
     pub(crate) fn new(digest: [u8; 16]) -> Self {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut digits = [0; 32];
-        for (pair, byte) in digits.chunks_exact_mut(2).zip(digest) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
-        }
+        write_hex(&digest, &mut digits);
         Self(digits)
     }
 

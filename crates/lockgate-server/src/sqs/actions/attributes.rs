@@ -1,0 +1,94 @@
+//! Reading and changing a queue's attributes.
+
+use std::collections::BTreeMap;
+
+use lockgate_core::WallTime;
+use lockgate_machine::{Answer, Command, Query};
+
+use super::{Service, required};
+use crate::sqs::{
+    error::{ErrorCode, SqsError},
+    names,
+    queue_attributes::{self, Attribute, Form},
+    shapes::{GetQueueAttributesInput, GetQueueAttributesOutput, Nothing, SetQueueAttributesInput},
+};
+
+impl Service {
+    /// The attributes asked for by name. Counts are exact.
+    pub(crate) async fn get_queue_attributes(
+        &self,
+        input: GetQueueAttributesInput<'_>,
+    ) -> Result<GetQueueAttributesOutput, SqsError> {
+        let queue = self.queue(input.queue_url.as_ref())?;
+        let names = input.attribute_names.unwrap_or_default();
+        let wanted = queue_attributes::wanted(names.iter().map(|name| &**name))?;
+        // Only counts need the engine, and then all comes from its one answer.
+        let counts = if wanted.iter().any(|attribute| attribute.is_count()) {
+            let query = Query::Queue {
+                queue: queue.name.clone(),
+            };
+            match self.engine.query(query).await? {
+                Answer::Queue(description) => Some(description.counts),
+                _ => {
+                    return Err(SqsError::new(
+                        ErrorCode::InternalFailure,
+                        "The engine answered another question.",
+                    ));
+                }
+            }
+        } else {
+            None
+        };
+        let form = Form::of(&queue.settings, &queue.annotations);
+        let seconds = |time: WallTime| (time.0 / 1000).to_string().into();
+        let attributes: BTreeMap<_, _> = wanted
+            .into_iter()
+            .filter_map(|attribute| {
+                let value = match attribute {
+                    Attribute::QueueArn => Some(names::queue_arn(&self.config, &queue.name).into()),
+                    Attribute::CreatedTimestamp => Some(seconds(queue.created)),
+                    Attribute::LastModifiedTimestamp => Some(seconds(queue.changed)),
+                    _ if attribute.is_count() => counts
+                        .as_ref()
+                        .and_then(|counts| queue_attributes::count(attribute, counts))
+                        .map(|count| count.to_string().into()),
+                    _ => form.value(attribute, &self.config),
+                };
+                Some((attribute.name(), value?))
+            })
+            .collect();
+        Ok(GetQueueAttributesOutput { attributes })
+    }
+
+    /// Changes the given attributes and leaves the others.
+    pub(crate) async fn set_queue_attributes(
+        &self,
+        input: SetQueueAttributesInput<'_>,
+    ) -> Result<Nothing, SqsError> {
+        let name = self.queue(input.queue_url.as_ref())?.name.clone();
+        let given = required(
+            input.attributes.filter(|given| !given.is_empty()),
+            "Attributes",
+        )?;
+        let _alone = self.changes.lock().await;
+        let queue = self
+            .engine
+            .directory()
+            .get(&name)
+            .ok_or_else(SqsError::queue_does_not_exist)?;
+        let before = Form::of(&queue.settings, &queue.annotations);
+        let mut form = before.clone();
+        form.apply(&given, &name, &self.config, self)?;
+        if form == before {
+            return Ok(Nothing {});
+        }
+        let change = Command::ChangeQueue {
+            queue: name,
+            settings: Some(Box::new(form.settings)),
+            annotations: Some(form.annotations),
+            tags: None,
+        };
+        self.engine.submit(change).await?;
+        Ok(Nothing {})
+    }
+}

@@ -1,0 +1,74 @@
+//! What all batches have in common.
+
+use crate::sqs::{
+    error::{Blame, ErrorCode, SqsError},
+    names,
+    shapes::{BatchOutput, FailedEntry},
+    text::{Object, Text},
+};
+
+/// How many entries a batch may have.
+const ENTRIES_MAX: usize = 10;
+
+/// An entry of a batch.
+pub(super) trait Entry {
+    /// What AWS calls such an entry.
+    const NAME: &'static str;
+
+    /// Its id, as sent.
+    fn id(&self) -> Option<&Text<'_>>;
+}
+
+/// Checks what holds for a batch as a whole, and joins each entry with its id.
+pub(super) fn check<E: Entry>(
+    entries: Option<Vec<Object<E>>>,
+) -> Result<Vec<(String, E)>, SqsError> {
+    let entries = entries.unwrap_or_default();
+    if entries.is_empty() {
+        return Err(SqsError::new(
+            ErrorCode::EmptyBatchRequest,
+            format!("There should be at least one {} in the request.", E::NAME),
+        ));
+    }
+    if entries.len() > ENTRIES_MAX {
+        return Err(SqsError::new(
+            ErrorCode::TooManyEntriesInBatchRequest,
+            format!(
+                "Maximum number of entries per request are {ENTRIES_MAX}. You have sent {}.",
+                entries.len()
+            ),
+        ));
+    }
+    let mut checked: Vec<(String, E)> = Vec::with_capacity(entries.len());
+    for Object(entry) in entries {
+        let id = super::required(entry.id(), "Id")?;
+        names::entry_id(id)?;
+        if checked.iter().any(|(earlier, _)| **earlier == **id) {
+            return Err(SqsError::new(
+                ErrorCode::BatchEntryIdsNotDistinct,
+                format!("Id {id} repeated."),
+            ));
+        }
+        checked.push((id.to_string(), entry));
+    }
+    Ok(checked)
+}
+
+/// An outcome for as many entries.
+pub(super) fn output<T>(entries: usize) -> BatchOutput<T> {
+    BatchOutput {
+        successful: Vec::with_capacity(entries),
+        failed: Vec::new(),
+    }
+}
+
+/// An entry that was refused.
+pub(super) fn failed(id: String, error: SqsError) -> FailedEntry {
+    let row = error.code.row();
+    FailedEntry {
+        id,
+        code: row.legacy,
+        message: error.message,
+        sender_fault: row.blame == Blame::Sender,
+    }
+}

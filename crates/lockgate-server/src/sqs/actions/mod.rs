@@ -1,0 +1,92 @@
+//! What each action does, over the engine. Knows AWS's rules and no wire format.
+
+mod attributes;
+mod batch;
+mod queues;
+mod receive;
+mod refusals;
+mod send;
+mod settle;
+mod tags;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lockgate_core::HolderName;
+use lockgate_engine::{Engine, QueueEntry};
+use tokio::sync::Mutex;
+
+use self::queues::Purges;
+use super::{Config, aws_json::RequestIds, error::SqsError, names, receipt::Receipts, text::Text};
+use crate::http::drain::Drain;
+
+/// All actions, over one engine.
+#[derive(Debug)]
+pub(crate) struct Service {
+    engine: Engine,
+    config: Config,
+    drain: Drain,
+    receipts: Receipts,
+    /// Held while a queue's attributes or tags are read, changed and written back, so that of two
+    /// such changes at once neither is lost.
+    changes: Mutex<()>,
+    purges: Purges,
+    pub(crate) request_ids: RequestIds,
+}
+
+/// What an action knows of its call beside its input.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    /// Host and port that queue URLs name.
+    pub(crate) host: &'a str,
+    /// Who will hold the leases it takes.
+    pub(crate) holder: &'a HolderName,
+    /// What the texts of its input may be borrowed from.
+    pub(crate) request: &'a Bytes,
+}
+
+impl Service {
+    /// `drain`: when it has begun, waiting receives end empty at once and new ones do not wait.
+    pub(crate) fn new(engine: Engine, config: Config, drain: Drain) -> Self {
+        Self {
+            receipts: Receipts::new(&engine.secret()),
+            request_ids: RequestIds::new(engine.term().incarnation),
+            changes: Mutex::new(()),
+            purges: Purges::default(),
+            engine,
+            config,
+            drain,
+        }
+    }
+
+    /// The queue that a URL names.
+    fn queue(&self, url: Option<&Text<'_>>) -> Result<Arc<QueueEntry>, SqsError> {
+        let url = required(url, "QueueUrl")?;
+        names::queue_in_url(&self.config, url)
+            .and_then(|name| self.engine.directory().get(&name))
+            .ok_or_else(SqsError::queue_does_not_exist)
+    }
+}
+
+/// A parameter that must be there.
+fn required<T>(value: Option<T>, parameter: &str) -> Result<T, SqsError> {
+    value.ok_or_else(|| SqsError::missing(parameter))
+}
+
+/// A whole number that must lie in a range, if it is given. `rule` says which, in AWS's words.
+fn in_range(
+    value: Option<i64>,
+    min: u64,
+    max: u64,
+    parameter: &str,
+    rule: &str,
+) -> Result<Option<u64>, SqsError> {
+    value
+        .map(|value| {
+            u64::try_from(value)
+                .ok()
+                .filter(|number| (min..=max).contains(number))
+                .ok_or_else(|| SqsError::invalid_value(value, parameter, rule))
+        })
+        .transpose()
+}

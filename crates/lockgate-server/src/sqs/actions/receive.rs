@@ -1,0 +1,264 @@
+//! Receiving messages.
+
+use std::time::Duration;
+
+use lockgate_core::Header;
+use lockgate_engine::{Batch, EngineError, QueueEntry, Received};
+use lockgate_machine::{DeadLetterReason, Receive, Rejection};
+
+use super::{Call, Service, in_range};
+use crate::sqs::{
+    KeepGuard,
+    error::SqsError,
+    message_attributes::{self, Filter},
+    names::{self, Kind},
+    queue_attributes::{Attribute, VISIBILITY_SECONDS_MAX, WAIT_SECONDS_MAX, kind_of},
+    shapes::{
+        BodyText, ReceiveMessageInput, ReceiveMessageOutput, ReceivedMessage, SequenceNumber,
+        SystemAttributes,
+    },
+    text::Text,
+};
+
+/// How many messages one receive takes at most.
+const MESSAGES_MAX: u64 = 10;
+
+impl Service {
+    /// Takes messages, waiting for a first one if the request or the queue says so. The guard gives
+    /// them back unless it is kept.
+    pub(crate) async fn receive_message(
+        &self,
+        call: &Call<'_>,
+        input: ReceiveMessageInput<'_>,
+    ) -> Result<(ReceiveMessageOutput, Option<KeepGuard>), SqsError> {
+        let queue = self.queue(input.queue_url.as_ref())?;
+        let max = in_range(
+            input.max_number_of_messages,
+            1,
+            MESSAGES_MAX,
+            "MaxNumberOfMessages",
+            "Must be between 1 and 10, if provided.",
+        )?
+        .unwrap_or(1);
+        let wait = in_range(
+            input.wait_time_seconds,
+            0,
+            WAIT_SECONDS_MAX,
+            "WaitTimeSeconds",
+            "Must be >= 0 and <= 20, if provided.",
+        )?;
+        let visibility = in_range(
+            input.visibility_timeout,
+            0,
+            VISIBILITY_SECONDS_MAX,
+            "VisibilityTimeout",
+            "Must be >= 0 and <= 43200, if provided.",
+        )?;
+        if let Some(id) = &input.receive_request_attempt_id {
+            names::receive_attempt_id(id)?;
+        }
+        let system = SystemFilter::new(
+            input
+                .attribute_names
+                .into_iter()
+                .chain(input.message_system_attribute_names)
+                .flatten(),
+        )?;
+        let user = Filter::new(input.message_attribute_names.unwrap_or_default());
+        let wait = wait.map_or(
+            Duration::from_millis(queue.settings.receive_wait),
+            |seconds| Duration::from_secs(seconds),
+        );
+        let receive = Receive {
+            queue: queue.name.clone(),
+            max: u16::try_from(max).unwrap_or(1),
+            lease: visibility.map(|seconds| seconds * 1000),
+            holder: call.holder.clone(),
+        };
+        let Some(batch) = self.wait_for(&queue, receive, wait).await? else {
+            return Ok((ReceiveMessageOutput { messages: vec![] }, None));
+        };
+        let messages = batch
+            .iter()
+            .map(|received| self.message(&queue, received, &system, &user))
+            .collect();
+        let guard = (!batch.is_empty()).then(|| KeepGuard::new(move || drop(batch.keep())));
+        Ok((ReceiveMessageOutput { messages }, guard))
+    }
+
+    /// `None`: nothing came before the time ran out or the server began to shut down.
+    async fn wait_for(
+        &self,
+        queue: &QueueEntry,
+        receive: Receive,
+        wait: Duration,
+    ) -> Result<Option<Batch>, SqsError> {
+        let result = if wait.is_zero() || self.drain.has_begun() {
+            self.engine.receive(receive, Duration::ZERO).await
+        } else {
+            tokio::select! {
+                biased;
+                result = self.engine.receive(receive, wait) => result,
+                () = self.drain.begun() => return Ok(None),
+            }
+        };
+        match result {
+            Ok(batch) => Ok(Some(batch)),
+            // AWS tells consumers of standard queues, and has nothing for those of FIFO queues.
+            Err(EngineError::Rejected(Rejection::InFlightFull { .. }))
+                if kind_of(&queue.settings) == Kind::Fifo =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn message(
+        &self,
+        queue: &QueueEntry,
+        received: &Received,
+        system: &SystemFilter,
+        user: &Filter<'_>,
+    ) -> ReceivedMessage {
+        let Received { delivery, stored } = received;
+        let headers: Vec<Header> = stored
+            .message
+            .headers
+            .iter()
+            .filter(|header| user.passes(&header.name))
+            .cloned()
+            .collect();
+        let body = BodyText::new(stored.message.body.clone());
+        ReceivedMessage {
+            message_id: delivery.id,
+            receipt_handle: self.receipts.seal(delivery.token),
+            body_digest: message_attributes::body_digest(body.as_bytes()),
+            body,
+            attributes: self.system_attributes(queue, received, system),
+            attributes_digest: message_attributes::headers_digest(&headers),
+            message_attributes: headers,
+        }
+    }
+
+    fn system_attributes(
+        &self,
+        queue: &QueueEntry,
+        received: &Received,
+        filter: &SystemFilter,
+    ) -> SystemAttributes {
+        let Received { delivery, stored } = received;
+        let message = &stored.message;
+        let fifo = kind_of(&queue.settings) == Kind::Fifo;
+        let wants = |attribute| filter.wants(attribute);
+        let text = |text: &str| text.to_owned();
+        SystemAttributes {
+            // Without authentication there is one sender: the account.
+            sender_id: wants(SystemAttribute::SenderId).then(|| self.config.account.clone()),
+            sent_timestamp: wants(SystemAttribute::SentTimestamp).then_some(stored.accepted),
+            approximate_receive_count: wants(SystemAttribute::ApproximateReceiveCount)
+                .then(|| receive_count(received)),
+            approximate_first_receive_timestamp: wants(
+                SystemAttribute::ApproximateFirstReceiveTimestamp,
+            )
+            .then_some(delivery.first_leased),
+            sequence_number: (fifo && wants(SystemAttribute::SequenceNumber))
+                .then_some(SequenceNumber(delivery.token.sequence)),
+            message_deduplication_id: message
+                .unique_id
+                .as_ref()
+                .filter(|_| wants(SystemAttribute::MessageDeduplicationId))
+                .map(|id| text(id.as_str())),
+            message_group_id: message
+                .key
+                .as_ref()
+                .filter(|_| wants(SystemAttribute::MessageGroupId))
+                .map(|key| text(key.as_str())),
+            trace_header: message
+                .trace_context
+                .as_ref()
+                .filter(|_| wants(SystemAttribute::AWSTraceHeader))
+                .map(|trace| text(trace)),
+            dead_letter_queue_source_arn: delivery
+                .origin
+                .as_ref()
+                .filter(|_| wants(SystemAttribute::DeadLetterQueueSourceArn))
+                .and_then(|origin| origin.name.as_ref())
+                .map(|name| names::queue_arn(&self.config, name)),
+        }
+    }
+}
+
+/// How often the message was received. AWS goes on counting in the dead-letter queue, where our
+/// attempts start anew.
+fn receive_count(received: &Received) -> u32 {
+    let before = match &received.delivery.origin {
+        Some(origin) => match origin.reason {
+            DeadLetterReason::Attempts { attempts } => attempts,
+            _ => 0,
+        },
+        None => 0,
+    };
+    u32::from(before) + u32::from(received.delivery.attempt)
+}
+
+/// Declares the system attributes once: the enum and their names.
+macro_rules! system_attributes {
+    ($($attribute:ident),* $(,)?) => {
+        #[expect(clippy::upper_case_acronyms, reason = "SQS's own names")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        enum SystemAttribute {
+            $($attribute,)*
+        }
+
+        impl SystemAttribute {
+            fn from_name(name: &str) -> Option<Self> {
+                match name {
+                    $(stringify!($attribute) => Some(Self::$attribute),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+system_attributes! {
+    SenderId,
+    SentTimestamp,
+    ApproximateReceiveCount,
+    ApproximateFirstReceiveTimestamp,
+    SequenceNumber,
+    MessageDeduplicationId,
+    MessageGroupId,
+    AWSTraceHeader,
+    DeadLetterQueueSourceArn,
+}
+
+/// Which system attributes a receive wants.
+#[derive(Debug, Default)]
+struct SystemFilter {
+    /// One bit per attribute.
+    wanted: u16,
+}
+
+impl SystemFilter {
+    fn new<'a>(names: impl IntoIterator<Item = Text<'a>>) -> Result<Self, SqsError> {
+        let mut wanted = 0;
+        for name in names {
+            if &*name == "All" {
+                wanted = u16::MAX;
+            } else if let Some(known) = SystemAttribute::from_name(&name) {
+                wanted |= 1 << known as u16;
+            } else if Attribute::from_name(&name).is_none() {
+                // The older of the two lists is modelled with the names of queue attributes too;
+                // they ask for nothing.
+                return Err(SqsError::unknown_attribute(&name));
+            }
+        }
+        Ok(Self { wanted })
+    }
+
+    fn wants(&self, attribute: SystemAttribute) -> bool {
+        self.wanted & (1 << attribute as u16) != 0
+    }
+}

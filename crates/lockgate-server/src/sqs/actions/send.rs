@@ -1,0 +1,302 @@
+//! Sending messages.
+
+use base64::decoded_len_estimate;
+use lockgate_core::{Header, Key, Message, Millis, UniqueId};
+use lockgate_engine::QueueEntry;
+use lockgate_machine::{Command, Rejection, Reply, SendMessage, Sent};
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    Call, Service, batch,
+    refusals::{NEEDS_DEDUPLICATION, not_for_this_kind},
+    required,
+};
+use crate::sqs::{
+    error::{ErrorCode, SqsError},
+    message_attributes::{self, forbidden_character, forbidden_character_text},
+    names::{self, Kind},
+    queue_attributes::{DELAY_SECONDS_MAX, MESSAGE_BYTES_MAX, kind_of},
+    shapes::{
+        BatchOutput, SendMessageBatchInput, SendMessageEntry, SendMessageInput, SendMessageOutput,
+        SentEntry, SequenceNumber,
+    },
+    text::{Md5Hex, Text, hex},
+};
+
+impl batch::Entry for SendMessageEntry<'_> {
+    const NAME: &'static str = "SendMessageBatchRequestEntry";
+
+    fn id(&self) -> Option<&Text<'_>> {
+        self.id.as_ref()
+    }
+}
+
+/// A message that was checked, and what its sender will be told with its id.
+struct Prepared {
+    message: Message,
+    body_digest: Md5Hex,
+    attributes_digest: Option<Md5Hex>,
+    system_attributes_digest: Option<Md5Hex>,
+}
+
+impl Service {
+    /// Accepts a message.
+    pub(crate) async fn send_message(
+        &self,
+        call: &Call<'_>,
+        input: SendMessageInput<'_>,
+    ) -> Result<SendMessageOutput, SqsError> {
+        let queue = self.queue(input.queue_url.as_ref())?;
+        let entry = SendMessageEntry {
+            id: None,
+            message_body: input.message_body,
+            delay_seconds: input.delay_seconds,
+            message_attributes: input.message_attributes,
+            message_system_attributes: input.message_system_attributes,
+            message_deduplication_id: input.message_deduplication_id,
+            message_group_id: input.message_group_id,
+        };
+        let size = size(&entry);
+        let max = u64::from(queue.settings.message_bytes_max);
+        if size > max {
+            return Err(SqsError::invalid_parameter(format!(
+                "One or more parameters are invalid. Reason: Message must be shorter than {max} \
+                 bytes."
+            )));
+        }
+        let mut prepared = self.prepare(call, &queue, entry)?;
+        let command = prepared.command(&queue);
+        let reply = self.engine.submit(command).await?;
+        prepared.output(&queue, &reply)
+    }
+
+    /// Accepts several messages, each by itself.
+    pub(crate) async fn send_message_batch(
+        &self,
+        call: &Call<'_>,
+        input: SendMessageBatchInput<'_>,
+    ) -> Result<BatchOutput<SentEntry>, SqsError> {
+        let queue = self.queue(input.queue_url.as_ref())?;
+        let entries = batch::check(input.entries)?;
+        check_fifo_entries(&queue, &entries)?;
+        let sizes: Vec<u64> = entries.iter().map(|(_, entry)| size(entry)).collect();
+        let total: u64 = sizes.iter().sum();
+        if total > MESSAGE_BYTES_MAX {
+            return Err(SqsError::new(
+                ErrorCode::BatchRequestTooLong,
+                format!(
+                    "Batch requests cannot be longer than {MESSAGE_BYTES_MAX} bytes. You have \
+                     sent {total} bytes."
+                ),
+            ));
+        }
+        let max = u64::from(queue.settings.message_bytes_max);
+        let mut output = batch::output(entries.len());
+        let mut waiting = Vec::with_capacity(entries.len());
+        let mut commands = Vec::with_capacity(entries.len());
+        for ((id, entry), size) in entries.into_iter().zip(sizes) {
+            let prepared = if size > max {
+                Err(SqsError::invalid_parameter(format!(
+                    "One or more parameters cannot be validated. Reason: Message must be shorter \
+                     than {max} bytes."
+                )))
+            } else {
+                self.prepare(call, &queue, entry)
+            };
+            match prepared {
+                Ok(mut prepared) => {
+                    commands.push(prepared.command(&queue));
+                    waiting.push((id, prepared));
+                }
+                Err(error) => output.failed.push(batch::failed(id, error)),
+            }
+        }
+        if commands.is_empty() {
+            return Ok(output);
+        }
+        let results = self.engine.submit_all(commands).await?;
+        for ((id, prepared), result) in waiting.into_iter().zip(results) {
+            let sent = result
+                .map_err(SqsError::from)
+                .and_then(|reply| prepared.output(&queue, &reply));
+            match sent {
+                Ok(sent) => output.successful.push(SentEntry { id, sent }),
+                Err(error) => output.failed.push(batch::failed(id, error)),
+            }
+        }
+        Ok(output)
+    }
+
+    /// Checks a message and turns it into the machine's form.
+    fn prepare(
+        &self,
+        call: &Call<'_>,
+        queue: &QueueEntry,
+        entry: SendMessageEntry<'_>,
+    ) -> Result<Prepared, SqsError> {
+        let body = entry
+            .message_body
+            .filter(|body| !body.is_empty())
+            .ok_or_else(|| SqsError::missing("MessageBody"))?;
+        if let Some(found) = forbidden_character(&body) {
+            return Err(SqsError::new(
+                ErrorCode::InvalidMessageContents,
+                forbidden_character_text(found, "message body"),
+            ));
+        }
+        let delay = self::delay(queue, entry.delay_seconds)?;
+        let headers: Vec<Header> = entry
+            .message_attributes
+            .map(|attributes| message_attributes::to_headers(attributes, call.request))
+            .transpose()?
+            .unwrap_or_default();
+        let trace = entry
+            .message_system_attributes
+            .map(message_attributes::trace_header)
+            .transpose()?
+            .flatten();
+        let key = key(queue, entry.message_group_id)?;
+        let unique_id = unique_id(queue, entry.message_deduplication_id, &body)?;
+        Ok(Prepared {
+            body_digest: message_attributes::body_digest(body.as_bytes()),
+            attributes_digest: message_attributes::headers_digest(&headers),
+            system_attributes_digest: trace.as_deref().and_then(message_attributes::trace_digest),
+            message: Message {
+                body: body.into_bytes(call.request),
+                headers,
+                key,
+                unique_id,
+                due: delay.map(|delay| self.engine.now().wall.plus(delay)),
+                trace_context: trace.as_deref().map(Into::into),
+                ..Message::default()
+            },
+        })
+    }
+}
+
+impl Prepared {
+    /// The command that sends the message, which is taken out.
+    fn command(&mut self, queue: &QueueEntry) -> Command {
+        Command::Send(Box::new(SendMessage {
+            queue: queue.name.clone(),
+            message: std::mem::take(&mut self.message),
+        }))
+    }
+
+    fn output(&self, queue: &QueueEntry, reply: &Reply) -> Result<SendMessageOutput, SqsError> {
+        let Reply::Sent(Sent { id, sequence, .. }) = *reply else {
+            return Err(SqsError::new(
+                ErrorCode::InternalFailure,
+                "The engine answered another command.",
+            ));
+        };
+        let fifo = kind_of(&queue.settings) == Kind::Fifo;
+        Ok(SendMessageOutput {
+            message_id: id,
+            body_digest: self.body_digest,
+            attributes_digest: self.attributes_digest,
+            system_attributes_digest: self.system_attributes_digest,
+            sequence_number: fifo.then_some(SequenceNumber(sequence)),
+        })
+    }
+}
+
+/// What AWS refuses a whole batch for: an entry for a FIFO queue without group or deduplication id.
+fn check_fifo_entries(
+    queue: &QueueEntry,
+    entries: &[(String, SendMessageEntry<'_>)],
+) -> Result<(), SqsError> {
+    if kind_of(&queue.settings) == Kind::Standard {
+        return Ok(());
+    }
+    for (_, entry) in entries {
+        if entry.message_deduplication_id.is_none() && !queue.settings.dedup.content_based {
+            return Err(SqsError::invalid_parameter(NEEDS_DEDUPLICATION));
+        }
+        if entry.message_group_id.is_none() {
+            return Err(SqsError::invalid_parameter(
+                "The request must contain the parameter MessageGroupId.",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Bytes that count towards the limits: body, and names, types and values of user attributes.
+fn size(entry: &SendMessageEntry<'_>) -> u64 {
+    let len = |text: &Option<Text<'_>>| text.as_ref().map_or(0, |text| text.len());
+    let binary_len = |text: &Option<Text<'_>>| {
+        text.as_ref().map_or(0, |text| {
+            let padding = text.bytes().rev().take_while(|&byte| byte == b'=').count();
+            decoded_len_estimate(text.len()).saturating_sub(padding)
+        })
+    };
+    let attributes: usize = entry
+        .message_attributes
+        .iter()
+        .flatten()
+        .map(|(name, value)| {
+            name.len()
+                + len(&value.0.data_type)
+                + len(&value.0.string_value)
+                + binary_len(&value.0.binary_value)
+        })
+        .sum();
+    (len(&entry.message_body) + attributes) as u64
+}
+
+/// How long the message waits before its first delivery, if it says so itself.
+fn delay(queue: &QueueEntry, seconds: Option<i64>) -> Result<Option<Millis>, SqsError> {
+    let Some(seconds) = seconds else {
+        return Ok(None);
+    };
+    if kind_of(&queue.settings) == Kind::Fifo {
+        // The queue's own delay applies. A zero is what many clients send without being asked.
+        return match seconds {
+            0 => Ok(None),
+            _ => Err(not_for_this_kind(seconds, "DelaySeconds")),
+        };
+    }
+    match u64::try_from(seconds) {
+        // An explicit zero overrides the queue's delay.
+        Ok(0) if queue.settings.delay == 0 => Ok(None),
+        Ok(seconds) if seconds <= DELAY_SECONDS_MAX => Ok(Some(seconds * 1000)),
+        _ => Err(SqsError::invalid_value(
+            seconds,
+            "DelaySeconds",
+            format_args!("DelaySeconds must be >= 0 and <= {DELAY_SECONDS_MAX}."),
+        )),
+    }
+}
+
+fn key(queue: &QueueEntry, group: Option<Text<'_>>) -> Result<Option<Key>, SqsError> {
+    match group {
+        Some(group) => names::group_id(&group).map(Some),
+        None if kind_of(&queue.settings) == Kind::Fifo => required(None, "MessageGroupId"),
+        None => Ok(None),
+    }
+}
+
+/// The unique id of a message: the one it brings, else the digest of its body where the queue wants
+/// that. If the queue's settings change before the message gets there, the machine refuses it.
+fn unique_id(
+    queue: &QueueEntry,
+    given: Option<Text<'_>>,
+    body: &str,
+) -> Result<Option<UniqueId>, SqsError> {
+    let fifo = kind_of(&queue.settings) == Kind::Fifo;
+    match given {
+        Some(id) if fifo => names::deduplication_id(&id).map(Some),
+        Some(id) => Err(SqsError::invalid_value(
+            id,
+            "MessageDeduplicationId",
+            "The request includes a parameter that is not valid for this queue type.",
+        )),
+        None if fifo && queue.settings.dedup.content_based => {
+            let digest = hex(&Sha256::digest(body.as_bytes()));
+            names::deduplication_id(&digest).map(Some)
+        }
+        None if fifo => Err(SqsError::invalid_parameter(NEEDS_DEDUPLICATION)),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,250 @@
+//! Deleting messages and changing their visibility.
+
+use lockgate_core::LeaseToken;
+use lockgate_engine::QueueEntry;
+use lockgate_machine::{Command, Rejection, Reply, Settle, SettleAction, Settled, StaleReason};
+
+use super::{
+    Service, batch, in_range,
+    refusals::{not_available, receipt_expired},
+    required,
+};
+use crate::sqs::{
+    error::{ErrorCode, SqsError},
+    names::Kind,
+    queue_attributes::{VISIBILITY_SECONDS_MAX, kind_of},
+    shapes::{
+        BatchOutput, ChangeMessageVisibilityInput, DeleteMessageInput, Nothing, SettleBatchInput,
+        SettleEntry, SettledEntry,
+    },
+    text::{Object, Text},
+};
+
+/// What is done with a lease.
+#[derive(Clone, Copy, Debug)]
+enum Wanted {
+    Delete,
+    ChangeVisibility { seconds: u64 },
+}
+
+impl Service {
+    /// Deletes a message.
+    pub(crate) async fn delete_message(
+        &self,
+        input: DeleteMessageInput<'_>,
+    ) -> Result<Nothing, SqsError> {
+        let queue = self.queue(input.queue_url.as_ref())?;
+        let handle = required(input.receipt_handle, "ReceiptHandle")?;
+        self.settle(&queue, &handle, Wanted::Delete).await
+    }
+
+    /// Changes how long a message stays invisible, counted from now.
+    pub(crate) async fn change_message_visibility(
+        &self,
+        input: ChangeMessageVisibilityInput<'_>,
+    ) -> Result<Nothing, SqsError> {
+        let queue = self.queue(input.queue_url.as_ref())?;
+        let handle = required(input.receipt_handle, "ReceiptHandle")?;
+        let wanted = visibility(input.visibility_timeout)?;
+        self.settle(&queue, &handle, wanted).await
+    }
+
+    /// Deletes several messages, each by itself.
+    pub(crate) async fn delete_message_batch(
+        &self,
+        input: SettleBatchInput<'_>,
+    ) -> Result<BatchOutput<SettledEntry>, SqsError> {
+        let queue = self.queue(input.queue_url.as_ref())?;
+        let entries = input.entries.map(|entries| wrap(entries, DeleteEntry));
+        self.settle_all(&queue, batch::check(entries)?, |_| Ok(Wanted::Delete))
+            .await
+    }
+
+    /// Changes how long several messages stay invisible, each by itself.
+    pub(crate) async fn change_message_visibility_batch(
+        &self,
+        input: SettleBatchInput<'_>,
+    ) -> Result<BatchOutput<SettledEntry>, SqsError> {
+        let queue = self.queue(input.queue_url.as_ref())?;
+        let entries = input.entries.map(|entries| wrap(entries, VisibilityEntry));
+        self.settle_all(&queue, batch::check(entries)?, |entry| {
+            visibility(entry.visibility_timeout)
+        })
+        .await
+    }
+
+    async fn settle(
+        &self,
+        queue: &QueueEntry,
+        handle: &str,
+        wanted: Wanted,
+    ) -> Result<Nothing, SqsError> {
+        let command = wanted.command(self.lease(queue, handle)?);
+        let result = match self.engine.submit(command).await {
+            Ok(reply) => Ok(reply),
+            Err(lockgate_engine::EngineError::Rejected(rejection)) => Err(rejection),
+            Err(error) => return Err(error.into()),
+        };
+        wanted.outcome(kind_of(&queue.settings), handle, result)?;
+        Ok(Nothing {})
+    }
+
+    async fn settle_all<'a, E: AsRef<SettleEntry<'a>>>(
+        &self,
+        queue: &QueueEntry,
+        entries: Vec<(String, E)>,
+        wanted: impl Fn(&SettleEntry<'a>) -> Result<Wanted, SqsError>,
+    ) -> Result<BatchOutput<SettledEntry>, SqsError> {
+        let mut output = batch::output(entries.len());
+        let mut waiting = Vec::with_capacity(entries.len());
+        let mut commands = Vec::with_capacity(entries.len());
+        for (id, entry) in &entries {
+            let entry = entry.as_ref();
+            let checked = required(entry.receipt_handle.as_deref(), "ReceiptHandle")
+                .and_then(|handle| Ok((handle, self.lease(queue, handle)?, wanted(entry)?)));
+            match checked {
+                Ok((handle, token, wanted)) => {
+                    commands.push(wanted.command(token));
+                    waiting.push((id, handle, wanted));
+                }
+                Err(error) => output.failed.push(batch::failed(id.clone(), error)),
+            }
+        }
+        if commands.is_empty() {
+            return Ok(output);
+        }
+        let kind = kind_of(&queue.settings);
+        let results = self.engine.submit_all(commands).await?;
+        for ((id, handle, wanted), result) in waiting.into_iter().zip(results) {
+            match wanted.outcome(kind, handle, result) {
+                Ok(()) => output.successful.push(SettledEntry { id: id.clone() }),
+                Err(error) => output.failed.push(batch::failed(id.clone(), error)),
+            }
+        }
+        Ok(output)
+    }
+
+    /// The lease that a receipt handle names, if it is one of this queue's.
+    fn lease(&self, queue: &QueueEntry, handle: &str) -> Result<LeaseToken, SqsError> {
+        self.receipts
+            .open(handle)
+            .filter(|token| token.queue == queue.id)
+            .ok_or_else(|| SqsError::receipt_handle_is_invalid(handle))
+    }
+}
+
+impl Wanted {
+    fn command(self, token: LeaseToken) -> Command {
+        let action = match self {
+            Self::Delete => SettleAction::Ack,
+            Self::ChangeVisibility { seconds: 0 } => SettleAction::Nack { delay: 0 },
+            Self::ChangeVisibility { seconds } => SettleAction::Extend {
+                lease: seconds * 1000,
+            },
+        };
+        Command::Settle(Settle { token, action })
+    }
+
+    /// What the caller is told of a settling.
+    fn outcome(
+        self,
+        kind: Kind,
+        handle: &str,
+        result: Result<Reply, Rejection>,
+    ) -> Result<(), SqsError> {
+        let stale = match result {
+            Ok(Reply::Settled(Settled::Stale(reason))) => reason,
+            Ok(_) => return Ok(()),
+            Err(Rejection::OutOfRange { .. }) => {
+                return Err(match self {
+                    Self::Delete => SqsError::receipt_handle_is_invalid(handle),
+                    Self::ChangeVisibility { seconds } => SqsError::invalid_value(
+                        seconds,
+                        "VisibilityTimeout",
+                        format_args!(
+                            "Total VisibilityTimeout for the message is beyond the limit \
+                             [{VISIBILITY_SECONDS_MAX} seconds]"
+                        ),
+                    ),
+                });
+            }
+            Err(rejection) => return Err(rejection.into()),
+        };
+        match (self, kind, stale) {
+            // Deleting what is deleted is no error anywhere. On a standard queue AWS also answers
+            // an older handle so, and leaves the message to whoever received it since.
+            (Self::Delete, _, StaleReason::Gone) => Ok(()),
+            (Self::Delete, Kind::Standard, _) => Ok(()),
+            (Self::ChangeVisibility { .. }, _, StaleReason::Gone) => Err(not_available(handle)),
+            (_, Kind::Fifo, StaleReason::Ended | StaleReason::Superseded) => {
+                Err(receipt_expired(handle))
+            }
+            (_, Kind::Fifo, _) => Err(SqsError::invalid_value(
+                handle,
+                "ReceiptHandle",
+                "An earlier message of the same group must be deleted first.",
+            )),
+            (Self::ChangeVisibility { .. }, Kind::Standard, StaleReason::Ended) => {
+                Err(SqsError::new(
+                    ErrorCode::MessageNotInflight,
+                    "The specified message isn't in flight.",
+                ))
+            }
+            (Self::ChangeVisibility { .. }, Kind::Standard, _) => Err(not_available(handle)),
+        }
+    }
+}
+
+fn visibility(seconds: Option<i64>) -> Result<Wanted, SqsError> {
+    let seconds = in_range(
+        seconds,
+        0,
+        VISIBILITY_SECONDS_MAX,
+        "VisibilityTimeout",
+        "VisibilityTimeout must be an integer between 0 and 43200.",
+    )?;
+    let seconds = required(seconds, "VisibilityTimeout")?;
+    Ok(Wanted::ChangeVisibility { seconds })
+}
+
+/// The same entry under the two names AWS has for it.
+struct DeleteEntry<'a>(SettleEntry<'a>);
+struct VisibilityEntry<'a>(SettleEntry<'a>);
+
+fn wrap<'a, E>(
+    entries: Vec<Object<SettleEntry<'a>>>,
+    entry: impl Fn(SettleEntry<'a>) -> E,
+) -> Vec<Object<E>> {
+    entries
+        .into_iter()
+        .map(|Object(inner)| Object(entry(inner)))
+        .collect()
+}
+
+impl batch::Entry for DeleteEntry<'_> {
+    const NAME: &'static str = "DeleteMessageBatchRequestEntry";
+
+    fn id(&self) -> Option<&Text<'_>> {
+        self.0.id.as_ref()
+    }
+}
+
+impl batch::Entry for VisibilityEntry<'_> {
+    const NAME: &'static str = "ChangeMessageVisibilityBatchRequestEntry";
+
+    fn id(&self) -> Option<&Text<'_>> {
+        self.0.id.as_ref()
+    }
+}
+
+impl<'a> AsRef<SettleEntry<'a>> for DeleteEntry<'a> {
+    fn as_ref(&self) -> &SettleEntry<'a> {
+        &self.0
+    }
+}
+
+impl<'a> AsRef<SettleEntry<'a>> for VisibilityEntry<'a> {
+    fn as_ref(&self) -> &SettleEntry<'a> {
+        &self.0
+    }
+}

@@ -1,0 +1,128 @@
+//! Tags of queues.
+
+use std::collections::BTreeMap;
+
+use lockgate_core::QueueName;
+use lockgate_machine::Command;
+
+use super::{Service, required};
+use crate::sqs::{
+    error::SqsError,
+    shapes::{ListQueueTagsOutput, Nothing, QueueInput, TagQueueInput, TextMap, UntagQueueInput},
+};
+
+/// How many tags a queue may have.
+const TAGS_MAX: usize = 50;
+const KEY_LEN_MAX: usize = 128;
+const VALUE_LEN_MAX: usize = 256;
+
+impl Service {
+    /// Adds tags to a queue; a key that it has gets the new value.
+    pub(crate) async fn tag_queue(&self, input: TagQueueInput<'_>) -> Result<Nothing, SqsError> {
+        let name = self.queue(input.queue_url.as_ref())?.name.clone();
+        let added = required(input.tags.filter(|tags| !tags.is_empty()), "Tags")?;
+        self.change_tags(name, |name, tags| checked(added, tags, name))
+            .await
+    }
+
+    /// Removes tags from a queue; keys that it does not have are ignored.
+    pub(crate) async fn untag_queue(
+        &self,
+        input: UntagQueueInput<'_>,
+    ) -> Result<Nothing, SqsError> {
+        let name = self.queue(input.queue_url.as_ref())?.name.clone();
+        let keys = required(input.tag_keys, "TagKeys")?;
+        if keys.is_empty() {
+            return Err(key_length());
+        }
+        for key in &keys {
+            check_key(key)?;
+        }
+        self.change_tags(name, |_, mut tags| {
+            for key in keys {
+                tags.remove(&*key);
+            }
+            Ok(tags)
+        })
+        .await
+    }
+
+    /// All tags of a queue.
+    pub(crate) fn list_queue_tags(
+        &self,
+        input: QueueInput<'_>,
+    ) -> Result<ListQueueTagsOutput, SqsError> {
+        let queue = self.queue(input.queue_url.as_ref())?;
+        Ok(ListQueueTagsOutput {
+            tags: queue.tags.clone(),
+        })
+    }
+
+    async fn change_tags(
+        &self,
+        name: QueueName,
+        change: impl FnOnce(
+            &QueueName,
+            BTreeMap<String, String>,
+        ) -> Result<BTreeMap<String, String>, SqsError>,
+    ) -> Result<Nothing, SqsError> {
+        let _alone = self.changes.lock().await;
+        let queue = self
+            .engine
+            .directory()
+            .get(&name)
+            .ok_or_else(SqsError::queue_does_not_exist)?;
+        let tags = change(&name, queue.tags.clone())?;
+        if tags != queue.tags {
+            let change = Command::ChangeQueue {
+                queue: name,
+                settings: None,
+                annotations: None,
+                tags: Some(tags),
+            };
+            self.engine.submit(change).await?;
+        }
+        Ok(Nothing {})
+    }
+}
+
+/// The tags a queue has after some were added, if they are allowed.
+pub(super) fn checked(
+    added: TextMap<'_>,
+    mut tags: BTreeMap<String, String>,
+    queue: &QueueName,
+) -> Result<BTreeMap<String, String>, SqsError> {
+    for (key, value) in &added {
+        check_key(key)?;
+        if value.chars().count() > VALUE_LEN_MAX {
+            return Err(SqsError::invalid_parameter(format!(
+                "Tag values must be between 0 and {VALUE_LEN_MAX} characters in length."
+            )));
+        }
+    }
+    tags.extend(
+        added
+            .iter()
+            .map(|(key, value)| (key.to_string(), value.to_string())),
+    );
+    if tags.len() > TAGS_MAX {
+        return Err(SqsError::invalid_parameter(format!(
+            "Too many tags added for queue {queue}."
+        )));
+    }
+    Ok(tags)
+}
+
+fn check_key(key: &str) -> Result<(), SqsError> {
+    if (1..=KEY_LEN_MAX).contains(&key.chars().count()) {
+        Ok(())
+    } else {
+        Err(key_length())
+    }
+}
+
+fn key_length() -> SqsError {
+    SqsError::invalid_parameter(format!(
+        "Tag keys must be between 1 and {KEY_LEN_MAX} characters in length."
+    ))
+}
