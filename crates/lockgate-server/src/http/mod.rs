@@ -55,7 +55,7 @@ pub(crate) struct Core {
 pub(crate) enum Endpoint {
     /// Queues.
     Queues {
-        service: sqs::Service,
+        service: Box<sqs::Service>,
         engine: Engine,
         started: WallTime,
     },
@@ -73,7 +73,11 @@ pub(crate) struct Setup {
 impl Endpoint {
     pub(crate) fn queues(setup: &Setup, engine: Engine) -> Self {
         let started = engine.now().wall;
-        let service = sqs::Service::new(engine.clone(), setup.config.clone(), setup.drain.clone());
+        let service = Box::new(sqs::Service::new(
+            engine.clone(),
+            setup.config.clone(),
+            setup.drain.clone(),
+        ));
         Self::Queues {
             service,
             engine,

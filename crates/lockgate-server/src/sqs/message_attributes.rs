@@ -1,9 +1,6 @@
 //! Attributes of a message: what is allowed, how they are kept, filtered and summed up.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, LazyLock},
-};
+use std::sync::{Arc, LazyLock};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;

@@ -67,7 +67,7 @@ impl Service {
         let user = Filter::new(input.message_attribute_names.unwrap_or_default());
         let wait = wait.map_or(
             Duration::from_millis(queue.settings.receive_wait),
-            |seconds| Duration::from_secs(seconds),
+            Duration::from_secs,
         );
         let receive = Receive {
             queue: queue.name.clone(),
@@ -205,7 +205,6 @@ fn receive_count(received: &Received) -> u32 {
 /// Declares the system attributes once: the enum and their names.
 macro_rules! system_attributes {
     ($($attribute:ident),* $(,)?) => {
-        #[expect(clippy::upper_case_acronyms, reason = "SQS's own names")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         enum SystemAttribute {
             $($attribute,)*

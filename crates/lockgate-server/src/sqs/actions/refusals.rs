@@ -3,10 +3,7 @@
 use lockgate_engine::EngineError;
 use lockgate_machine::{Rejection, SettingsError};
 
-use crate::sqs::{
-    error::{ErrorCode, SqsError},
-    names::{self, Kind},
-};
+use crate::sqs::error::{ErrorCode, SqsError};
 
 /// What a FIFO queue asks for when a message has no deduplication id.
 pub(super) const NEEDS_DEDUPLICATION: &str = "The queue should either have \

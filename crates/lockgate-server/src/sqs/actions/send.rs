@@ -3,7 +3,7 @@
 use base64::decoded_len_estimate;
 use lockgate_core::{Header, Key, Message, Millis, UniqueId};
 use lockgate_engine::QueueEntry;
-use lockgate_machine::{Command, Rejection, Reply, SendMessage, Sent};
+use lockgate_machine::{Command, Reply, SendMessage, Sent};
 use sha2::{Digest as _, Sha256};
 
 use super::{
