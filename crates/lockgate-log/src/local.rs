@@ -1,8 +1,9 @@
 //! The local log: appending.
 
 use std::{
+    collections::BTreeSet,
     hash::{BuildHasher, RandomState},
-    sync::{Arc, PoisonError},
+    sync::Arc,
 };
 
 use lockgate_core::{
@@ -110,6 +111,8 @@ pub struct LocalLog {
     next_number: u64,
     /// Where the log starts, if that was ever said.
     start: Option<StartMark>,
+    /// Segment files with damage in them.
+    damaged: BTreeSet<u32>,
     space: Space,
     random: RandomState,
 }
@@ -159,6 +162,7 @@ impl LocalLog {
             epoch: Epoch(0),
             next_number: 1,
             start: None,
+            damaged: BTreeSet::new(),
             space: Space::default(),
             random: RandomState::new(),
         })
@@ -181,13 +185,8 @@ impl LocalLog {
         let info = SegmentInfo {
             generation: header.generation,
             first_number: header.first_number,
-            damaged: false,
         };
-        let segments = &self.shared.segments;
-        let mut segments = segments.write().unwrap_or_else(PoisonError::into_inner);
-        segments.insert(segment, info);
-        drop(segments);
-        self.shared.cache_file(segment, file.clone());
+        self.shared.add_segment(segment, info, file.clone());
         Ok(Writing {
             segment,
             generation: header.generation,
@@ -283,8 +282,8 @@ impl Log for LocalLog {
         self.epoch = recovered.report.epoch;
         self.next_number = recovered.next_number;
         self.start = recovered.start;
-        let segments = &self.shared.segments;
-        *segments.write().unwrap_or_else(PoisonError::into_inner) = recovered.segments;
+        self.damaged = recovered.damaged;
+        self.shared.set_segments(recovered.segments);
         self.shared.start_at(first_record(recovered.next_segment));
         self.phase = Phase::Recovered(recovered.next_segment);
         Ok(recovered.report)
@@ -323,9 +322,11 @@ impl Log for LocalLog {
         self.shared.check_running()?;
         let headers = records.saturating_mul(RECORD_HEADER_LEN as u64);
         let needed = bytes.saturating_add(headers);
-        // Every new segment costs its header as well; its last bytes stay free.
-        let segments = needed / u64::from(self.options.segment_bytes / 2) + 1;
-        let needed = needed.saturating_add(segments * u64::from(SEGMENT_HEADER_LEN));
+        // Every new segment costs its header as well. Two segments in a row are more than half full
+        // together, and one more header's worth makes up for blocks begun and not filled.
+        let capacity = u64::from(self.options.segment_bytes - SEGMENT_HEADER_LEN);
+        let segments = needed / (capacity / 2) + 2;
+        let needed = needed.saturating_add(segments.saturating_mul(u64::from(SEGMENT_HEADER_LEN)));
         let wanted = needed.saturating_add(self.options.free_bytes_min);
         if self.space.free < wanted || self.space.until_asked < needed {
             self.space = Space {
@@ -446,18 +447,12 @@ impl Log for LocalLog {
         };
         // The start mark promises a durable header, and the newest segment always stays.
         let limit = before.min(self.shared.synced()).min(self.tail());
-        let segments = self.shared.segments.read();
-        let segments = segments.unwrap_or_else(PoisonError::into_inner).clone();
-        let Some((&first, info)) = segments.range(..=segment_of(limit)).next_back() else {
+        let Some(new_start) = self.shared.segment_at(limit) else {
             return Ok(());
         };
-        if first <= start.segment {
+        if new_start.segment <= start.segment {
             return Ok(());
         }
-        let new_start = StartMark {
-            segment: first,
-            number: info.first_number,
-        };
         self.disk
             .rename(&start.to_string(), &new_start.to_string())?;
         self.start = Some(new_start);
@@ -466,14 +461,17 @@ impl Log for LocalLog {
         self.disk
             .sync_folder()
             .map_err(|error| self.shared.stop(error))?;
-        for (&segment, info) in segments.range(..first) {
+        // Damaged files are set aside under another name; nothing deletes what it could not read.
+        let kept = self.damaged.split_off(&new_start.segment);
+        for segment in std::mem::replace(&mut self.damaged, kept) {
             self.shared.forget(segment);
-            let name = segment_name(segment);
-            if info.damaged {
-                self.disk.rename(&name, &damaged_name(segment))?;
-            } else {
-                self.disk.remove(&name)?;
-            }
+            self.disk
+                .rename(&segment_name(segment), &damaged_name(segment))?;
+        }
+        let trimmed = self.shared.segments_before(new_start.segment);
+        for segment in trimmed {
+            self.shared.forget(segment);
+            self.disk.remove(&segment_name(segment))?;
         }
         // Space has come back: ask for it at the next reservation.
         self.space.until_asked = 0;

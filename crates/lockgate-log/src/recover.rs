@@ -9,7 +9,7 @@
 //! The only changes are the cut and, before it, what an interrupted trim left over. Neither makes
 //! another recovery see other records: a cut only takes what this rule takes again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use lockgate_core::{
@@ -23,7 +23,7 @@ use crate::{
         offset_of, segment_of,
     },
     local::segment_start,
-    names::{FileKind, StartMark, segment_name},
+    names::{FileKind, StartMark, damaged_name, segment_name},
     scan::SegmentScan,
     shared::SegmentInfo,
 };
@@ -34,7 +34,10 @@ const REWRITE_BYTES: usize = 1 << 20;
 /// What recovery leaves behind for appending and reading.
 pub(crate) struct Recovered {
     pub(crate) report: RecoveryReport,
+    /// Every segment that holds records.
     pub(crate) segments: BTreeMap<u32, SegmentInfo>,
+    /// Every segment file with bytes that could not be read: to be set aside, not deleted.
+    pub(crate) damaged: BTreeSet<u32>,
     pub(crate) start: Option<StartMark>,
     /// The number of the next record.
     pub(crate) next_number: u64,
@@ -85,7 +88,11 @@ fn survey(disk: &dyn Disk) -> Result<(Option<StartMark>, Vec<FoundSegment>), Log
     }
     if let Some(start) = start {
         for trimmed in found.extract_if(.., |segment| segment.number < start.segment) {
-            disk.remove(&segment_name(trimmed.number))?;
+            let name = segment_name(trimmed.number);
+            match trimmed.header {
+                Some(_) => disk.remove(&name)?,
+                None => disk.rename(&name, &damaged_name(trimmed.number))?,
+            }
         }
     }
     Ok((start, found))
@@ -243,7 +250,6 @@ impl<'a> Recovery<'a> {
         let info = scan.generation().map(|generation| SegmentInfo {
             generation,
             first_number: first_number.unwrap_or(self.expected),
-            damaged: false,
         });
         if let Some(info) = info {
             self.segments.insert(number, info);
@@ -334,18 +340,26 @@ impl<'a> Recovery<'a> {
             self.cut_file(last, self.end)?;
         }
         self.make_durable()?;
-        for range in &self.report.damaged {
-            if let Some(info) = self.segments.get_mut(&segment_of(range.from)) {
-                info.damaged = true;
-            }
-        }
+        let damaged = self.damaged_segments();
         Ok(Recovered {
             report: self.report,
+            damaged,
             segments: self.segments,
             start: self.start,
             next_number: self.expected,
             next_segment,
         })
+    }
+
+    /// The files that a damaged range touches.
+    fn damaged_segments(&self) -> BTreeSet<u32> {
+        let is_touched = |number: &u32| {
+            let (start, end) = (segment_start(*number), segment_start(*number + 1));
+            let mut ranges = self.report.damaged.iter();
+            ranges.any(|range| range.from < end && range.to > start)
+        };
+        let numbers = self.found.iter().map(|found| found.number);
+        numbers.filter(is_touched).collect()
     }
 
     /// Cuts everything from `cut` on. Returns the number of the next segment.

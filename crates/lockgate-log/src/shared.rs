@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     error::Error,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -19,7 +19,7 @@ use crate::{
         PAYLOAD_BYTES_LIMIT, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, offset_of,
         segment_of, verifies,
     },
-    names::segment_name,
+    names::{StartMark, segment_name},
 };
 
 /// Bytes of a reader's first read: a header and most payloads, so that one call is enough.
@@ -28,7 +28,7 @@ const FIRST_READ_BYTES: usize = 4096;
 pub(crate) struct Shared {
     pub(crate) disk: Arc<dyn Disk>,
     /// Every segment whose records may be read, by number.
-    pub(crate) segments: RwLock<BTreeMap<u32, SegmentInfo>>,
+    segments: RwLock<BTreeMap<u32, SegmentInfo>>,
     files: Mutex<OpenFiles>,
     /// Where the next record goes; everything before it has been written.
     appended: AtomicU64,
@@ -43,8 +43,6 @@ pub(crate) struct SegmentInfo {
     pub(crate) generation: u64,
     /// The number of its first record.
     pub(crate) first_number: u64,
-    /// Some of it could not be read at recovery: it is set aside when the log lets go of it.
-    pub(crate) damaged: bool,
 }
 
 /// What has been written and not yet synced.
@@ -130,19 +128,49 @@ impl Shared {
         self.appended.store(tail.0, Ordering::Release);
     }
 
-    pub(crate) fn cache_file(&self, segment: u32, file: Arc<dyn DiskFile>) {
+    /// Makes the segment known to readers.
+    pub(crate) fn add_segment(&self, segment: u32, info: SegmentInfo, file: Arc<dyn DiskFile>) {
+        self.segments_mut().insert(segment, info);
         self.files().insert(segment, file);
+    }
+
+    pub(crate) fn set_segments(&self, segments: BTreeMap<u32, SegmentInfo>) {
+        *self.segments_mut() = segments;
+    }
+
+    /// The last segment that starts at `position` or before it.
+    pub(crate) fn segment_at(&self, position: Position) -> Option<StartMark> {
+        let segments = self.segments();
+        let (&segment, info) = segments.range(..=segment_of(position)).next_back()?;
+        Some(StartMark {
+            segment,
+            number: info.first_number,
+        })
+    }
+
+    /// The segments before this one.
+    pub(crate) fn segments_before(&self, segment: u32) -> Vec<u32> {
+        let segments = self.segments();
+        segments
+            .range(..segment)
+            .map(|(&number, _)| number)
+            .collect()
     }
 
     /// Forgets a segment; readers in the middle of one finish.
     pub(crate) fn forget(&self, segment: u32) {
-        let mut segments = self
-            .segments
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        segments.remove(&segment);
-        drop(segments);
+        self.segments_mut().remove(&segment);
         self.files().open.remove(&segment);
+    }
+
+    fn segments(&self) -> RwLockReadGuard<'_, BTreeMap<u32, SegmentInfo>> {
+        self.segments.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn segments_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<u32, SegmentInfo>> {
+        self.segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn files(&self) -> MutexGuard<'_, OpenFiles> {

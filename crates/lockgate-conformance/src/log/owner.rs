@@ -1,0 +1,121 @@
+//! An owner of a log, as an engine is one, that remembers what it appended.
+
+use lockgate_core::{Epoch, Log, LogRecord, Position, RecordGroup, RecoveryReport};
+
+/// A log under an epoch.
+pub(super) struct Owner {
+    pub(super) log: Box<dyn Log>,
+    pub(super) epoch: Epoch,
+    pub(super) report: RecoveryReport,
+    /// What recovery handed over, then what was appended.
+    pub(super) records: Vec<LogRecord>,
+}
+
+impl Owner {
+    /// Recovers the log and begins the next epoch.
+    pub(super) fn start(mut log: Box<dyn Log>) -> Self {
+        let (report, records) = recover(&mut *log);
+        let epoch = report.epoch.next();
+        log.begin_epoch(epoch).expect("the next epoch begins");
+        Self {
+            log,
+            epoch,
+            report,
+            records,
+        }
+    }
+
+    /// Appends the payloads as one group and checks where they went.
+    pub(super) fn append(&mut self, payloads: &[Vec<u8>]) {
+        let mut group = self.group(payloads);
+        let mut cursor = self.log.tail();
+        let placed: Vec<Position> = payloads
+            .iter()
+            .map(|payload| self.log.place(&mut cursor, payload.len()))
+            .collect();
+        let bytes = payloads.iter().map(|payload| payload.len() as u64).sum();
+        self.log
+            .reserve(bytes, payloads.len() as u64)
+            .expect("there is room");
+        let tail = self.log.tail();
+        self.log
+            .append(self.epoch, tail, &mut group)
+            .expect("the group is appended");
+        assert_eq!(self.log.tail(), cursor, "the tail is where place ended");
+        for (position, payload) in placed.into_iter().zip(payloads) {
+            self.records.push(LogRecord {
+                position,
+                payload: payload.clone().into(),
+            });
+        }
+    }
+
+    pub(super) fn group(&self, payloads: &[Vec<u8>]) -> RecordGroup {
+        let mut group = RecordGroup::new(self.log.capabilities().gap);
+        for payload in payloads {
+            group.push(|buffer| buffer.extend_from_slice(payload));
+        }
+        group
+    }
+
+    pub(super) fn sync(&self) -> Position {
+        self.log.syncer().sync().expect("the log syncs")
+    }
+
+    /// Checks that every record reads back at its position.
+    pub(super) fn check_reads(&self) {
+        let reader = self.log.reader();
+        for record in &self.records {
+            let read = reader.read(record.position).expect("a record reads back");
+            assert_eq!(read, record.payload, "the record at {}", record.position);
+        }
+    }
+}
+
+/// Recovers the log; checks what holds for every recovery.
+pub(super) fn recover(log: &mut dyn Log) -> (RecoveryReport, Vec<LogRecord>) {
+    let mut records: Vec<LogRecord> = Vec::new();
+    let report = log
+        .recover(&mut |record| records.push(record))
+        .expect("the log recovers");
+    assert_eq!(report.records, records.len() as u64, "records are counted");
+    assert!(
+        records
+            .windows(2)
+            .all(|pair| pair[0].position < pair[1].position),
+        "records come in order"
+    );
+    assert!(
+        records.last().is_none_or(|last| last.position < log.tail()),
+        "the tail is behind the last record"
+    );
+    (report, records)
+}
+
+/// Bytes that are different for every seed.
+pub(super) fn payload(seed: usize, len: usize) -> Vec<u8> {
+    let seed = u32::try_from(seed).expect("seeds are small");
+    let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+    std::iter::repeat_with(|| {
+        // xorshift32 (Marsaglia, 2003)
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state.to_le_bytes()[1]
+    })
+    .take(len)
+    .collect()
+}
+
+/// Payloads of many lengths, from empty to the largest.
+pub(super) fn payloads(log: &dyn Log) -> Vec<Vec<u8>> {
+    let max = log.capabilities().record_bytes_max.min(1 << 20);
+    let mut lens = vec![0, 1, 7, 100, 511, 512, 513, 1_024, 4_055, 4_056, 4_057];
+    lens.extend([max / 3, max / 2, max / 2 + 1, max - 1, max]);
+    lens.retain(|&len| len <= max);
+    (0..3)
+        .flat_map(|round| lens.iter().map(move |&len| (round, len)))
+        .enumerate()
+        .map(|(seed, (round, len))| payload(seed + 100 * round, len))
+        .collect()
+}
