@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Runs what README.md's quick start tells a newcomer to type, word for word.
+
+    readme.py http://127.0.0.1:PORT
+
+Needs a running server, and `lockgate` on the PATH. Only the server's address is replaced. Commands of cargo, and
+the server itself, are left to the caller. Each block must succeed and print what the text says: post, then delete.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ADDRESS = "http://127.0.0.1:9324"
+README = pathlib.Path(__file__).resolve().parent.parent / "README.md"
+
+
+def main():
+    if len(sys.argv) != 2:
+        print("usage: readme.py http://127.0.0.1:PORT", file=sys.stderr)
+        return 2
+    endpoint = sys.argv[1]
+    section = README.read_text(encoding="utf-8").split("\n## Quick start\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"^```(sh|python)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    blocks = [(language, text) for language, text in blocks if not text.startswith("cargo ")]
+    languages = [language for language, _ in blocks]
+    if languages != ["sh", "python"]:
+        print(f"README's quick start has blocks {languages}; this script expects one of each", file=sys.stderr)
+        return 1
+    interpreters = {"sh": ["sh", "-eu"], "python": [sys.executable, "-"]}
+    expected = {"sh": ["post", "delete"], "python": ["post"]}
+    for language, text in blocks:
+        result = subprocess.run(
+            interpreters[language],
+            input=text.replace(ADDRESS, endpoint),
+            env={**os.environ, "LOCKGATE_ENDPOINT": endpoint},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        printed = re.findall(r"\b(?:post|delete)\b", result.stdout)
+        if result.returncode != 0 or printed != expected[language]:
+            print(f"{text}\nended with {result.returncode} and printed:\n{result.stdout}{result.stderr}", file=sys.stderr)
+            return 1
+    print(f"{len(blocks)} blocks of README.md do what they say")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
