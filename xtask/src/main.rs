@@ -56,7 +56,13 @@ fn main() -> ExitCode {
 /// A build for a target without clock, randomness, files or threads shows that none is used.
 fn wasm() -> Result<()> {
     let mut cargo = cargo();
-    cargo.args(["build", "--locked", "--target", "wasm32-unknown-unknown"]);
+    cargo.args([
+        "build",
+        "--quiet",
+        "--locked",
+        "--target",
+        "wasm32-unknown-unknown",
+    ]);
     for name in PURE_CRATES {
         cargo.args(["--package", name]);
     }
