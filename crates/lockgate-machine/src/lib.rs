@@ -17,6 +17,7 @@ mod codec;
 mod command;
 mod dedup;
 mod effect;
+mod machine;
 mod reply;
 mod settings;
 mod slab;
@@ -28,6 +29,10 @@ pub use command::{
     Command, CreateQueue, KeyAction, Query, Receive, SendMessage, Settle, SettleAction,
 };
 pub use effect::{DeadLetterReason, DropReason, Effect, Effects, StoredMessage};
+pub use machine::{
+    ClockState, Deadlines, KeySnapshot, LeaseSnapshot, Machine, MachineLimits, MessageSnapshot,
+    MessageState, QueueSnapshot, Snapshot,
+};
 pub use reply::{
     Answer, Decision, Delivery, DroppedCounts, KeyStatus, KeyWait, Origin, QueueCounts,
     QueueDescription, QueueTotals, Rejection, Reply, Sent, Settled, StaleReason,

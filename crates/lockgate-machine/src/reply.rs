@@ -14,7 +14,7 @@ use crate::{DeadLetterReason, Effects, QueueSettings, SettingsError};
 pub struct Decision {
     /// To be logged as one record and folded. Empty: nothing changes.
     pub effects: Effects,
-    /// The answer. A rejection may still have effects (messages found exhausted on the way).
+    /// The answer. A rejection has no effects.
     pub outcome: Result<Reply, Rejection>,
     /// The level the record of `effects` must have reached before the answer leaves.
     pub level: Level,

@@ -1,0 +1,88 @@
+//! What a command has decided so far, for its later parts to see.
+
+use std::collections::BTreeMap;
+
+use lockgate_core::{Level, Position};
+use smallvec::SmallVec;
+
+use crate::{Effect, Effects, Sent, StaleReason};
+
+/// Effects of a command while it is being decided, with the few changes they will make that later
+/// effects of the same command depend on. Empty, it allocates nothing.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub(super) effects: Effects,
+    /// The highest level that any of the effects asks for.
+    pub(super) level: Level,
+    pub(super) rests_on: Option<Position>,
+    /// Whether there may be several sends or settles.
+    pub(super) in_transaction: bool,
+    deltas: SmallVec<[(u32, Delta); 2]>,
+    /// Unique ids sent in this command, by queue and digest.
+    pub(super) unique_ids: BTreeMap<(u32, u128), Sent>,
+    /// Messages settled or given back in this command, and what a later settle of it is told.
+    pub(super) settled: BTreeMap<u32, StaleReason>,
+    /// For keys settled in this command, the message now in front.
+    pub(super) fronts: BTreeMap<u32, u32>,
+}
+
+/// Changes to a queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Delta {
+    /// Sequence numbers taken.
+    pub(super) sequences: u64,
+    /// Messages more, or fewer.
+    pub(super) messages: i64,
+    /// Bytes more, or fewer.
+    pub(super) bytes: i64,
+    /// The queue's sequence reserve was raised.
+    pub(super) reserved: bool,
+}
+
+impl Default for Draft {
+    fn default() -> Self {
+        Self {
+            effects: Effects::new(),
+            level: Level::Memory,
+            rests_on: None,
+            in_transaction: false,
+            deltas: SmallVec::new(),
+            unique_ids: BTreeMap::new(),
+            settled: BTreeMap::new(),
+            fronts: BTreeMap::new(),
+        }
+    }
+}
+
+impl Draft {
+    /// Adds an effect; the answer waits until it has reached `level`.
+    pub(super) fn add(&mut self, effect: Effect, level: Level) {
+        self.effects.push(effect);
+        self.level = self.level.max(level);
+    }
+
+    /// The answer also waits for the record at `position`.
+    pub(super) fn rest_on(&mut self, position: Option<Position>) {
+        self.rests_on = self.rests_on.max(position);
+    }
+
+    /// What this command changes in the queue so far.
+    pub(super) fn delta(&self, queue: u32) -> Delta {
+        self.deltas
+            .iter()
+            .find(|(of, _)| *of == queue)
+            .map_or(Delta::default(), |(_, delta)| *delta)
+    }
+
+    pub(super) fn delta_mut(&mut self, queue: u32) -> &mut Delta {
+        let at = self
+            .deltas
+            .iter()
+            .position(|(of, _)| *of == queue)
+            .unwrap_or_else(|| {
+                self.deltas.push((queue, Delta::default()));
+                self.deltas.len() - 1
+            });
+        &mut self.deltas[at].1
+    }
+}

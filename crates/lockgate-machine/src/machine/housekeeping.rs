@@ -1,0 +1,82 @@
+//! Freeing what was purged, in steps.
+
+use lockgate_core::MachineTime;
+
+use super::{Machine, order};
+use crate::{dedup::DedupWindow, slab::NONE, table::hash_pair};
+
+/// What a purge left behind.
+#[derive(Debug)]
+pub(super) struct Grave {
+    pub(super) content: u32,
+    pub(super) unique_ids: Option<DedupWindow>,
+}
+
+impl Machine {
+    /// Frees memory of purged and deleted content, about `budget` messages or unique ids of it, and
+    /// gives a little of what tables no longer need back. Returns whether there is more to free.
+    ///
+    /// Changes nothing that can be seen, is not logged, and may be called at any time or never.
+    pub fn housekeep(&mut self, budget: usize) -> bool {
+        let mut left = budget;
+        while left > 0
+            && let Some(grave) = self.graves.front_mut()
+        {
+            if let Some(ids) = &mut grave.unique_ids {
+                let forgotten = ids.expire(MachineTime::MAX, left);
+                left = left.saturating_sub(forgotten.max(1));
+                if ids.is_empty() {
+                    grave.unique_ids = None;
+                }
+                continue;
+            }
+            let content = grave.content;
+            left -= 1;
+            if !self.free_one(content) {
+                self.graves.pop_front();
+                self.contents.remove(content);
+            }
+        }
+        self.shrink_tables();
+        !self.graves.is_empty()
+    }
+
+    /// Frees one message, or one parked key, of a dead content. False: there is none left.
+    fn free_one(&mut self, content: u32) -> bool {
+        let state = &mut self.contents[content];
+        if state.by_age.first != NONE {
+            let index = state.by_age.first;
+            state.by_age.remove(&mut self.messages, index, order::AGE);
+            self.bury(index);
+        } else if state.delayed.first != NONE {
+            let index = state.delayed.first;
+            state.delayed.remove(&mut self.messages, index, order::AGE);
+            self.bury(index);
+        } else if state.parked_keys.first != NONE {
+            let key = state.parked_keys.first;
+            state.parked_keys.remove(&mut self.keys, key, order::KEYS);
+            self.keys[key].parked = false;
+            self.drop_idle_key(key);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn shrink_tables(&mut self) {
+        let (messages, keys, contents) = (&self.messages, &self.keys, &self.contents);
+        self.by_sequence.shrink(|index| {
+            let message = &messages[index];
+            let queue = contents[keys[message.key].content].queue_id;
+            hash_pair(queue.0, message.sequence().0)
+        });
+        let seed = self.seed;
+        self.by_key.shrink(|key| {
+            let state = &keys[key];
+            order::hash_key(seed, state.content, state.name.as_ref())
+        });
+        let origins = &self.origins;
+        self.by_moved_message
+            .shrink(|origin| hash_pair(origins[origin].message, 0));
+    }
+}

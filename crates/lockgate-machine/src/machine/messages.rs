@@ -1,0 +1,321 @@
+//! Moving, dropping, cancelling and rescheduling single messages, and relocating their bytes.
+
+use lockgate_core::{
+    Level, Location, MessageId, Millis, Now, QueueId, QueueName, Sequence, WallTime,
+};
+
+use super::{
+    Machine,
+    draft::Draft,
+    send::check_range,
+    state::{Message, OriginEntry, State, TimeToLive, Timer, U48, flag},
+};
+use crate::{
+    DeadLetterReason, DropReason, Effect, QueueTotals, Rejection, Reply, StoredMessage, slab::NONE,
+    table::hash_pair,
+};
+
+impl Machine {
+    /// Moves a message to the end of its key's order in another queue: past dedup and past the
+    /// quota, since it was accepted once and must not be lost.
+    pub(super) fn move_away(
+        &self,
+        draft: &mut Draft,
+        (queue, index): (u32, u32),
+        to: u32,
+        reason: DeadLetterReason,
+        now: Now,
+        level: Level,
+    ) {
+        let target = &self.queues[to];
+        let to_sequence = Sequence(target.next_sequence.0 + draft.delta(to).sequences);
+        draft.add(
+            Effect::Moved {
+                from: self.queues[queue].id,
+                sequence: self.messages[index].sequence(),
+                to: target.id,
+                to_sequence,
+                reason,
+                at: now.wall,
+            },
+            level,
+        );
+        self.draft_leaving(draft, queue, index);
+        let delta = draft.delta_mut(to);
+        delta.sequences += 1;
+        delta.messages += 1;
+        delta.bytes += i64::from(self.messages[index].size);
+    }
+
+    pub(super) fn draft_drop(
+        &self,
+        draft: &mut Draft,
+        (queue, index): (u32, u32),
+        reason: DropReason,
+        level: Level,
+    ) {
+        draft.add(
+            Effect::Dropped {
+                queue: self.queues[queue].id,
+                sequence: self.messages[index].sequence(),
+                reason,
+            },
+            level,
+        );
+        self.draft_leaving(draft, queue, index);
+    }
+
+    /// The queue has a message less, for later parts of the same command.
+    pub(super) fn draft_leaving(&self, draft: &mut Draft, queue: u32, index: u32) {
+        let delta = draft.delta_mut(queue);
+        delta.messages -= 1;
+        delta.bytes -= i64::from(self.messages[index].size);
+    }
+
+    pub(super) fn decide_cancel(
+        &self,
+        draft: &mut Draft,
+        queue: &QueueName,
+        message: MessageId,
+    ) -> Result<Reply, Rejection> {
+        let (queue, index) = self.waiting_message(queue, message)?;
+        let level = self.queues[queue].settings.level;
+        self.draft_drop(draft, (queue, index), DropReason::Cancelled, level);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn decide_reschedule(
+        &self,
+        draft: &mut Draft,
+        queue: &QueueName,
+        message: MessageId,
+        due: WallTime,
+    ) -> Result<Reply, Rejection> {
+        check_range("due time", due.0, 0, U48::MAX)?;
+        let (queue, index) = self.waiting_message(queue, message)?;
+        let queue = &self.queues[queue];
+        draft.add(
+            Effect::Rescheduled {
+                queue: queue.id,
+                sequence: self.messages[index].sequence(),
+                due,
+            },
+            queue.settings.level,
+        );
+        Ok(Reply::Done)
+    }
+
+    /// The message of that id that was sent to the queue and that nobody holds.
+    fn waiting_message(
+        &self,
+        name: &QueueName,
+        message: MessageId,
+    ) -> Result<(u32, u32), Rejection> {
+        let queue = self.named_queue(name)?;
+        let state = &self.queues[queue];
+        let sequence = message.sequence();
+        let found = (message.queue() == state.id && state.id_of(sequence) == message)
+            .then(|| self.message_of(queue, sequence))
+            .flatten();
+        // What was moved here has a number of this queue, but the id of another one.
+        let Some(index) = found.filter(|&index| !self.messages[index].has(flag::MOVED)) else {
+            return Err(Rejection::MessageNotFound {
+                queue: name.clone(),
+                message,
+            });
+        };
+        if self.messages[index].state == State::Leased {
+            return Err(Rejection::MessageInFlight {
+                queue: name.clone(),
+                message,
+            });
+        }
+        Ok((queue, index))
+    }
+
+    pub(super) fn decide_damaged(
+        &self,
+        draft: &mut Draft,
+        queue: QueueId,
+        sequence: Sequence,
+    ) -> Result<Reply, Rejection> {
+        let found = self
+            .queue_index(queue)
+            .and_then(|queue| Some((queue, self.message_of(queue, sequence)?)));
+        let messages = match found {
+            Some((queue, index)) => {
+                let level = self.queues[queue].settings.level;
+                self.draft_drop(draft, (queue, index), DropReason::Damaged, level);
+                1
+            }
+            None => 0,
+        };
+        Ok(Reply::Dropped { messages })
+    }
+
+    pub(super) fn fold_moved(
+        &mut self,
+        from: QueueId,
+        sequence: Sequence,
+        to: QueueId,
+        to_sequence: Sequence,
+        reason: &DeadLetterReason,
+        at: WallTime,
+    ) -> Option<()> {
+        let from_index = self.queue_index(from)?;
+        let index = self.message_of(from_index, sequence)?;
+        // Lost with a damaged record: then the message stays where it is.
+        let to_index = self.queue_index(to)?;
+        let id = self.origin(index).map_or_else(
+            || self.queues[from_index].id_of(sequence),
+            |origin| origin.id,
+        );
+        let message = &self.messages[index];
+        let (location, size) = (message.location(), message.size);
+        let name = self.keys[message.key].name.clone();
+        self.queues[from_index].totals.moved_out += 1;
+        self.remove(index);
+        // Others of the key may be exhausted too: a receive that stopped for that tries again.
+        self.wake(self.queues[from_index].content);
+
+        let target = &mut self.queues[to_index];
+        target.next_sequence = target.next_sequence.max(to_sequence.next());
+        target.totals.moved_in += 1;
+        let (content, level) = (target.content, target.settings.level);
+        let key = self.key_or_new(content, name.as_ref());
+        let mut entry = Message::new(to_sequence, location, at, key, size);
+        entry.set(flag::MOVED, true);
+        entry.set(flag::UNSYNCED, self.waits_for_sync(level));
+        let entry = self.admit(entry, None);
+        let origin = self.origins.insert(OriginEntry {
+            message: entry,
+            id,
+            queue: from,
+            sequence,
+            reason: reason.clone(),
+            at,
+        });
+        let origins = &self.origins;
+        self.by_moved_message
+            .insert(hash_pair(entry, 0), origin, |origin| {
+                hash_pair(origins[origin].message, 0)
+            });
+        Some(())
+    }
+
+    pub(super) fn fold_dropped(
+        &mut self,
+        queue: QueueId,
+        sequence: Sequence,
+        reason: DropReason,
+    ) -> Option<()> {
+        let queue = self.queue_index(queue)?;
+        let index = self.message_of(queue, sequence)?;
+        self.drop_message(queue, index, reason);
+        Some(())
+    }
+
+    /// Removes a message and counts why.
+    pub(super) fn drop_message(&mut self, queue: u32, index: u32, reason: DropReason) {
+        count_dropped(&mut self.queues[queue].totals, reason, 1);
+        self.remove(index);
+    }
+
+    pub(super) fn fold_rescheduled(
+        &mut self,
+        queue: QueueId,
+        sequence: Sequence,
+        due: WallTime,
+    ) -> Option<()> {
+        let queue = self.queue_index(queue)?;
+        let index = self.message_of(queue, sequence)?;
+        self.reschedule(index, due);
+        Some(())
+    }
+
+    /// The message's bytes stand in the record being folded. `stored` names it by the queue and
+    /// number it has now; its id says where it was accepted.
+    pub(super) fn fold_relocated(&mut self, stored: &StoredMessage, part: u16) -> Option<()> {
+        let queue = self.queue_index(stored.queue)?;
+        let index = self.message_of(queue, stored.sequence)?;
+        let position = self.folding_at;
+        self.messages[index].relocate(Location { position, part });
+        Some(())
+    }
+
+    /// Where the message comes from, if it was moved here.
+    pub(super) fn origin(&self, index: u32) -> Option<&OriginEntry> {
+        if !self.messages[index].has(flag::MOVED) {
+            return None;
+        }
+        self.by_moved_message
+            .find(hash_pair(index, 0), |origin| {
+                self.origins[origin].message == index
+            })
+            .map(|origin| &self.origins[origin])
+    }
+
+    pub(super) fn drop_origin(&mut self, index: u32) {
+        let origins = &self.origins;
+        let origin = self.by_moved_message.remove(hash_pair(index, 0), |origin| {
+            origins[origin].message == index
+        });
+        if let Some(origin) = origin {
+            self.origins.remove(origin);
+        }
+    }
+
+    /// A message has `span` to live from `since` on.
+    pub(super) fn start_time_to_live(&mut self, index: u32, since: WallTime, span: Millis) {
+        let queue = self.contents[self.keys[self.messages[index].key].content].queue;
+        let order = self.timer_order(queue, self.messages[index].sequence());
+        let timer = self.wall.insert(
+            since.plus(span).0,
+            order,
+            Timer::TimeToLive(index).to_bits(),
+        );
+        self.times_to_live.insert(index, TimeToLive { span, timer });
+        self.messages[index].set(flag::TTL, true);
+    }
+
+    /// A message with a time to live counts from another instant.
+    pub(super) fn restart_time_to_live(&mut self, index: u32, since: WallTime) {
+        if self.messages[index].has(flag::TTL)
+            && let Some(TimeToLive { span, .. }) = self.drop_time_to_live(index)
+        {
+            self.messages[index].set(flag::OVERDUE, false);
+            self.start_time_to_live(index, since, span);
+        }
+    }
+
+    pub(super) fn drop_time_to_live(&mut self, index: u32) -> Option<TimeToLive> {
+        let ttl = self.times_to_live.remove(&index)?;
+        if ttl.timer != NONE {
+            self.wall.remove(ttl.timer);
+        }
+        Some(ttl)
+    }
+
+    /// Whether a message that nobody holds any more has outlived the retention or its own time to
+    /// live.
+    pub(super) fn is_overdue(&self, index: u32, wall: WallTime) -> bool {
+        let message = &self.messages[index];
+        let queue = self.contents[self.keys[message.key].content].queue;
+        message.has(flag::OVERDUE)
+            || message.since().plus(self.queues[queue].settings.retention) <= wall
+    }
+}
+
+/// Adds to the count of that reason.
+pub(super) fn count_dropped(totals: &mut QueueTotals, reason: DropReason, messages: u64) {
+    let dropped = &mut totals.dropped;
+    *match reason {
+        DropReason::Purged => &mut dropped.purged,
+        DropReason::QueueDeleted => &mut dropped.queue_deleted,
+        DropReason::Expired => &mut dropped.expired,
+        DropReason::Damaged => &mut dropped.damaged,
+        DropReason::Rejected => &mut dropped.rejected,
+        DropReason::Cancelled => &mut dropped.cancelled,
+        DropReason::KeyDropped => &mut dropped.key_dropped,
+    } += messages;
+}

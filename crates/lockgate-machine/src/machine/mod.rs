@@ -1,0 +1,559 @@
+//! The machine: [`decide`](Machine::decide) says what a command does, [`fold`](Machine::fold) does
+//! it.
+//!
+//! The files are cut by topic, and in each of them deciding and folding of that topic stand side by
+//! side:
+//!
+//! - `state`: what is held, and in how many bytes; `list`: the lists through it.
+//! - `order`: a message's way through its queue, and which keys are ready.
+//! - `send`, `receive`, `settle`, `transact`, `messages`, `keys`, `queues`: the commands.
+//! - `time`: terms, timers, retention. `query`: questions. `housekeeping`: freeing purged memory.
+//! - `snapshot`: the whole logical state as a comparable value.
+//!
+//! # What is volatile
+//! Some of what the machine holds does not follow from the log and never shows in an effect's
+//! folding: which records are durable ([`reached`](Machine::reached)), the order of the list of
+//! ready keys (a key enters it when its record becomes durable), counters of duplicates and stale
+//! tokens, and which purged memory is freed already. Decisions may depend on it, since what they
+//! decided is logged; folding must not.
+
+#[cfg(test)]
+mod check;
+mod draft;
+mod housekeeping;
+mod keys;
+mod list;
+mod messages;
+mod order;
+mod query;
+mod queues;
+mod receive;
+mod send;
+mod settle;
+mod snapshot;
+mod state;
+#[cfg(test)]
+mod tests;
+mod time;
+mod transact;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use lockgate_core::{
+    BootId, HolderName, Level, MachineTime, Now, Position, QueueId, QueueName, Term,
+};
+
+use self::{
+    draft::Draft,
+    housekeeping::Grave,
+    state::{Awaiting, Content, Holder, KeyState, Message, OriginEntry, Queue, TimeToLive, Touch},
+};
+use crate::{
+    Command, Decision, Effect, QueueTotals, Rejection, Reply, Settled,
+    slab::Slab,
+    table::{HashSeed, Table, hash_bytes, hash_pair},
+    wheel::Wheel,
+};
+
+pub use self::snapshot::{
+    KeySnapshot, LeaseSnapshot, MessageSnapshot, MessageState, QueueSnapshot, Snapshot,
+};
+
+/// Bounds of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineLimits {
+    /// Queues there may be. Each costs about 1 KiB of memory. Default: 100,000.
+    pub queues_max: u32,
+    /// Messages there may be in all queues together, purged ones whose memory is not yet free
+    /// included. At most 4 × 10^9, the default.
+    pub messages_max: u32,
+    /// The highest durability level that the log reaches. Default: [`Level::Disk`].
+    pub log_level: Level,
+}
+
+impl Default for MachineLimits {
+    fn default() -> Self {
+        Self {
+            queues_max: 100_000,
+            messages_max: 4_000_000_000,
+            log_level: Level::Disk,
+        }
+    }
+}
+
+/// What the next start of a shard must know of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockState {
+    /// The boot of the last term.
+    pub boot_id: BootId,
+    /// Machine time minus time since boot in that term.
+    pub clock_offset: i64,
+    /// The latest instant that was logged.
+    pub now: Now,
+}
+
+/// When [`Machine::tick`] has something to do next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deadlines {
+    /// By wall time: due messages and retention. Never later than the first of them; may be
+    /// earlier.
+    pub wall: Option<lockgate_core::WallTime>,
+    /// By machine time: ends of leases, backoffs and windows. Never later than the first of them;
+    /// may be earlier.
+    pub machine: Option<MachineTime>,
+}
+
+/// All queues of one shard.
+///
+/// Cheap to make; its memory follows what it holds. Never more than one thread's: an engine owns it.
+#[derive(Debug)]
+pub struct Machine {
+    limits: MachineLimits,
+
+    /// Terms that were started, by their index; the last one is the current one.
+    terms: Vec<Term>,
+    clock: ClockState,
+    secret: Option<[u8; 32]>,
+    seed: HashSeed,
+    next_lease: u64,
+
+    queues: Slab<Queue>,
+    queue_names: BTreeMap<QueueName, u32>,
+    queue_ids: Table,
+    next_queue: u32,
+    /// What went through queues that are deleted now.
+    deleted_totals: QueueTotals,
+
+    contents: Slab<Content>,
+    keys: Slab<KeyState>,
+    by_key: Table,
+    messages: Slab<Message>,
+    by_sequence: Table,
+    touches: Slab<Touch>,
+    holders: Slab<Holder>,
+    by_holder: Table,
+    origins: Slab<OriginEntry>,
+    by_moved_message: Table,
+    times_to_live: BTreeMap<u32, TimeToLive>,
+
+    /// Timers by wall time.
+    wall: Wheel,
+    /// Timers by machine time.
+    machine: Wheel,
+
+    /// Every record that starts before it is durable. `None`: all are, because they were recovered.
+    durable: Option<Position>,
+    /// Messages that are not leasable before their record is durable, in order of their records.
+    awaiting: VecDeque<Awaiting>,
+    /// Queues that gained something leasable.
+    woken: Vec<QueueId>,
+    graves: VecDeque<Grave>,
+
+    /// The record being folded.
+    folding_at: Position,
+    effects_ignored: u64,
+}
+
+impl Machine {
+    /// A machine without queues.
+    #[must_use]
+    pub fn new(limits: MachineLimits) -> Self {
+        Self {
+            limits,
+            terms: Vec::new(),
+            clock: ClockState::default(),
+            secret: None,
+            seed: HashSeed::default(),
+            next_lease: 1,
+            queues: Slab::default(),
+            queue_names: BTreeMap::new(),
+            queue_ids: Table::default(),
+            next_queue: 1,
+            deleted_totals: QueueTotals::default(),
+            contents: Slab::default(),
+            keys: Slab::default(),
+            by_key: Table::default(),
+            messages: Slab::default(),
+            by_sequence: Table::default(),
+            touches: Slab::default(),
+            holders: Slab::default(),
+            by_holder: Table::default(),
+            origins: Slab::default(),
+            by_moved_message: Table::default(),
+            times_to_live: BTreeMap::new(),
+            wall: Wheel::new(),
+            machine: Wheel::new(),
+            durable: None,
+            awaiting: VecDeque::new(),
+            woken: Vec::new(),
+            graves: VecDeque::new(),
+            folding_at: Position(0),
+            effects_ignored: 0,
+        }
+    }
+
+    /// What a command does at `now`, and what its caller is told. Changes nothing.
+    ///
+    /// Give it `now` only after [`tick`](Self::tick) has nothing more to do at that `now`; the
+    /// effects must be folded before the next command is decided.
+    #[must_use]
+    pub fn decide(&self, command: &Command, now: Now) -> Decision {
+        let now = self.monotonic(now);
+        let mut draft = Draft::default();
+        let outcome = self.decide_into(&mut draft, command, now);
+        match &outcome {
+            // A refused command leaves nothing behind, half a transaction least of all. What was
+            // found on the way to an answer (exhausted messages) is part of a positive answer.
+            Err(_) => Decision {
+                effects: crate::Effects::new(),
+                outcome,
+                level: Level::Memory,
+                rests_on: None,
+            },
+            Ok(_) => Decision {
+                effects: draft.effects,
+                outcome,
+                level: draft.level,
+                rests_on: draft.rests_on,
+            },
+        }
+    }
+
+    fn decide_into(
+        &self,
+        draft: &mut Draft,
+        command: &Command,
+        now: Now,
+    ) -> Result<Reply, Rejection> {
+        match command {
+            Command::StartTerm {
+                term,
+                boot_id,
+                clock_offset,
+                secret,
+            } => self.decide_start_term(draft, *term, *boot_id, *clock_offset, secret, now),
+            Command::EndTerm => {
+                draft.add(
+                    Effect::TermEnded { now },
+                    self.limits.log_level.min(Level::Disk),
+                );
+                Ok(Reply::Done)
+            }
+            Command::CreateQueue(create) => self.decide_create_queue(draft, create, now),
+            Command::ChangeQueue {
+                queue,
+                settings,
+                annotations,
+                tags,
+            } => self.decide_change_queue(
+                draft,
+                queue,
+                settings.as_deref(),
+                annotations.as_ref(),
+                tags.as_ref(),
+                now,
+            ),
+            Command::DeleteQueue { queue } => self.decide_delete_queue(draft, queue),
+            Command::Purge { queue } => self.decide_purge(draft, queue),
+            Command::Pause { queue, paused } => self.decide_pause(draft, queue, *paused),
+            Command::Send(send) => Ok(Reply::Sent(self.decide_send(draft, send, now)?)),
+            Command::Receive(receive) => self.decide_receive(draft, receive, now),
+            Command::Settle(settle) => Ok(Reply::Settled(
+                match self.decide_settle(draft, settle, now)? {
+                    Ok(()) => Settled::Done,
+                    Err(stale) => Settled::Stale(stale),
+                },
+            )),
+            Command::Transact { settles, sends } => {
+                self.decide_transact(draft, settles, sends, now)
+            }
+            Command::Cancel { queue, message } => self.decide_cancel(draft, queue, *message),
+            Command::Reschedule {
+                queue,
+                message,
+                due,
+            } => self.decide_reschedule(draft, queue, *message, *due),
+            Command::Key { queue, key, action } => self.decide_key(draft, queue, key, *action),
+            Command::Damaged { queue, sequence } => self.decide_damaged(draft, *queue, *sequence),
+        }
+    }
+
+    /// Applies the effects of one record, which starts at `at`. Cannot fail: an effect that names
+    /// something that is not there (lost with a damaged record) is counted and ignored.
+    pub fn fold(&mut self, effects: &[Effect], at: Position) {
+        self.folding_at = at;
+        for (part, effect) in (0u16..).zip(effects) {
+            if self.fold_effect(effect, part).is_none() {
+                self.effects_ignored += 1;
+            }
+        }
+    }
+
+    /// `None`: the effect names something that is not there.
+    fn fold_effect(&mut self, effect: &Effect, part: u16) -> Option<()> {
+        match effect {
+            Effect::TermStarted {
+                term,
+                boot_id,
+                clock_offset,
+                secret,
+                now,
+            } => self.fold_term_started(*term, *boot_id, *clock_offset, secret, *now),
+            Effect::TermEnded { now } => self.fold_term_ended(*now),
+            Effect::Advanced { now, budget } => self.fold_advanced(*now, *budget),
+            Effect::QueueCreated {
+                queue,
+                name,
+                settings,
+                annotations,
+                tags,
+                at,
+            } => self.fold_queue_created(*queue, name, settings, annotations, tags, *at),
+            Effect::QueueChanged {
+                queue,
+                settings,
+                annotations,
+                tags,
+                at,
+            } => self.fold_queue_changed(*queue, settings, annotations, tags, *at),
+            Effect::QueueDeleted { queue } => self.fold_queue_deleted(*queue),
+            Effect::Purged { queue } => self.fold_purged(*queue),
+            Effect::Paused { queue, paused } => self.fold_paused(*queue, *paused),
+            Effect::Accepted(stored) => self.fold_accepted(stored, part),
+            Effect::SequencesReserved { queue, below } => {
+                self.fold_sequences_reserved(*queue, *below)
+            }
+            Effect::Leased {
+                queue,
+                sequence,
+                lease,
+                now,
+                deadline,
+                holder,
+            } => self.fold_leased(*queue, *sequence, *lease, *now, *deadline, holder),
+            Effect::HorizonRaised { queue, until } => self.fold_horizon_raised(*queue, *until),
+            Effect::Acked { queue, sequence } => self.fold_acked(*queue, *sequence),
+            Effect::Nacked {
+                queue,
+                sequence,
+                until,
+            } => self.fold_nacked(*queue, *sequence, *until),
+            Effect::Extended {
+                queue,
+                sequence,
+                deadline,
+            } => self.fold_extended(*queue, *sequence, *deadline),
+            Effect::GivenBack { queue, sequence } => self.fold_given_back(*queue, *sequence),
+            Effect::Moved {
+                from,
+                sequence,
+                to,
+                to_sequence,
+                reason,
+                at,
+            } => self.fold_moved(*from, *sequence, *to, *to_sequence, reason, *at),
+            Effect::Dropped {
+                queue,
+                sequence,
+                reason,
+            } => self.fold_dropped(*queue, *sequence, *reason),
+            Effect::Rescheduled {
+                queue,
+                sequence,
+                due,
+            } => self.fold_rescheduled(*queue, *sequence, *due),
+            Effect::KeyParked { queue, key } => self.fold_key_parked(*queue, key),
+            Effect::KeyResumed { queue, key } => self.fold_key_resumed(*queue, key),
+            Effect::Relocated(stored) => self.fold_relocated(stored, part),
+        }
+    }
+
+    /// Says that every record which starts before `durable` is durable; what waited for that
+    /// becomes leasable.
+    ///
+    /// Until the first call everything folded counts as durable: it was recovered from a log that
+    /// is synced before its shard serves. So an engine calls it once after recovery, and then after
+    /// every sync.
+    pub fn reached(&mut self, durable: Position) {
+        self.durable = Some(self.durable.map_or(durable, |before| before.max(durable)));
+        self.drain_awaiting(durable);
+    }
+
+    /// The queues that gained something leasable since the last call, each once. A hint: by the
+    /// time the caller looks, [`leasable`](Self::leasable) may say no.
+    pub fn take_woken(&mut self) -> impl Iterator<Item = QueueId> + use<> {
+        let woken = std::mem::take(&mut self.woken);
+        for &queue in &woken {
+            if let Some(queue) = self.queue_index(queue) {
+                self.queues[queue].woken = false;
+            }
+        }
+        woken.into_iter()
+    }
+
+    /// Whether a receive from the queue would find something at the time of the last tick. It may
+    /// still come back empty, having found only messages with too many attempts and moved them; it
+    /// then is to be tried again for as long as this says yes.
+    #[must_use]
+    pub fn leasable(&self, queue: &QueueName) -> bool {
+        self.queue_names
+            .get(queue)
+            .is_some_and(|&queue| self.is_leasable(queue))
+    }
+
+    /// Counts what a decision found that is no effect: duplicates and stale tokens. An engine calls
+    /// it with every decided command and its outcome; the counters start from zero with it.
+    pub fn note_outcome(&mut self, command: &Command, outcome: &Result<Reply, Rejection>) {
+        match (command, outcome) {
+            (Command::Send(send), Ok(Reply::Sent(sent))) if sent.duplicate => {
+                self.count_duplicate(&send.queue);
+            }
+            (Command::Transact { sends, .. }, Ok(Reply::Transacted { sent })) => {
+                for (send, _) in sends.iter().zip(sent).filter(|(_, sent)| sent.duplicate) {
+                    self.count_duplicate(&send.queue);
+                }
+            }
+            // A batch of strict order comes back whole with its first message given back; that the
+            // others then find it done is no mistake of anybody.
+            (Command::Settle(settle), Ok(Reply::Settled(Settled::Stale(_))))
+                if settle.action != crate::SettleAction::GiveBack =>
+            {
+                self.count_stale(settle.token.queue);
+            }
+            (Command::Transact { settles, .. }, Err(Rejection::TransactionStale { index, .. })) => {
+                if let Some(settle) = settles.get(*index) {
+                    self.count_stale(settle.token.queue);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The current term; before the first, all zero.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        self.terms.last().copied().unwrap_or_default()
+    }
+
+    /// The shard's secret: 32 random bytes, the same for as long as the shard exists. `None` before
+    /// the first term.
+    #[must_use]
+    pub fn secret(&self) -> Option<[u8; 32]> {
+        self.secret
+    }
+
+    /// What the next term must know of time.
+    #[must_use]
+    pub fn clock_state(&self) -> ClockState {
+        self.clock
+    }
+
+    /// When the next timer wants a [`tick`](Self::tick).
+    #[must_use]
+    pub fn next_deadline(&self) -> Deadlines {
+        Deadlines {
+            wall: self.wall.next_deadline().map(lockgate_core::WallTime),
+            machine: self.machine.next_deadline().map(MachineTime),
+        }
+    }
+
+    /// Effects that named something that was not there: more than none only after damage to the
+    /// log.
+    #[must_use]
+    pub fn effects_ignored(&self) -> u64 {
+        self.effects_ignored
+    }
+
+    /// Number of the queue with that name.
+    #[must_use]
+    pub fn queue_id(&self, name: &QueueName) -> Option<QueueId> {
+        self.queue_names
+            .get(name)
+            .map(|&queue| self.queues[queue].id)
+    }
+
+    fn queue_index(&self, id: QueueId) -> Option<u32> {
+        self.queue_ids
+            .find(hash_pair(id.0, 0), |queue| self.queues[queue].id == id)
+    }
+
+    fn named_queue(&self, name: &QueueName) -> Result<u32, Rejection> {
+        self.queue_names
+            .get(name)
+            .copied()
+            .ok_or_else(|| Rejection::QueueNotFound {
+                queue: name.clone(),
+            })
+    }
+
+    fn is_leasable(&self, queue: u32) -> bool {
+        let queue = &self.queues[queue];
+        let content = &self.contents[queue.content];
+        !queue.paused
+            && queue.held_until.is_none()
+            && !content.ready_keys.is_empty()
+            && content.counts.in_flight < u64::from(queue.settings.in_flight_max)
+    }
+
+    /// A clock that goes back must not take machine time with it.
+    fn monotonic(&self, now: Now) -> Now {
+        Now {
+            wall: now.wall,
+            machine: now.machine.max(self.clock.now.machine),
+        }
+    }
+
+    /// What an answer must wait for if it rests on the record at `at`.
+    fn unless_durable(&self, at: Position) -> Option<Position> {
+        self.durable
+            .is_some_and(|durable| at >= durable)
+            .then_some(at)
+    }
+
+    fn count_duplicate(&mut self, queue: &QueueName) {
+        if let Some(&queue) = self.queue_names.get(queue) {
+            self.queues[queue].totals.duplicates += 1;
+        }
+    }
+
+    fn count_stale(&mut self, queue: QueueId) {
+        match self.queue_index(queue) {
+            Some(queue) => self.queues[queue].totals.stale += 1,
+            None => self.deleted_totals.stale += 1,
+        }
+    }
+
+    /// The interned name, with one more lease.
+    fn intern_holder(&mut self, name: &HolderName) -> u32 {
+        let hash = hash_bytes(self.seed, name.as_str().as_bytes());
+        let found = self
+            .by_holder
+            .find(hash, |holder| self.holders[holder].name == *name);
+        let holder = found.unwrap_or_else(|| {
+            let holder = self.holders.insert(Holder {
+                name: name.clone(),
+                leases: 0,
+            });
+            let (holders, seed) = (&self.holders, self.seed);
+            self.by_holder.insert(hash, holder, |holder| {
+                hash_bytes(seed, holders[holder].name.as_str().as_bytes())
+            });
+            holder
+        });
+        self.holders[holder].leases += 1;
+        holder
+    }
+
+    /// One lease less for that name; it is forgotten with its last one.
+    fn release_holder(&mut self, holder: u32) {
+        if holder == crate::slab::NONE {
+            return;
+        }
+        self.holders[holder].leases -= 1;
+        if self.holders[holder].leases == 0 {
+            let name = self.holders.remove(holder).name;
+            let hash = hash_bytes(self.seed, name.as_str().as_bytes());
+            self.by_holder.remove(hash, |other| other == holder);
+        }
+    }
+}

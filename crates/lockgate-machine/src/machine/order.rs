@@ -1,0 +1,568 @@
+//! A message's way through its queue, and which keys are ready.
+//!
+//! | from | to | by |
+//! |---|---|---|
+//! | - | delayed, ready | accepted, moved in |
+//! | delayed | ready | its due time |
+//! | ready | leased | a receive |
+//! | leased | ready | nack without delay, give back, the end of the lease |
+//! | leased | backoff | nack with delay |
+//! | backoff | ready | the end of the delay |
+//! | any | gone | ack, move, drop |
+//!
+//! **Keyed queues.** Ready, leased and backing-off messages stay in their key's order, so each
+//! returns to its place. The key is *ready* while the first message of that order is leasable (in
+//! the strict profile also only while nothing of the key is leased). Thus a locked key is in no list
+//! that a receive looks at, and a key's length never matters.
+//!
+//! **Unkeyed queues.** A group is ready while it has a leasable message in front. A leased message
+//! is in no list; it comes back to the group's list of *returned* messages, which takes turns with
+//! the order: a message that always fails cannot starve the ones behind it, nor they it. A message
+//! whose record is not yet synced waits in front of its group like in a keyed queue, which costs
+//! others of the group at most one sync, and only where senders ask for different levels.
+
+use lockgate_core::{Key, Level, MachineTime, Position, Sequence, WallTime};
+
+use super::{
+    Machine,
+    list::{LinksOf, List},
+    state::{Awaiting, KeyState, Message, State, Timer, Touch, flag},
+};
+use crate::{
+    slab::NONE,
+    table::{hash_bytes, hash_pair},
+};
+
+/// Neighbours in a list of the message's key.
+const ORDER: LinksOf<Message> = |message| &mut message.order;
+/// Neighbours in a list of the message's queue.
+pub(super) const AGE: LinksOf<Message> = |message| &mut message.age;
+/// Neighbours in a list of the key's content.
+pub(super) const KEYS: LinksOf<KeyState> = |key| &mut key.links;
+
+impl Machine {
+    /// The queue's message of that number, unless it is gone or purged.
+    pub(super) fn message_of(&self, queue: u32, sequence: Sequence) -> Option<u32> {
+        let queue = &self.queues[queue];
+        if sequence < queue.purged_below {
+            return None;
+        }
+        self.by_sequence
+            .find(hash_pair(queue.id.0, sequence.0), |message| {
+                let entry = &self.messages[message];
+                entry.sequence() == sequence && self.keys[entry.key].content == queue.content
+            })
+    }
+
+    /// The key's state, if it has a message or is parked.
+    pub(super) fn key_of(&self, content: u32, name: Option<&Key>) -> Option<u32> {
+        let hash = self.key_hash(content, name);
+        self.by_key.find(hash, |key| {
+            let state = &self.keys[key];
+            state.content == content && state.name.as_ref() == name
+        })
+    }
+
+    /// The key's state, made if there is none.
+    pub(super) fn key_or_new(&mut self, content: u32, name: Option<&Key>) -> u32 {
+        if let Some(key) = self.key_of(content, name) {
+            return key;
+        }
+        let hash = self.key_hash(content, name);
+        let key = self.keys.insert(KeyState::new(name.cloned(), content));
+        let (keys, seed) = (&self.keys, self.seed);
+        self.by_key.insert(hash, key, |key| {
+            let state = &keys[key];
+            hash_key(seed, state.content, state.name.as_ref())
+        });
+        key
+    }
+
+    /// Puts a message into a queue: the end of its key's order or, until `due`, among the delayed.
+    pub(super) fn admit(&mut self, message: Message, due: Option<WallTime>) -> u32 {
+        let key = message.key;
+        let content = self.keys[key].content;
+        let queue_id = self.contents[content].queue_id;
+        let (sequence, size) = (message.sequence(), message.size);
+        if self.keys[key].messages == 0 && self.keys[key].delayed_count == 0 {
+            self.contents[content].counts.keys += 1;
+        }
+        let index = self.messages.insert(message);
+        let (messages, keys, contents) = (&self.messages, &self.keys, &self.contents);
+        self.by_sequence
+            .insert(hash_pair(queue_id.0, sequence.0), index, |other| {
+                let other = &messages[other];
+                let content = &contents[keys[other.key].content];
+                hash_pair(content.queue_id.0, other.sequence().0)
+            });
+        self.contents[content].counts.bytes += u64::from(size);
+        if self.messages[index].has(flag::UNSYNCED) {
+            self.awaiting.push_back(Awaiting {
+                position: self.folding_at,
+                index,
+                queue: queue_id,
+                sequence,
+            });
+        }
+        match due {
+            Some(due) => self.delay(index, due),
+            None => self.enter_order(index),
+        }
+        index
+    }
+
+    /// A new message joins its key's order.
+    fn enter_order(&mut self, index: u32) {
+        let key = self.messages[index].key;
+        let content = self.keys[key].content;
+        self.messages[index].state = State::Ready;
+        let state = &mut self.keys[key];
+        state.messages += 1;
+        state.order.push_back(&mut self.messages, index, ORDER);
+        let content_state = &mut self.contents[content];
+        content_state.counts.ready += 1;
+        content_state
+            .by_age
+            .push_back(&mut self.messages, index, AGE);
+        if content_state.unswept == NONE {
+            content_state.unswept = index;
+        }
+        self.arm_sweep(content);
+        self.refresh(key);
+    }
+
+    /// A new message waits for its due time.
+    fn delay(&mut self, index: u32, due: WallTime) {
+        let key = self.messages[index].key;
+        let state = &mut self.keys[key];
+        let content = state.content;
+        state.delayed_count += 1;
+        state.delayed.push_back(&mut self.messages, index, ORDER);
+        let content = &mut self.contents[content];
+        content.counts.delayed += 1;
+        content.delayed.push_back(&mut self.messages, index, AGE);
+        let queue = content.queue;
+        let order = self.timer_order(queue, self.messages[index].sequence());
+        let message = &mut self.messages[index];
+        message.state = State::Delayed;
+        message.set_since(due);
+        let timer = self
+            .wall
+            .insert(due.0, order, Timer::Message(index).to_bits());
+        self.set_timer(index, timer);
+    }
+
+    /// Takes a delayed message out of everything that is about its delay. Its timer may have fired.
+    fn undelay(&mut self, index: u32) {
+        let timer = self.set_timer(index, NONE);
+        if timer != NONE {
+            self.wall.remove(timer);
+        }
+        let key = self.messages[index].key;
+        let state = &mut self.keys[key];
+        let content = state.content;
+        state.delayed_count -= 1;
+        state.delayed.remove(&mut self.messages, index, ORDER);
+        let content = &mut self.contents[content];
+        content.counts.delayed -= 1;
+        content.delayed.remove(&mut self.messages, index, AGE);
+    }
+
+    /// A delayed message is due.
+    pub(super) fn come_due(&mut self, index: u32) {
+        self.undelay(index);
+        self.enter_order(index);
+    }
+
+    /// A message that nobody holds gets another due time.
+    pub(super) fn reschedule(&mut self, index: u32, due: WallTime) {
+        match self.messages[index].state {
+            State::Delayed => self.undelay(index),
+            State::Leased | State::Backoff => {
+                self.return_to_order(index);
+                self.leave_order(index);
+            }
+            State::Ready => self.leave_order(index),
+        }
+        self.delay(index, due);
+        self.restart_time_to_live(index, due);
+        self.refresh(self.messages[index].key);
+    }
+
+    /// Takes a ready message out of its key's order and out of the queue's order by age.
+    fn leave_order(&mut self, index: u32) {
+        let message = &mut self.messages[index];
+        let (key, returned) = (message.key, message.has(flag::RETURNED));
+        message.set(flag::RETURNED, false);
+        let after = message.age.after;
+        let state = &mut self.keys[key];
+        let content = state.content;
+        state.messages -= 1;
+        let list = if returned {
+            &mut state.returned
+        } else {
+            &mut state.order
+        };
+        list.remove(&mut self.messages, index, ORDER);
+        let content = &mut self.contents[content];
+        content.counts.ready -= 1;
+        if content.unswept == index {
+            content.unswept = after;
+        }
+        content.by_age.remove(&mut self.messages, index, AGE);
+    }
+
+    /// Takes a message out of whatever state it is in, back to ready: for effects of leasing, so
+    /// that folding is total even after records were lost.
+    pub(super) fn make_ready(&mut self, index: u32) {
+        match self.messages[index].state {
+            State::Ready => {}
+            State::Delayed => self.come_due(index),
+            State::Leased | State::Backoff => self.return_to_order(index),
+        }
+    }
+
+    /// A ready message is leased: the caller fills in the touch and the timer.
+    pub(super) fn take(&mut self, index: u32) {
+        let message = &mut self.messages[index];
+        let (key, returned) = (message.key, message.has(flag::RETURNED));
+        message.state = State::Leased;
+        message.set(flag::RETURNED, false);
+        let state = &mut self.keys[key];
+        state.leased += 1;
+        let content = &mut self.contents[state.content];
+        content.counts.ready -= 1;
+        content.counts.in_flight += 1;
+        if !content.keyed {
+            let list = if returned {
+                &mut state.returned
+            } else {
+                &mut state.order
+            };
+            list.remove(&mut self.messages, index, ORDER);
+            state.returned_next = !returned;
+        }
+    }
+
+    /// A leased message stays in flight without holder until its next attempt. `until` `None`: the
+    /// caller returns it to the order at once.
+    pub(super) fn end_lease(&mut self, index: u32) {
+        let timer = self.set_timer(index, NONE);
+        if timer != NONE {
+            self.machine.remove(timer);
+        }
+        let message = &mut self.messages[index];
+        if message.state != State::Leased {
+            return;
+        }
+        message.state = State::Backoff;
+        let (key, extra) = (message.key, message.extra);
+        self.keys[key].leased -= 1;
+        let holder = std::mem::replace(&mut self.touches[extra].holder, NONE);
+        self.release_holder(holder);
+    }
+
+    /// A leased or backing-off message is ready again.
+    pub(super) fn return_to_order(&mut self, index: u32) {
+        self.end_lease(index);
+        let message = &mut self.messages[index];
+        message.state = State::Ready;
+        let key = message.key;
+        let state = &mut self.keys[key];
+        let content = state.content;
+        let content_state = &mut self.contents[content];
+        content_state.counts.in_flight -= 1;
+        content_state.counts.ready += 1;
+        if !content_state.keyed {
+            message.set(flag::RETURNED, true);
+            state.returned.push_back(&mut self.messages, index, ORDER);
+        }
+        self.after_in_flight_fell(content);
+        self.refresh(key);
+    }
+
+    /// A leased message waits until `until` for its next attempt.
+    pub(super) fn back_off(&mut self, index: u32, until: MachineTime) {
+        self.end_lease(index);
+        let message = &self.messages[index];
+        let (key, extra) = (message.key, message.extra);
+        let queue = self.contents[self.keys[key].content].queue;
+        let order = self.timer_order(queue, message.sequence());
+        self.touches[extra].set_deadline(until, until);
+        self.touches[extra].timer =
+            self.machine
+                .insert(until.0, order, Timer::Message(index).to_bits());
+        self.refresh(key);
+    }
+
+    /// Takes a message out of its queue, whatever its state.
+    pub(super) fn remove(&mut self, index: u32) {
+        match self.messages[index].state {
+            State::Delayed => self.undelay(index),
+            State::Ready => self.leave_order(index),
+            State::Leased | State::Backoff => {
+                self.end_lease(index);
+                self.leave_flight(index);
+            }
+        }
+        let key = self.messages[index].key;
+        let content = self.keys[key].content;
+        self.contents[content].removed_at = self.folding_at;
+        self.contents[content].counts.bytes -= u64::from(self.messages[index].size);
+        self.keys[key].set_settled_at(self.folding_at);
+        self.forget(index);
+        if self.keys[key].messages == 0 && self.keys[key].delayed_count == 0 {
+            self.contents[content].counts.keys -= 1;
+        }
+        self.refresh(key);
+        self.drop_idle_key(key);
+    }
+
+    /// Takes a message in backoff (whose lease is over) out of the lists and counts.
+    fn leave_flight(&mut self, index: u32) {
+        let key = self.messages[index].key;
+        let after = self.messages[index].age.after;
+        let state = &mut self.keys[key];
+        let content = state.content;
+        state.messages -= 1;
+        if self.contents[content].keyed {
+            state.order.remove(&mut self.messages, index, ORDER);
+        }
+        let content_state = &mut self.contents[content];
+        content_state.counts.in_flight -= 1;
+        if content_state.unswept == index {
+            content_state.unswept = after;
+        }
+        content_state.by_age.remove(&mut self.messages, index, AGE);
+        self.after_in_flight_fell(content);
+    }
+
+    /// Frees what a message has beside its place in lists, and the message itself.
+    fn forget(&mut self, index: u32) {
+        let message = &self.messages[index];
+        let content = self.keys[message.key].content;
+        let queue = self.contents[content].queue_id;
+        let hash = hash_pair(queue.0, message.sequence().0);
+        self.by_sequence.remove(hash, |other| other == index);
+        if message.has(flag::TTL) {
+            self.drop_time_to_live(index);
+        }
+        if self.messages[index].has(flag::MOVED) {
+            self.drop_origin(index);
+        }
+        let message = self.messages.remove(index);
+        if message.has(flag::TOUCHED) {
+            self.touches.remove(message.extra);
+        }
+    }
+
+    /// Frees a key that has nothing and is not parked.
+    pub(super) fn drop_idle_key(&mut self, key: u32) {
+        let state = &self.keys[key];
+        if state.messages == 0 && state.delayed_count == 0 && !state.parked {
+            let hash = self.key_hash(state.content, state.name.as_ref());
+            self.by_key.remove(hash, |other| other == key);
+            self.keys.remove(key);
+        }
+    }
+
+    /// Frees one message of a purged content.
+    pub(super) fn bury(&mut self, index: u32) {
+        let timer = self.set_timer(index, NONE);
+        let message = &self.messages[index];
+        let key = message.key;
+        match message.state {
+            State::Delayed => {
+                if timer != NONE {
+                    self.wall.remove(timer);
+                }
+                self.keys[key].delayed_count -= 1;
+            }
+            State::Ready | State::Leased | State::Backoff => {
+                if timer != NONE {
+                    self.machine.remove(timer);
+                }
+                self.keys[key].messages -= 1;
+            }
+        }
+        if message.has(flag::TOUCHED) {
+            let extra = message.extra;
+            let holder = std::mem::replace(&mut self.touches[extra].holder, NONE);
+            self.release_holder(holder);
+        }
+        self.forget(index);
+        self.drop_idle_key(key);
+    }
+
+    /// Puts a key into the list of ready keys, or takes it out, as its messages demand.
+    pub(super) fn refresh(&mut self, key: u32) {
+        let ready = self.is_ready(key);
+        let state = &self.keys[key];
+        let content = state.content;
+        if ready == state.ready {
+            return;
+        }
+        self.keys[key].ready = ready;
+        let content_state = &mut self.contents[content];
+        if ready {
+            content_state
+                .ready_keys
+                .push_back(&mut self.keys, key, KEYS);
+            self.wake(content);
+        } else {
+            content_state.ready_keys.remove(&mut self.keys, key, KEYS);
+        }
+    }
+
+    /// A key that was served and is still ready goes behind the others.
+    pub(super) fn rotate(&mut self, key: u32) {
+        self.refresh(key);
+        let state = &self.keys[key];
+        if state.ready {
+            let content = &mut self.contents[state.content];
+            content.ready_keys.remove(&mut self.keys, key, KEYS);
+            content.ready_keys.push_back(&mut self.keys, key, KEYS);
+        }
+    }
+
+    fn is_ready(&self, key: u32) -> bool {
+        let state = &self.keys[key];
+        let leasable = |list: List| list.first != NONE && self.messages[list.first].is_leasable();
+        if state.parked {
+            return false;
+        }
+        if self.contents[state.content].is_strict() && state.leased > 0 {
+            return false;
+        }
+        leasable(state.order) || leasable(state.returned)
+    }
+
+    /// Freezes or unfreezes a key.
+    pub(super) fn set_parked(&mut self, key: u32, parked: bool) {
+        if self.keys[key].parked == parked {
+            return;
+        }
+        let content = self.keys[key].content;
+        if parked {
+            self.keys[key].parked = true;
+            self.refresh(key);
+            self.contents[content].counts.parked_keys += 1;
+            let content = &mut self.contents[content];
+            content.parked_keys.push_back(&mut self.keys, key, KEYS);
+        } else {
+            let content = &mut self.contents[content];
+            content.counts.parked_keys -= 1;
+            content.parked_keys.remove(&mut self.keys, key, KEYS);
+            self.keys[key].parked = false;
+            self.refresh(key);
+            self.drop_idle_key(key);
+        }
+    }
+
+    /// Says that a queue may have something for a waiting receive.
+    pub(super) fn wake(&mut self, content: u32) {
+        let queue = self.contents[content].queue;
+        let queue = &mut self.queues[queue];
+        if !queue.woken && queue.content == content {
+            queue.woken = true;
+            self.woken.push(queue.id);
+        }
+    }
+
+    /// Receives that found the limit of messages in flight reached may go on.
+    fn after_in_flight_fell(&mut self, content: u32) {
+        let state = &self.contents[content];
+        let limit = u64::from(self.queues[state.queue].settings.in_flight_max);
+        if state.counts.in_flight + 1 == limit && !state.ready_keys.is_empty() {
+            self.wake(content);
+        }
+    }
+
+    /// The message's touch, made if it has none.
+    pub(super) fn touch(&mut self, index: u32, first_leased: WallTime) -> u32 {
+        let message = &mut self.messages[index];
+        if !message.has(flag::TOUCHED) {
+            let mut touch = Touch::new(first_leased);
+            touch.timer = message.extra;
+            message.extra = self.touches.insert(touch);
+            message.set(flag::TOUCHED, true);
+        }
+        message.extra
+    }
+
+    /// The message's touch, if it was ever leased in this queue.
+    pub(super) fn touched(&self, index: u32) -> Option<&Touch> {
+        let message = &self.messages[index];
+        message
+            .has(flag::TOUCHED)
+            .then(|| &self.touches[message.extra])
+    }
+
+    /// Forgets that a message was ever leased; it must have no timer.
+    pub(super) fn untouch(&mut self, index: u32) {
+        let message = &mut self.messages[index];
+        if message.has(flag::TOUCHED) {
+            self.touches.remove(message.extra);
+            message.extra = NONE;
+            message.set(flag::TOUCHED, false);
+        }
+    }
+
+    /// Sets the message's timer (`NONE`: it has none) and returns the one it had.
+    pub(super) fn set_timer(&mut self, index: u32, timer: u32) -> u32 {
+        let message = &mut self.messages[index];
+        let slot = if message.has(flag::TOUCHED) {
+            &mut self.touches[message.extra].timer
+        } else {
+            &mut message.extra
+        };
+        std::mem::replace(slot, timer)
+    }
+
+    /// Among timers of one millisecond the order of acceptance; between queues any order that does
+    /// not depend on how memory was used.
+    pub(super) fn timer_order(&self, queue: u32, sequence: Sequence) -> u64 {
+        sequence.0 << 16 | u64::from(self.queues[queue].id.0 & 0xffff)
+    }
+
+    /// Every record that starts before `durable` is durable: what waited for that becomes leasable.
+    pub(super) fn drain_awaiting(&mut self, durable: Position) {
+        while let Some(front) = self.awaiting.front() {
+            if front.position >= durable {
+                break;
+            }
+            let Awaiting {
+                index,
+                queue,
+                sequence,
+                ..
+            } = *front;
+            self.awaiting.pop_front();
+            // The message may be gone by now and its slot another's, which waits on its own.
+            let Some(message) = self.messages.get_mut(index) else {
+                continue;
+            };
+            let key = message.key;
+            let content = &self.contents[self.keys[key].content];
+            if message.sequence() == sequence && content.queue_id == queue && !content.dead {
+                message.set(flag::UNSYNCED, false);
+                self.refresh(key);
+            }
+        }
+    }
+
+    /// Whether a message of this level, accepted by the record being folded, must wait for it.
+    pub(super) fn waits_for_sync(&self, level: Level) -> bool {
+        level >= Level::Disk && self.unless_durable(self.folding_at).is_some()
+    }
+
+    fn key_hash(&self, content: u32, name: Option<&Key>) -> u64 {
+        hash_key(self.seed, content, name)
+    }
+}
+
+/// The hash of a key within a content.
+pub(super) fn hash_key(seed: crate::table::HashSeed, content: u32, name: Option<&Key>) -> u64 {
+    let name = name.map_or(0, |name| hash_bytes(seed, name.as_str().as_bytes()));
+    hash_pair(content, name)
+}

@@ -1,0 +1,185 @@
+//! Questions, which change nothing.
+
+use std::ops::Bound;
+
+use lockgate_core::{Key, MachineTime, Now, QueueId, QueueName};
+
+use super::{
+    Machine,
+    state::{State, flag},
+};
+use crate::{
+    Answer, KeyStatus, KeyWait, Query, QueueCounts, QueueDescription, QueueTotals, Rejection,
+    slab::NONE,
+};
+
+impl Machine {
+    /// Answers a question.
+    ///
+    /// # Errors
+    /// If the queue or key it is about does not exist.
+    pub fn query(&self, query: &Query, now: Now) -> Result<Answer, Rejection> {
+        match query {
+            Query::Queue { queue } => {
+                let index = self.named_queue(queue)?;
+                Ok(Answer::Queue(Box::new(self.describe(index))))
+            }
+            Query::Queues {
+                prefix,
+                after,
+                limit,
+            } => Ok(self.query_queues(prefix, after.as_ref(), *limit)),
+            Query::Key { queue, key } => self.query_key(queue, key, now).map(Answer::Key),
+        }
+    }
+
+    /// All about the queue of that number; `None` if there is none (any more).
+    #[must_use]
+    pub fn queue(&self, queue: QueueId) -> Option<QueueDescription> {
+        self.queue_index(queue).map(|index| self.describe(index))
+    }
+
+    /// What came and went in all queues of the shard, deleted ones included. Walks the queues.
+    #[must_use]
+    pub fn totals(&self) -> QueueTotals {
+        let mut totals = self.deleted_totals;
+        for (_, queue) in self.queues.iter() {
+            totals.add(&queue.totals);
+        }
+        totals
+    }
+
+    /// Heap memory held by messages, keys, unique ids, leases and timers, in bytes: what the tables
+    /// have allocated, and nothing of allocator overhead or of the texts of names. Walks the queues.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        let unique_ids: usize = self
+            .queues
+            .iter()
+            .map(|(_, queue)| queue.dedup.bytes())
+            .sum();
+        unique_ids
+            + self.queues.bytes()
+            + self.contents.bytes()
+            + self.keys.bytes()
+            + self.by_key.bytes()
+            + self.messages.bytes()
+            + self.by_sequence.bytes()
+            + self.touches.bytes()
+            + self.holders.bytes()
+            + self.origins.bytes()
+            + self.by_moved_message.bytes()
+            + self.wall.bytes()
+            + self.machine.bytes()
+    }
+
+    pub(super) fn describe(&self, index: u32) -> QueueDescription {
+        let queue = &self.queues[index];
+        QueueDescription {
+            id: queue.id,
+            name: queue.name.clone(),
+            settings: (*queue.settings).clone(),
+            annotations: (*queue.annotations).clone(),
+            tags: (*queue.tags).clone(),
+            created: queue.created,
+            changed: queue.changed,
+            paused: queue.paused,
+            counts: QueueCounts {
+                unique_ids: queue.dedup.len() as u64,
+                oldest: self.oldest(queue.content),
+                ..self.contents[queue.content].counts
+            },
+            totals: queue.totals,
+        }
+    }
+
+    fn query_queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Answer {
+        // Names that start with the prefix stand together, from the prefix on.
+        let start = match (after, QueueName::new(prefix)) {
+            (Some(after), _) if after.as_str() >= prefix => Bound::Excluded(after.clone()),
+            (_, Ok(prefix)) => Bound::Included(prefix),
+            // No name has it as a prefix, unless it is the empty one.
+            (_, Err(_)) => Bound::Unbounded,
+        };
+        let mut matching = self
+            .queue_names
+            .range((start, Bound::Unbounded))
+            .map(|(name, &index)| (name.as_str(), index))
+            .take_while(|(name, _)| name.starts_with(prefix));
+        let queues = matching
+            .by_ref()
+            .take(limit)
+            .map(|(_, index)| self.describe(index))
+            .collect();
+        Answer::Queues {
+            queues,
+            more: matching.next().is_some(),
+        }
+    }
+
+    fn query_key(&self, queue: &QueueName, key: &Key, now: Now) -> Result<KeyStatus, Rejection> {
+        let index = self.named_queue(queue)?;
+        let state = &self.queues[index];
+        let found = self
+            .key_of(state.content, Some(key))
+            .filter(|_| state.settings.keyed)
+            .ok_or_else(|| Rejection::KeyNotFound {
+                queue: queue.clone(),
+                key: key.clone(),
+            })?;
+        let waits_for = if state.paused {
+            KeyWait::Paused
+        } else if let Some(until) = state.held_until {
+            KeyWait::Horizon {
+                remaining: Self::remaining(until, now),
+            }
+        } else {
+            self.key_wait(found, now)
+        };
+        let key_state = &self.keys[found];
+        Ok(KeyStatus {
+            key: key.clone(),
+            messages: u64::from(key_state.messages),
+            delayed: u64::from(key_state.delayed_count),
+            waits_for,
+        })
+    }
+
+    /// What a key waits for as far as it itself goes.
+    fn key_wait(&self, key: u32, now: Now) -> KeyWait {
+        let state = &self.keys[key];
+        if state.parked {
+            return KeyWait::Parked;
+        }
+        if state.order.first == NONE {
+            return KeyWait::NoMessage;
+        }
+        let strict = self.contents[state.content].is_strict();
+        let mut index = state.order.first;
+        // Strict profile: what is leased need not stand in front, but it stands among the first.
+        while strict && state.leased > 0 && self.messages[index].state != State::Leased {
+            match self.messages[index].order.after {
+                NONE => break,
+                after => index = after,
+            }
+        }
+        let message = &self.messages[index];
+        let sequence = message.sequence();
+        let touch = self.touched(index);
+        let remaining = |until: MachineTime| until.since(now.machine);
+        match (message.state, touch) {
+            (State::Leased, Some(touch)) => KeyWait::Lease {
+                sequence,
+                holder: self.holders[touch.holder].name.clone(),
+                remaining: remaining(touch.deadline()),
+                attempt: touch.attempts,
+            },
+            (State::Backoff, Some(touch)) => KeyWait::Backoff {
+                sequence,
+                remaining: remaining(touch.deadline()),
+            },
+            _ if message.has(flag::UNSYNCED) => KeyWait::Durability,
+            _ => KeyWait::Nothing,
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! Making, changing, pausing, purging and deleting queues.
+//!
+//! A purge is one logical cut in O(1): the queue gets a new, empty content, and the old one is freed
+//! by [`Machine::housekeep`] in steps. Parked keys are part of the content: a purge forgets them,
+//! and what they waited for.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use lockgate_core::{
+    Level, MachineTime, Millis, Now, Position, QueueId, QueueName, Sequence, WallTime,
+};
+
+use super::{
+    Machine,
+    draft::Draft,
+    housekeeping::Grave,
+    messages::count_dropped,
+    receive::LEASE_MS_MAX,
+    state::{Content, Queue, Reserve, U48},
+};
+use crate::{
+    CreateQueue, DropReason, Effect, KeyPolicy, QueueCounts, QueueDescription, QueueSettings,
+    QueueTotals, Rejection, Reply, SettingsError, dedup::DedupWindow, slab::NONE, table::hash_pair,
+};
+
+/// The longest dedup window: ten years. `Forever` needs an index that is not in memory.
+const DEDUP_WINDOW_MS_MAX: Millis = 3653 * 24 * 3600 * 1000;
+
+impl Machine {
+    pub(super) fn decide_create_queue(
+        &self,
+        draft: &mut Draft,
+        create: &CreateQueue,
+        now: Now,
+    ) -> Result<Reply, Rejection> {
+        if let Some(&index) = self.queue_names.get(&create.name) {
+            draft.level = Level::Process;
+            draft.rest_on(self.unless_durable(self.queues[index].changed_at));
+            return Ok(Reply::Queue {
+                existed: true,
+                description: Box::new(self.describe(index)),
+            });
+        }
+        self.check_settings(&create.name, None, &create.settings)?;
+        if self.queues.len() >= self.limits.queues_max as usize {
+            return Err(Rejection::ShardFull {
+                what: "queues",
+                max: u64::from(self.limits.queues_max),
+            });
+        }
+        if self.next_queue > QueueId::MAX.0 {
+            return Err(Rejection::ShardFull {
+                what: "queues ever made",
+                max: u64::from(QueueId::MAX.0),
+            });
+        }
+        let queue = QueueId(self.next_queue);
+        draft.add(
+            Effect::QueueCreated {
+                queue,
+                name: create.name.clone(),
+                settings: Box::new(create.settings.clone()),
+                annotations: create.annotations.clone(),
+                tags: create.tags.clone(),
+                at: now.wall,
+            },
+            self.administration_level(),
+        );
+        Ok(Reply::Queue {
+            existed: false,
+            description: Box::new(QueueDescription {
+                id: queue,
+                name: create.name.clone(),
+                settings: create.settings.clone(),
+                annotations: create.annotations.clone(),
+                tags: create.tags.clone(),
+                created: now.wall,
+                changed: now.wall,
+                paused: false,
+                counts: QueueCounts::default(),
+                totals: QueueTotals::default(),
+            }),
+        })
+    }
+
+    pub(super) fn decide_change_queue(
+        &self,
+        draft: &mut Draft,
+        name: &QueueName,
+        settings: Option<&QueueSettings>,
+        annotations: Option<&BTreeMap<String, String>>,
+        tags: Option<&BTreeMap<String, String>>,
+        now: Now,
+    ) -> Result<Reply, Rejection> {
+        let queue = &self.queues[self.named_queue(name)?];
+        if let Some(settings) = settings {
+            self.check_settings(name, Some(&queue.settings), settings)?;
+        }
+        draft.add(
+            Effect::QueueChanged {
+                queue: queue.id,
+                settings: Box::new(settings.unwrap_or(&queue.settings).clone()),
+                annotations: annotations.unwrap_or(&queue.annotations).clone(),
+                tags: tags.unwrap_or(&queue.tags).clone(),
+                at: now.wall,
+            },
+            self.administration_level(),
+        );
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn decide_delete_queue(
+        &self,
+        draft: &mut Draft,
+        name: &QueueName,
+    ) -> Result<Reply, Rejection> {
+        let queue = self.queues[self.named_queue(name)?].id;
+        draft.add(Effect::QueueDeleted { queue }, self.administration_level());
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn decide_purge(
+        &self,
+        draft: &mut Draft,
+        name: &QueueName,
+    ) -> Result<Reply, Rejection> {
+        let queue = &self.queues[self.named_queue(name)?];
+        let messages = self.contents[queue.content].messages();
+        draft.add(
+            Effect::Purged { queue: queue.id },
+            self.administration_level(),
+        );
+        Ok(Reply::Dropped { messages })
+    }
+
+    pub(super) fn decide_pause(
+        &self,
+        draft: &mut Draft,
+        name: &QueueName,
+        paused: bool,
+    ) -> Result<Reply, Rejection> {
+        let queue = &self.queues[self.named_queue(name)?];
+        if queue.paused == paused {
+            draft.rest_on(self.unless_durable(queue.changed_at));
+        } else {
+            draft.add(
+                Effect::Paused {
+                    queue: queue.id,
+                    paused,
+                },
+                self.administration_level(),
+            );
+        }
+        Ok(Reply::Done)
+    }
+
+    /// What concerns a queue as a whole is synced, whatever the level of its messages.
+    fn administration_level(&self) -> Level {
+        self.limits.log_level.min(Level::Disk)
+    }
+
+    /// Whether a queue `name` may have these settings. `before`: the ones it has.
+    fn check_settings(
+        &self,
+        name: &QueueName,
+        before: Option<&QueueSettings>,
+        settings: &QueueSettings,
+    ) -> Result<(), Rejection> {
+        check_numbers(settings)
+            .and_then(|()| check_combination(name, before, settings))
+            .and_then(|()| self.check_dead_letter(settings))
+            .map_err(|source| Rejection::Settings {
+                queue: name.clone(),
+                source,
+            })?;
+        if settings.level > self.limits.log_level {
+            return Err(Rejection::Level {
+                queue: name.clone(),
+                asked: settings.level,
+                queue_level: before.map_or(settings.level, |before| before.level),
+                log_level: self.limits.log_level,
+            });
+        }
+        Ok(())
+    }
+
+    fn check_dead_letter(&self, settings: &QueueSettings) -> Result<(), SettingsError> {
+        let Some(dead_letter) = &settings.dead_letter else {
+            return Ok(());
+        };
+        let queue = dead_letter.queue.clone();
+        match self.queue_names.get(&queue) {
+            None => Err(SettingsError::DeadLetterMissing { queue }),
+            Some(&index) if self.queues[index].settings.keyed != settings.keyed => {
+                Err(SettingsError::DeadLetterKind { queue })
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    pub(super) fn fold_queue_created(
+        &mut self,
+        id: QueueId,
+        name: &QueueName,
+        settings: &QueueSettings,
+        annotations: &BTreeMap<String, String>,
+        tags: &BTreeMap<String, String>,
+        at: WallTime,
+    ) -> Option<()> {
+        if self.queue_names.contains_key(name) || self.queue_index(id).is_some() {
+            return None;
+        }
+        self.next_queue = self.next_queue.max(id.0.saturating_add(1));
+        let index = self.queues.insert(Queue {
+            id,
+            name: name.clone(),
+            settings: Arc::new(settings.clone()),
+            annotations: Arc::new(annotations.clone()),
+            tags: Arc::new(tags.clone()),
+            created: at,
+            changed: at,
+            changed_at: self.folding_at,
+            paused: false,
+            held_until: None,
+            hold_timer: NONE,
+            content: NONE,
+            next_sequence: Sequence(1),
+            purged_below: Sequence(1),
+            id_tails: Vec::new(),
+            reserve: Reserve::default(),
+            horizon: MachineTime(0),
+            horizon_at: Position(0),
+            dedup: DedupWindow::new(self.seed),
+            dedup_timer: NONE,
+            dedup_at: MachineTime::MAX,
+            sweep_timer: NONE,
+            totals: QueueTotals::default(),
+            woken: false,
+        });
+        let content = self.contents.insert(Content::new(index, id, settings));
+        self.queues[index].content = content;
+        self.queue_names.insert(name.clone(), index);
+        let queues = &self.queues;
+        self.queue_ids.insert(hash_pair(id.0, 0), index, |queue| {
+            hash_pair(queues[queue].id.0, 0)
+        });
+        Some(())
+    }
+
+    pub(super) fn fold_queue_changed(
+        &mut self,
+        queue: QueueId,
+        settings: &QueueSettings,
+        annotations: &BTreeMap<String, String>,
+        tags: &BTreeMap<String, String>,
+        at: WallTime,
+    ) -> Option<()> {
+        let index = self.queue_index(queue)?;
+        let queue = &mut self.queues[index];
+        queue.settings = Arc::new(settings.clone());
+        queue.annotations = Arc::new(annotations.clone());
+        queue.tags = Arc::new(tags.clone());
+        queue.changed = at;
+        queue.changed_at = self.folding_at;
+        let content = queue.content;
+        self.contents[content].profile = settings.key_profile;
+        self.rearm_sweep(index);
+        self.wake(content);
+        Some(())
+    }
+
+    pub(super) fn fold_queue_deleted(&mut self, queue: QueueId) -> Option<()> {
+        let index = self.queue_index(queue)?;
+        self.empty(index, DropReason::QueueDeleted, true);
+        self.queue_ids
+            .remove(hash_pair(queue.0, 0), |other| other == index);
+        let queue = self.queues.remove(index);
+        self.queue_names.remove(&queue.name);
+        // The content that `empty` left in place has never held anything.
+        self.contents.remove(queue.content);
+        for timer in [queue.dedup_timer, queue.hold_timer] {
+            if timer != NONE {
+                self.machine.remove(timer);
+            }
+        }
+        self.deleted_totals.add(&queue.totals);
+        Some(())
+    }
+
+    pub(super) fn fold_purged(&mut self, queue: QueueId) -> Option<()> {
+        let index = self.queue_index(queue)?;
+        let forget_ids = !self.queues[index].settings.dedup.survives_purge;
+        self.empty(index, DropReason::Purged, forget_ids);
+        self.queues[index].changed_at = self.folding_at;
+        Some(())
+    }
+
+    /// Gives the queue an empty content and leaves the old one to be freed in steps.
+    fn empty(&mut self, index: u32, reason: DropReason, forget_ids: bool) {
+        let queue = &mut self.queues[index];
+        let fresh = Content::new(index, queue.id, &queue.settings);
+        let fresh = self.contents.insert(fresh);
+        let old = std::mem::replace(&mut queue.content, fresh);
+        queue.purged_below = queue.next_sequence;
+        let content = &mut self.contents[old];
+        content.dead = true;
+        count_dropped(&mut queue.totals, reason, content.messages());
+        let sweep = std::mem::replace(&mut queue.sweep_timer, NONE);
+        if sweep != NONE {
+            self.wall.remove(sweep);
+        }
+        let mut unique_ids = None;
+        if forget_ids {
+            let empty = DedupWindow::new(self.seed);
+            unique_ids = Some(std::mem::replace(&mut queue.dedup, empty));
+            let timer = std::mem::replace(&mut queue.dedup_timer, NONE);
+            if timer != NONE {
+                self.machine.remove(timer);
+            }
+        }
+        self.graves.push_back(Grave {
+            content: old,
+            unique_ids,
+        });
+    }
+
+    pub(super) fn fold_paused(&mut self, queue: QueueId, paused: bool) -> Option<()> {
+        let index = self.queue_index(queue)?;
+        let queue = &mut self.queues[index];
+        queue.paused = paused;
+        queue.changed_at = self.folding_at;
+        let content = queue.content;
+        self.wake(content);
+        Some(())
+    }
+}
+
+impl QueueTotals {
+    /// Adds another queue's totals.
+    pub(super) fn add(&mut self, other: &Self) {
+        let Self {
+            accepted,
+            duplicates,
+            moved_in,
+            moved_out,
+            acknowledged,
+            dropped,
+            leased,
+            leases_ended,
+            stale,
+            possibly_lost,
+        } = other;
+        self.accepted += accepted;
+        self.duplicates += duplicates;
+        self.moved_in += moved_in;
+        self.moved_out += moved_out;
+        self.acknowledged += acknowledged;
+        self.dropped.purged += dropped.purged;
+        self.dropped.queue_deleted += dropped.queue_deleted;
+        self.dropped.expired += dropped.expired;
+        self.dropped.damaged += dropped.damaged;
+        self.dropped.rejected += dropped.rejected;
+        self.dropped.cancelled += dropped.cancelled;
+        self.dropped.key_dropped += dropped.key_dropped;
+        self.leased += leased;
+        self.leases_ended += leases_ended;
+        self.stale += stale;
+        self.possibly_lost += possibly_lost;
+    }
+}
+
+fn check_numbers(settings: &QueueSettings) -> Result<(), SettingsError> {
+    let attempts_max = settings
+        .dead_letter
+        .as_ref()
+        .map_or(1, |dead_letter| dead_letter.attempts_max);
+    let ranges = [
+        ("lease", settings.lease, 0, LEASE_MS_MAX),
+        ("delay", settings.delay, 0, U48::MAX),
+        ("retention", settings.retention, 1000, U48::MAX),
+        (
+            "message_bytes_max",
+            u64::from(settings.message_bytes_max),
+            1,
+            16 << 20,
+        ),
+        (
+            "dedup.window",
+            settings.dedup.window,
+            0,
+            DEDUP_WINDOW_MS_MAX,
+        ),
+        ("dead_letter.attempts_max", u64::from(attempts_max), 1, 1000),
+        ("park_after", u64::from(settings.park_after), 1, 1000),
+        (
+            "in_flight_max",
+            u64::from(settings.in_flight_max),
+            1,
+            u64::from(u32::MAX),
+        ),
+    ];
+    for (setting, value, min, max) in ranges {
+        if !(min..=max).contains(&value) {
+            return Err(SettingsError::OutOfRange {
+                setting,
+                value,
+                min,
+                max,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn check_combination(
+    name: &QueueName,
+    before: Option<&QueueSettings>,
+    settings: &QueueSettings,
+) -> Result<(), SettingsError> {
+    if before.is_some_and(|before| before.keyed != settings.keyed) {
+        return Err(SettingsError::KeyedIsFixed);
+    }
+    if settings
+        .dead_letter
+        .as_ref()
+        .is_some_and(|dead_letter| dead_letter.queue == *name)
+    {
+        return Err(SettingsError::OwnDeadLetter);
+    }
+    match settings.key_policy {
+        Some(KeyPolicy::Skip) if settings.dead_letter.is_none() => {
+            Err(SettingsError::SkipWithoutDeadLetter)
+        }
+        Some(KeyPolicy::Park) if !settings.keyed => Err(SettingsError::NeedsKeys {
+            setting: "key policy park",
+        }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,317 @@
+//! Giving leases.
+//!
+//! Choosing walks lists that hold only what can be had: 10,000 locked keys, or a key with a million
+//! messages, are never looked at. What it does look at without leasing it are messages that had all
+//! their attempts; each is moved away with the same decision, and their number is bounded.
+
+use lockgate_core::{
+    HolderName, LeaseNumber, LeaseToken, Level, MachineTime, Millis, Now, QueueId, Sequence,
+};
+
+use super::{
+    Machine,
+    draft::Draft,
+    send::check_range,
+    state::{Queue, Timer},
+};
+use crate::{
+    DeadLetterReason, Delivery, Effect, KeyPolicy, Origin, Receive, Rejection, Reply, slab::NONE,
+};
+
+/// The longest lease, counted from when it was given (as SQS has it).
+pub(super) const LEASE_MS_MAX: Millis = 12 * 3600 * 1000;
+
+/// Leases up to this length share a synced horizon; longer ones are synced themselves. Also how far
+/// the horizon is raised past the lease that needs it.
+const HORIZON_MS: Millis = 30_000;
+
+/// Exhausted messages that one receive moves away beyond the messages it leases.
+const MOVES_MAX: usize = 64;
+
+/// One receive while it is being decided.
+struct Choice<'a> {
+    queue: u32,
+    now: Now,
+    deadline: MachineTime,
+    holder: &'a HolderName,
+    /// After so many leases a message is moved there instead of leased again.
+    exhausted: Option<(u16, u32)>,
+    wanted: usize,
+    moves_left: usize,
+    deliveries: Vec<Delivery>,
+}
+
+/// Where a receive stands in the lists of one unkeyed group.
+struct Turn {
+    order: u32,
+    returned: u32,
+    returned_next: bool,
+}
+
+impl Machine {
+    pub(super) fn decide_receive(
+        &self,
+        draft: &mut Draft,
+        receive: &Receive,
+        now: Now,
+    ) -> Result<Reply, Rejection> {
+        let index = self.named_queue(&receive.queue)?;
+        let queue = &self.queues[index];
+        check_range("max", u64::from(receive.max), 1, 1000)?;
+        let lease = receive.lease.unwrap_or(queue.settings.lease);
+        check_range("lease", lease, 0, LEASE_MS_MAX)?;
+
+        let content = &self.contents[queue.content];
+        let limit = queue.settings.in_flight_max;
+        let room = u64::from(limit).saturating_sub(content.counts.in_flight);
+        if room == 0 && !queue.settings.keyed {
+            return Err(Rejection::InFlightFull {
+                queue: receive.queue.clone(),
+                max: limit,
+            });
+        }
+        if !self.is_leasable(index) {
+            return Ok(Reply::Received(Vec::new()));
+        }
+        let mut choice = Choice {
+            queue: index,
+            now,
+            deadline: now.machine.plus(lease),
+            holder: &receive.holder,
+            exhausted: self.attempt_limit(queue),
+            wanted: usize::from(receive.max).min(usize::try_from(room).unwrap_or(usize::MAX)),
+            moves_left: MOVES_MAX,
+            deliveries: Vec::new(),
+        };
+        if queue.settings.keyed {
+            self.choose_by_key(draft, &mut choice);
+        } else {
+            self.choose_by_turns(draft, &mut choice);
+        }
+        if !choice.deliveries.is_empty() {
+            self.cover_leases(draft, queue, now, choice.deadline);
+        }
+        Ok(Reply::Received(choice.deliveries))
+    }
+
+    /// As many consecutive messages of one key as fit, then the next key.
+    fn choose_by_key(&self, draft: &mut Draft, choice: &mut Choice<'_>) {
+        let queue = &self.queues[choice.queue];
+        let mut key = self.contents[queue.content].ready_keys.first;
+        while key != NONE && choice.wants_more() {
+            let state = &self.keys[key];
+            let leased_before = choice.deliveries.len();
+            let mut index = state.order.first;
+            while index != NONE && choice.wants_more() && self.messages[index].is_leasable() {
+                self.choose(draft, choice, index);
+                index = self.messages[index].order.after;
+            }
+            if choice.deliveries.len() > leased_before && queue.settings.level >= Level::Disk {
+                // The message in front of this one is gone only if the record that says so stays.
+                draft.rest_on(self.unless_durable(state.settled_at()));
+            }
+            key = state.links.after;
+        }
+    }
+
+    /// One message of each ready group in turn.
+    fn choose_by_turns(&self, draft: &mut Draft, choice: &mut Choice<'_>) {
+        let queue = &self.queues[choice.queue];
+        let mut key = self.contents[queue.content].ready_keys.first;
+        let mut turns = Vec::new();
+        // The first round walks the list; groups that have more stay for the next rounds.
+        while key != NONE && choice.wants_more() {
+            let state = &self.keys[key];
+            let mut turn = Turn {
+                order: state.order.first,
+                returned: state.returned.first,
+                returned_next: state.returned_next,
+            };
+            if self.choose_one(draft, choice, &mut turn) {
+                turns.push(turn);
+            }
+            key = state.links.after;
+        }
+        while choice.wants_more() && !turns.is_empty() {
+            turns.retain_mut(|turn| choice.wants_more() && self.choose_one(draft, choice, turn));
+        }
+    }
+
+    /// Leases one message of the group. False: it has no more.
+    fn choose_one(&self, draft: &mut Draft, choice: &mut Choice<'_>, turn: &mut Turn) -> bool {
+        loop {
+            let has = |index: u32| index != NONE && self.messages[index].is_leasable();
+            let from_returned = match (has(turn.order), has(turn.returned)) {
+                (false, false) => return false,
+                (true, true) => turn.returned_next,
+                (_, returned) => returned,
+            };
+            let cursor = if from_returned {
+                &mut turn.returned
+            } else {
+                &mut turn.order
+            };
+            let index = *cursor;
+            *cursor = self.messages[index].order.after;
+            turn.returned_next = !from_returned;
+            if self.choose(draft, choice, index) {
+                return true;
+            }
+            if !choice.wants_more() {
+                return false;
+            }
+        }
+    }
+
+    /// Leases the message, or moves it away if it had all its attempts: then false.
+    fn choose(&self, draft: &mut Draft, choice: &mut Choice<'_>, index: u32) -> bool {
+        let queue = &self.queues[choice.queue];
+        let message = &self.messages[index];
+        let touch = self.touched(index);
+        let attempts = touch.map_or(0, |touch| touch.attempts);
+        if let Some((attempts_max, to)) = choice.exhausted
+            && attempts >= attempts_max
+        {
+            choice.moves_left -= 1;
+            self.move_away(
+                draft,
+                (choice.queue, index),
+                to,
+                DeadLetterReason::Attempts { attempts },
+                choice.now,
+                Level::Process.min(queue.settings.level),
+            );
+            return false;
+        }
+        let lease = LeaseNumber(self.next_lease + choice.deliveries.len() as u64);
+        let sequence = message.sequence();
+        draft.add(
+            Effect::Leased {
+                queue: queue.id,
+                sequence,
+                lease,
+                now: choice.now,
+                deadline: choice.deadline,
+                holder: choice.holder.clone(),
+            },
+            Level::Process.min(queue.settings.level),
+        );
+        let origin = self.origin(index);
+        choice.deliveries.push(Delivery {
+            token: LeaseToken {
+                queue: queue.id,
+                sequence,
+                term: self.term(),
+                lease,
+            },
+            id: origin.map_or_else(|| queue.id_of(sequence), |origin| origin.id),
+            location: message.location(),
+            attempt: attempts.saturating_add(1),
+            first_leased: touch
+                .filter(|touch| touch.attempts > 0)
+                .map_or(choice.now.wall, |touch| touch.first_leased()),
+            deadline: choice.deadline,
+            origin: origin.map(|origin| Origin {
+                queue: origin.queue,
+                name: self
+                    .queue_index(origin.queue)
+                    .map(|queue| self.queues[queue].name.clone()),
+                sequence: origin.sequence,
+                reason: origin.reason.clone(),
+                at: origin.at,
+            }),
+        });
+        true
+    }
+
+    /// After how many leases the queue moves a message, and where to. A dead-letter queue that was
+    /// deleted is none: the message stays, and is delivered again.
+    fn attempt_limit(&self, queue: &Queue) -> Option<(u16, u32)> {
+        let dead_letter = queue.settings.dead_letter.as_ref()?;
+        if queue.policy() != KeyPolicy::Skip {
+            return None;
+        }
+        let to = *self.queue_names.get(&dead_letter.queue)?;
+        Some((dead_letter.attempts_max, to))
+    }
+
+    /// Makes sure that after a power cut it is known how long leases up to `deadline` may still be
+    /// held: they are below the queue's synced horizon, or raise it, or are synced themselves.
+    /// Unkeyed queues promise nothing about two holders and need none of it.
+    pub(super) fn cover_leases(
+        &self,
+        draft: &mut Draft,
+        queue: &Queue,
+        now: Now,
+        deadline: MachineTime,
+    ) {
+        if !queue.settings.keyed || queue.settings.level < Level::Disk {
+            return;
+        }
+        if deadline.since(now.machine) > HORIZON_MS {
+            draft.level = draft.level.max(Level::Disk);
+        } else if deadline > queue.horizon {
+            draft.add(
+                Effect::HorizonRaised {
+                    queue: queue.id,
+                    until: deadline.plus(HORIZON_MS),
+                },
+                Level::Disk,
+            );
+        } else {
+            draft.rest_on(self.unless_durable(queue.horizon_at));
+        }
+    }
+
+    pub(super) fn fold_leased(
+        &mut self,
+        queue: QueueId,
+        sequence: Sequence,
+        lease: LeaseNumber,
+        now: Now,
+        deadline: MachineTime,
+        holder: &HolderName,
+    ) -> Option<()> {
+        self.note_time(now);
+        self.next_lease = self.next_lease.max(lease.0 + 1);
+        let queue = self.queue_index(queue)?;
+        let index = self.message_of(queue, sequence)?;
+        self.make_ready(index);
+        let touch = self.touch(index, now.wall);
+        self.take(index);
+        let holder = self.intern_holder(holder);
+        let term = u32::try_from(self.terms.len()).unwrap_or(u32::MAX);
+        let timer = self
+            .machine
+            .insert(deadline.0, lease.0, Timer::Message(index).to_bits());
+        let touch = &mut self.touches[touch];
+        if touch.attempts == 0 {
+            touch.set_first_leased(now.wall);
+        }
+        touch.attempts = touch.attempts.saturating_add(1);
+        touch.set_lease(lease, term);
+        touch.set_deadline(now.machine, deadline);
+        touch.holder = holder;
+        touch.timer = timer;
+        self.queues[queue].totals.leased += 1;
+        self.rotate(self.messages[index].key);
+        Some(())
+    }
+
+    pub(super) fn fold_horizon_raised(&mut self, queue: QueueId, until: MachineTime) -> Option<()> {
+        let index = self.queue_index(queue)?;
+        let at = self.folding_at;
+        let queue = &mut self.queues[index];
+        if until > queue.horizon {
+            queue.horizon = until;
+            queue.horizon_at = at;
+        }
+        Some(())
+    }
+}
+
+impl Choice<'_> {
+    fn wants_more(&self) -> bool {
+        self.deliveries.len() < self.wanted && self.moves_left > 0
+    }
+}

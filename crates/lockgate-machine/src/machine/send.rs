@@ -1,0 +1,286 @@
+//! Accepting messages.
+
+use lockgate_core::{Level, Location, Now, Sequence};
+
+use super::{
+    Machine,
+    draft::Draft,
+    state::{Message, U48, flag},
+};
+use crate::{
+    DedupScope, Effect, QueueSettings, Rejection, SendMessage, Sent, StoredMessage, dedup::digest,
+};
+
+/// How many sequence numbers are reserved at once for sends at level `memory`. One sync for so many
+/// messages, and at most as many counted as possibly lost after a crash.
+const RESERVE_STEP: u64 = 1024;
+
+/// What the slabs can hold, less what they keep for themselves.
+const MESSAGES_MAX: u32 = 4_000_000_000;
+
+impl Machine {
+    pub(super) fn decide_send(
+        &self,
+        draft: &mut Draft,
+        send: &SendMessage,
+        now: Now,
+    ) -> Result<Sent, Rejection> {
+        let index = self.named_queue(&send.queue)?;
+        let queue = &self.queues[index];
+        let settings = &queue.settings;
+        let message = &send.message;
+        if settings.keyed && message.key.is_none() {
+            return Err(Rejection::KeyRequired {
+                queue: send.queue.clone(),
+            });
+        }
+        let size = message.size() as u64;
+        if size > u64::from(settings.message_bytes_max) {
+            return Err(Rejection::MessageTooLarge {
+                queue: send.queue.clone(),
+                size,
+                max: u64::from(settings.message_bytes_max),
+            });
+        }
+        let level = message.level.unwrap_or(settings.level);
+        if level < settings.level || level > self.limits.log_level {
+            return Err(Rejection::Level {
+                queue: send.queue.clone(),
+                asked: level,
+                queue_level: settings.level,
+                log_level: self.limits.log_level,
+            });
+        }
+        check_range(
+            "time to live",
+            message.time_to_live.unwrap_or(1),
+            1,
+            U48::MAX,
+        )?;
+
+        let unique = self.unique_digest(settings, send)?;
+        if let Some(digest) = unique {
+            if let Some(first) = draft.unique_ids.get(&(index, digest)) {
+                return Ok(Sent {
+                    duplicate: true,
+                    ..*first
+                });
+            }
+            if let Some(hit) = queue.dedup.get(digest) {
+                if level >= Level::Disk {
+                    draft.rest_on(self.unless_durable(hit.position));
+                }
+                draft.level = draft.level.max(level.min(Level::Process));
+                return Ok(Sent {
+                    id: queue.id_of(hit.sequence),
+                    sequence: hit.sequence,
+                    duplicate: true,
+                });
+            }
+            if queue.dedup.bytes() as u64 >= settings.dedup.bytes_max {
+                return Err(Rejection::DedupFull {
+                    queue: send.queue.clone(),
+                    max: settings.dedup.bytes_max,
+                });
+            }
+        }
+
+        self.check_quota(draft, index, size)?;
+        let due = match message.due {
+            Some(due) => Some(due),
+            None if settings.delay > 0 => Some(now.wall.plus(settings.delay)),
+            None => None,
+        }
+        .filter(|&due| due > now.wall);
+        check_range("due time", due.map_or(0, |due| due.0), 0, U48::MAX)?;
+
+        let sequence = Sequence(queue.next_sequence.0 + draft.delta(index).sequences);
+        if sequence > Sequence::MAX {
+            return Err(Rejection::ShardFull {
+                what: "sequence numbers in this queue",
+                max: Sequence::MAX.0,
+            });
+        }
+        let id = lockgate_core::MessageId::new(queue.id, sequence, self.term());
+        if level == Level::Memory {
+            self.reserve_sequence(draft, index, sequence);
+        }
+
+        let mut kept = message.clone();
+        kept.due = due;
+        draft.add(
+            Effect::Accepted(Box::new(StoredMessage {
+                queue: queue.id,
+                sequence,
+                id,
+                accepted: now.wall,
+                unique_until: unique.map(|_| now.machine.plus(settings.dedup.window)),
+                message: kept,
+            })),
+            level,
+        );
+        let delta = draft.delta_mut(index);
+        delta.sequences += 1;
+        delta.messages += 1;
+        delta.bytes += i64::try_from(size).unwrap_or(i64::MAX);
+        let sent = Sent {
+            id,
+            sequence,
+            duplicate: false,
+        };
+        // Only a transaction can meet the same id again before this one is folded.
+        if let Some(digest) = unique.filter(|_| draft.in_transaction) {
+            draft.unique_ids.insert((index, digest), sent);
+        }
+        Ok(sent)
+    }
+
+    /// What the message's unique id is remembered as; `None` if it has none or none is remembered.
+    fn unique_digest(
+        &self,
+        settings: &QueueSettings,
+        send: &SendMessage,
+    ) -> Result<Option<u128>, Rejection> {
+        let message = &send.message;
+        match &message.unique_id {
+            None if settings.dedup.content_based => Err(Rejection::UniqueIdRequired {
+                queue: send.queue.clone(),
+            }),
+            Some(id) if settings.dedup.window > 0 => {
+                let scope = scope_key(settings, message);
+                Ok(Some(digest(scope, id)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether one more message of `size` bytes fits into the queue and the shard.
+    fn check_quota(&self, draft: &Draft, index: u32, size: u64) -> Result<(), Rejection> {
+        let queue = &self.queues[index];
+        let content = &self.contents[queue.content];
+        let delta = draft.delta(index);
+        let full = |what, max| Rejection::QuotaExceeded {
+            queue: queue.name.clone(),
+            what,
+            max,
+        };
+        let quota = queue.settings.quota;
+        if content.messages().saturating_add_signed(delta.messages) >= quota.messages_max {
+            return Err(full("messages", quota.messages_max));
+        }
+        let bytes = content.counts.bytes.saturating_add_signed(delta.bytes);
+        if bytes.saturating_add(size) > quota.bytes_max {
+            return Err(full("bytes", quota.bytes_max));
+        }
+        let max = u64::from(self.limits.messages_max.min(MESSAGES_MAX));
+        if self.messages.len() as u64 + draft.effects.len() as u64 >= max {
+            return Err(Rejection::ShardFull {
+                what: "messages",
+                max,
+            });
+        }
+        Ok(())
+    }
+
+    /// Sees to it that `sequence` may be told before its record is written. The reserve is raised
+    /// when half of it is left, so that in a steady flow nobody waits for it.
+    fn reserve_sequence(&self, draft: &mut Draft, index: u32, sequence: Sequence) {
+        let queue = &self.queues[index];
+        let reserve = queue.reserve;
+        let sync = self.limits.log_level.min(Level::Disk);
+        if sequence.0 + RESERVE_STEP / 2 >= reserve.below.0 && !draft.delta(index).reserved {
+            let below = Sequence(sequence.0 + RESERVE_STEP).min(Sequence(Sequence::MAX.0 + 1));
+            // Not covered by an earlier reserve: the caller is told only when this one is synced.
+            let level = if sequence >= reserve.below {
+                sync
+            } else {
+                Level::Memory
+            };
+            draft.add(
+                Effect::SequencesReserved {
+                    queue: queue.id,
+                    below,
+                },
+                level,
+            );
+            draft.delta_mut(index).reserved = true;
+        }
+        if sequence >= reserve.below_before && sequence < reserve.below {
+            draft.rest_on(self.unless_durable(reserve.at));
+        }
+    }
+
+    pub(super) fn fold_accepted(&mut self, stored: &StoredMessage, part: u16) -> Option<()> {
+        let index = self.queue_index(stored.queue)?;
+        if self.message_of(index, stored.sequence).is_some() {
+            return None;
+        }
+        let at = self.folding_at;
+        let queue = &mut self.queues[index];
+        queue.next_sequence = queue.next_sequence.max(stored.sequence.next());
+        queue.note_id(stored.sequence, stored.id);
+        queue.totals.accepted += 1;
+        let (content, settings) = (queue.content, queue.settings.clone());
+        let message = &stored.message;
+        if let (Some(until), Some(id)) = (stored.unique_until, &message.unique_id) {
+            let digest = digest(scope_key(&settings, message), id);
+            queue.dedup.reserve(digest, stored.sequence, at, until);
+            self.arm_dedup(index);
+        }
+        let key = self.key_or_new(content, message.key.as_ref());
+        let location = Location { position: at, part };
+        let size = u32::try_from(message.size()).unwrap_or(u32::MAX);
+        let mut entry = Message::new(stored.sequence, location, stored.accepted, key, size);
+        let level = message.level.unwrap_or(settings.level);
+        entry.set(flag::UNSYNCED, self.waits_for_sync(level));
+        let entry = self.admit(entry, message.due);
+        if let Some(span) = message.time_to_live {
+            self.start_time_to_live(entry, message.due.unwrap_or(stored.accepted), span);
+        }
+        Some(())
+    }
+
+    pub(super) fn fold_sequences_reserved(
+        &mut self,
+        queue: lockgate_core::QueueId,
+        below: Sequence,
+    ) -> Option<()> {
+        let index = self.queue_index(queue)?;
+        let at = self.folding_at;
+        let reserve = &mut self.queues[index].reserve;
+        reserve.below_before = reserve.below;
+        reserve.below = reserve.below.max(below);
+        reserve.at = at;
+        Some(())
+    }
+}
+
+/// What a queue's unique ids are unique within.
+fn scope_key<'a>(
+    settings: &QueueSettings,
+    message: &'a lockgate_core::Message,
+) -> Option<&'a lockgate_core::Key> {
+    match settings.dedup.scope {
+        DedupScope::Queue => None,
+        DedupScope::Key => message.key.as_ref(),
+    }
+}
+
+/// Refuses a number outside its range.
+pub(super) fn check_range(
+    what: &'static str,
+    value: u64,
+    min: u64,
+    max: u64,
+) -> Result<(), Rejection> {
+    if (min..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(Rejection::OutOfRange {
+            what,
+            value,
+            min,
+            max,
+        })
+    }
+}

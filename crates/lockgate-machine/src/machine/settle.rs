@@ -1,0 +1,390 @@
+//! Ending and extending leases.
+//!
+//! A token settles its own lease and nothing else. What a token is told that does not:
+//!
+//! | the message | keyed queue | unkeyed queue |
+//! |---|---|---|
+//! | is leased under this token | settled | settled |
+//! | is leased again | superseded | superseded |
+//! | is back in its place, this was its last lease | ended | ack: settled; else ended |
+//! | is gone | gone | gone |
+//!
+//! In the strict profile a batch is acknowledged as a prefix: a message behind one that is still out
+//! is told *out of order*. Whatever else ends the lease of one message of the batch gives the later
+//! ones back without counting their attempt, since they may only be worked on after it.
+
+use lockgate_core::{LeaseToken, Level, MachineTime, Millis, Now, QueueId, Sequence};
+
+use super::{
+    Machine,
+    draft::Draft,
+    receive::LEASE_MS_MAX,
+    send::check_range,
+    state::{State, Timer},
+};
+use crate::{
+    DeadLetterReason, DropReason, Effect, KeyPolicy, Rejection, Settle, SettleAction, StaleReason,
+    slab::NONE,
+};
+
+/// The longest delay of a nack: a year.
+const NACK_DELAY_MS_MAX: Millis = 366 * 24 * 3600 * 1000;
+
+/// The longest reason of a reject, in bytes.
+const REJECT_REASON_BYTES_MAX: u64 = 1024;
+
+impl Machine {
+    /// `Ok(Err(_))`: the token is stale.
+    pub(super) fn decide_settle(
+        &self,
+        draft: &mut Draft,
+        settle: &Settle,
+        now: Now,
+    ) -> Result<Result<(), StaleReason>, Rejection> {
+        match &settle.action {
+            SettleAction::Nack { delay } => check_range("delay", *delay, 0, NACK_DELAY_MS_MAX)?,
+            SettleAction::Extend { lease } => check_range("lease", *lease, 1, LEASE_MS_MAX)?,
+            SettleAction::Reject {
+                reason: Some(reason),
+            } => check_range(
+                "bytes of the reason",
+                reason.len() as u64,
+                0,
+                REJECT_REASON_BYTES_MAX,
+            )?,
+            _ => {}
+        }
+        let (queue, index) = match self.current(draft, settle) {
+            Ok(found) => found,
+            Err(stale) => return Ok(Err(stale)),
+        };
+        if let Err(stale) = self.check_batch_order(draft, queue, index, &settle.action) {
+            return Ok(Err(stale));
+        }
+        let state = &self.queues[queue];
+        let (id, level) = (state.id, state.settings.level);
+        let message = &self.messages[index];
+        let sequence = message.sequence();
+        match &settle.action {
+            SettleAction::Ack => {
+                draft.add(
+                    Effect::Acked {
+                        queue: id,
+                        sequence,
+                    },
+                    level,
+                );
+                self.draft_leaving(draft, queue, index);
+                draft.fronts.insert(message.key, message.order.after);
+            }
+            SettleAction::Extend { lease } => {
+                self.draft_extend(draft, queue, index, *lease, now)?
+            }
+            SettleAction::Nack { delay } => {
+                let until = (*delay > 0).then(|| now.machine.plus(*delay));
+                self.draft_return(draft, (queue, index), now, level, |queue, sequence| {
+                    Effect::Nacked {
+                        queue,
+                        sequence,
+                        until,
+                    }
+                });
+                self.draft_park(draft, queue, index, level);
+                self.give_back_later(draft, queue, index, now);
+            }
+            SettleAction::GiveBack => {
+                let level = level.min(Level::Process);
+                self.draft_return(draft, (queue, index), now, level, |queue, sequence| {
+                    Effect::GivenBack { queue, sequence }
+                });
+                self.give_back_later(draft, queue, index, now);
+            }
+            SettleAction::Reject { reason } => {
+                match self.dead_letter_queue(queue) {
+                    Some(to) => {
+                        let reason = DeadLetterReason::Rejected {
+                            reason: reason.clone(),
+                        };
+                        self.move_away(draft, (queue, index), to, reason, now, level);
+                    }
+                    None => {
+                        self.draft_drop(draft, (queue, index), DropReason::Rejected, level);
+                    }
+                }
+                self.give_back_later(draft, queue, index, now);
+            }
+        }
+        let settled = match settle.action {
+            SettleAction::Extend { .. } => return Ok(Ok(())),
+            SettleAction::Ack | SettleAction::Reject { .. } => StaleReason::Gone,
+            SettleAction::Nack { .. } | SettleAction::GiveBack => StaleReason::Ended,
+        };
+        if draft.in_transaction {
+            draft.settled.insert(index, settled);
+        }
+        Ok(Ok(()))
+    }
+
+    /// The queue and message whose lease the token names, if it may settle it in that way.
+    fn current(&self, draft: &Draft, settle: &Settle) -> Result<(u32, u32), StaleReason> {
+        let token = settle.token;
+        let queue = self.queue_index(token.queue).ok_or(StaleReason::Gone)?;
+        let index = self
+            .message_of(queue, token.sequence)
+            .ok_or(StaleReason::Gone)?;
+        if let Some(stale) = draft.settled.get(&index) {
+            return Err(*stale);
+        }
+        let message = &self.messages[index];
+        let Some(touch) = self.touched(index) else {
+            return Err(StaleReason::Ended);
+        };
+        if self.term_of(touch.term) != token.term || touch.lease() != token.lease {
+            return Err(StaleReason::Superseded);
+        }
+        let may_still_ack = !self.queues[queue].settings.keyed
+            && settle.action == SettleAction::Ack
+            && touch.current;
+        match message.state {
+            State::Leased => Ok((queue, index)),
+            State::Ready | State::Backoff if may_still_ack => Ok((queue, index)),
+            _ => Err(StaleReason::Ended),
+        }
+    }
+
+    /// Strict profile: only what is in front of its key may be acknowledged.
+    fn check_batch_order(
+        &self,
+        draft: &Draft,
+        queue: u32,
+        index: u32,
+        action: &SettleAction,
+    ) -> Result<(), StaleReason> {
+        let content = &self.contents[self.queues[queue].content];
+        if !content.is_strict() || *action != SettleAction::Ack {
+            return Ok(());
+        }
+        let key = self.messages[index].key;
+        let front = draft
+            .fronts
+            .get(&key)
+            .copied()
+            .unwrap_or(self.keys[key].order.first);
+        if front == index {
+            Ok(())
+        } else {
+            Err(StaleReason::OutOfOrder)
+        }
+    }
+
+    fn draft_extend(
+        &self,
+        draft: &mut Draft,
+        queue: u32,
+        index: u32,
+        lease: Millis,
+        now: Now,
+    ) -> Result<(), Rejection> {
+        let given = self
+            .touched(index)
+            .map_or(now.machine, |touch| touch.given());
+        let deadline = now.machine.plus(lease);
+        let latest = given.plus(LEASE_MS_MAX);
+        check_range("lease", lease, 1, latest.since(now.machine))?;
+        let state = &self.queues[queue];
+        let strict = self.contents[state.content].is_strict();
+        let level = state.settings.level.min(Level::Process);
+        // The batch stays together: it was given together, so one limit is the limit of all.
+        let batch: Vec<u32> = if strict {
+            let key = self.messages[index].key;
+            self.leased_from(self.keys[key].order.first)
+                .filter(|other| !draft.settled.contains_key(other))
+                .collect()
+        } else {
+            vec![index]
+        };
+        for index in batch {
+            let effect = Effect::Extended {
+                queue: state.id,
+                sequence: self.messages[index].sequence(),
+                deadline,
+            };
+            draft.add(effect, level);
+        }
+        self.cover_leases(draft, state, now, deadline);
+        Ok(())
+    }
+
+    /// The message returns to its place by `effect`, or is dropped if it has outlived its time.
+    fn draft_return(
+        &self,
+        draft: &mut Draft,
+        (queue, index): (u32, u32),
+        now: Now,
+        level: Level,
+        effect: impl FnOnce(QueueId, Sequence) -> Effect,
+    ) {
+        if self.is_overdue(index, now.wall) {
+            self.draft_drop(draft, (queue, index), DropReason::Expired, level);
+        } else {
+            let id = self.queues[queue].id;
+            draft.add(effect(id, self.messages[index].sequence()), level);
+        }
+    }
+
+    /// Freezes the key if this was the message's last attempt and the policy says so.
+    fn draft_park(&self, draft: &mut Draft, queue: u32, index: u32, level: Level) {
+        let key = &self.keys[self.messages[index].key];
+        if self.parks_now(queue, index)
+            && let Some(name) = &key.name
+        {
+            draft.add(
+                Effect::KeyParked {
+                    queue: self.queues[queue].id,
+                    key: name.clone(),
+                },
+                level,
+            );
+        }
+    }
+
+    /// Whether the message's lease, when it ends now without an ack, freezes its key.
+    pub(super) fn parks_now(&self, queue: u32, index: u32) -> bool {
+        let state = &self.queues[queue];
+        let attempts = self.touched(index).map_or(0, |touch| touch.attempts);
+        state.settings.keyed
+            && state.policy() == KeyPolicy::Park
+            && attempts >= state.settings.park_after
+    }
+
+    /// Strict profile: gives back what was leased behind the message.
+    fn give_back_later(&self, draft: &mut Draft, queue: u32, index: u32, now: Now) {
+        if !self.contents[self.queues[queue].content].is_strict() {
+            return;
+        }
+        let level = self.queues[queue].settings.level.min(Level::Process);
+        for later in self.leased_from(self.messages[index].order.after) {
+            if draft.settled.contains_key(&later) {
+                continue;
+            }
+            self.draft_return(draft, (queue, later), now, level, |queue, sequence| {
+                Effect::GivenBack { queue, sequence }
+            });
+            if draft.in_transaction {
+                draft.settled.insert(later, StaleReason::OutOfOrder);
+            }
+        }
+    }
+
+    /// The leased messages of a key from `front` on, up to the first that is not leased.
+    fn leased_from(&self, front: u32) -> impl Iterator<Item = u32> {
+        let mut index = front;
+        std::iter::from_fn(move || {
+            let this = index;
+            if this == NONE || self.messages[this].state != State::Leased {
+                return None;
+            }
+            index = self.messages[this].order.after;
+            Some(this)
+        })
+    }
+
+    fn dead_letter_queue(&self, queue: u32) -> Option<u32> {
+        let dead_letter = self.queues[queue].settings.dead_letter.as_ref()?;
+        self.queue_names.get(&dead_letter.queue).copied()
+    }
+
+    pub(super) fn term_of(&self, number: u32) -> lockgate_core::Term {
+        let index = (number as usize).checked_sub(1);
+        index
+            .and_then(|index| self.terms.get(index))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    pub(super) fn fold_acked(&mut self, queue: QueueId, sequence: Sequence) -> Option<()> {
+        let queue = self.queue_index(queue)?;
+        let index = self.message_of(queue, sequence)?;
+        self.queues[queue].totals.acknowledged += 1;
+        self.remove(index);
+        Some(())
+    }
+
+    pub(super) fn fold_nacked(
+        &mut self,
+        queue: QueueId,
+        sequence: Sequence,
+        until: Option<MachineTime>,
+    ) -> Option<()> {
+        let index = self.leased_message(queue, sequence)?;
+        self.settled_key(index);
+        match until {
+            Some(until) => self.back_off(index, until),
+            None => self.return_to_order(index),
+        }
+        Some(())
+    }
+
+    pub(super) fn fold_given_back(&mut self, queue: QueueId, sequence: Sequence) -> Option<()> {
+        let index = self.leased_message(queue, sequence)?;
+        self.settled_key(index);
+        self.return_to_order(index);
+        let touch = self.messages[index].extra;
+        let touch = &mut self.touches[touch];
+        touch.attempts = touch.attempts.saturating_sub(1);
+        touch.current = false;
+        if touch.attempts == 0 {
+            self.untouch(index);
+        }
+        Some(())
+    }
+
+    pub(super) fn fold_extended(
+        &mut self,
+        queue: QueueId,
+        sequence: Sequence,
+        deadline: MachineTime,
+    ) -> Option<()> {
+        let index = self.leased_message(queue, sequence)?;
+        let timer = self.set_timer(index, NONE);
+        let order = if timer == NONE {
+            0
+        } else {
+            self.machine.remove(timer).order
+        };
+        let touch = self.messages[index].extra;
+        let touch = &mut self.touches[touch];
+        touch.set_deadline(touch.given(), deadline);
+        touch.timer = self
+            .machine
+            .insert(deadline.0, order, Timer::Message(index).to_bits());
+        Some(())
+    }
+
+    /// The message, if it is leased.
+    fn leased_message(&self, queue: QueueId, sequence: Sequence) -> Option<u32> {
+        let queue = self.queue_index(queue)?;
+        self.message_of(queue, sequence)
+            .filter(|&index| self.messages[index].state == State::Leased)
+    }
+
+    /// The next delivery of the message's key rests on the record being folded.
+    fn settled_key(&mut self, index: u32) {
+        let key = self.messages[index].key;
+        self.keys[key].set_settled_at(self.folding_at);
+    }
+
+    /// Whether the token's lease is the current one of its message: what a holder asks before it does
+    /// something that cannot be undone.
+    #[must_use]
+    pub fn is_current(&self, token: LeaseToken) -> bool {
+        self.queue_index(token.queue)
+            .and_then(|queue| self.message_of(queue, token.sequence))
+            .is_some_and(|index| {
+                self.messages[index].state == State::Leased
+                    && self.touched(index).is_some_and(|touch| {
+                        touch.lease() == token.lease && self.term_of(touch.term) == token.term
+                    })
+            })
+    }
+}

@@ -1,0 +1,250 @@
+//! The whole logical state as one value: to compare machines in tests, and to look into one.
+
+use std::collections::BTreeMap;
+
+use lockgate_core::{
+    HolderName, Key, LeaseNumber, Location, MachineTime, MessageId, QueueId, QueueName, Sequence,
+    Term, WallTime,
+};
+
+use super::{
+    ClockState, Machine,
+    list::List,
+    state::{State, flag},
+};
+use crate::{QueueDescription, QueueTotals, slab::NONE};
+
+/// All that follows from the log; nothing that is volatile. Two machines that folded the same
+/// effects have equal snapshots.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// The current term.
+    pub term: Term,
+    /// The latest time.
+    pub clock: ClockState,
+    /// The shard's secret.
+    pub secret: Option<[u8; 32]>,
+    /// The next lease's number in the current term.
+    pub next_lease: LeaseNumber,
+    /// The next queue's number.
+    pub next_queue: QueueId,
+    /// Totals of deleted queues.
+    pub deleted: QueueTotals,
+    /// All queues.
+    pub queues: BTreeMap<QueueName, QueueSnapshot>,
+}
+
+/// One queue of a [`Snapshot`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueSnapshot {
+    /// What a query says of it, without volatile counters.
+    pub description: QueueDescription,
+    /// The next message's number.
+    pub next_sequence: Sequence,
+    /// Numbers below were purged.
+    pub purged_below: Sequence,
+    /// Numbers below may have been told at level `memory`.
+    pub reserved_below: Sequence,
+    /// No lease reaches past it.
+    pub horizon: MachineTime,
+    /// No leases before.
+    pub held_until: Option<MachineTime>,
+    /// When the next unique id is forgotten.
+    pub next_expiry: Option<MachineTime>,
+    /// Its keys or groups.
+    pub keys: BTreeMap<Option<Key>, KeySnapshot>,
+    /// Its messages.
+    pub messages: BTreeMap<Sequence, MessageSnapshot>,
+    /// Its messages but delayed ones, in order of age.
+    pub by_age: Vec<Sequence>,
+}
+
+/// One key of a [`QueueSnapshot`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeySnapshot {
+    /// Its order.
+    pub order: Vec<Sequence>,
+    /// Unkeyed: ready messages that were leased before.
+    pub returned: Vec<Sequence>,
+    /// Whether those are next in turn.
+    pub returned_next: bool,
+    /// Not yet due ones, by number.
+    pub delayed: Vec<Sequence>,
+    /// Whether it is frozen.
+    pub parked: bool,
+}
+
+/// One message of a [`QueueSnapshot`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct MessageSnapshot {
+    /// Its id.
+    pub id: MessageId,
+    /// Where its bytes are.
+    pub location: Location,
+    /// Since when it counts as accepted; of a delayed one, its due time.
+    pub since: WallTime,
+    /// Bytes of body and headers.
+    pub size: u32,
+    /// Where it stands in its life.
+    pub state: MessageState,
+    /// Its own time to live in milliseconds, and whether that is over.
+    pub time_to_live: Option<(u64, bool)>,
+    /// Its last lease in this queue.
+    pub lease: Option<LeaseSnapshot>,
+    /// The queue and number it was moved from.
+    pub origin: Option<(QueueId, Sequence)>,
+}
+
+/// Where a message stands in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageState {
+    /// In its key's order.
+    Ready,
+    /// Leased.
+    Leased,
+    /// Waiting for its next attempt.
+    Backoff,
+    /// Not yet due.
+    Delayed,
+}
+
+/// The last lease of a message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeaseSnapshot {
+    /// Leases so far.
+    pub attempts: u16,
+    /// When the first one was given.
+    pub first_leased: WallTime,
+    /// The last one's term.
+    pub term: Term,
+    /// The last one's number.
+    pub lease: LeaseNumber,
+    /// When it, or the backoff after it, ends. `None`: it has ended.
+    pub deadline: Option<MachineTime>,
+    /// Who holds it.
+    pub holder: Option<HolderName>,
+}
+
+impl Machine {
+    /// The whole logical state. Walks everything: for tests and for looking into a machine, not for
+    /// a loop.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            term: self.term(),
+            clock: self.clock,
+            secret: self.secret,
+            next_lease: LeaseNumber(self.next_lease),
+            next_queue: QueueId(self.next_queue),
+            deleted: without_volatile(self.deleted_totals),
+            queues: self
+                .queue_names
+                .iter()
+                .map(|(name, &index)| (name.clone(), self.queue_snapshot(index)))
+                .collect(),
+        }
+    }
+
+    fn queue_snapshot(&self, index: u32) -> QueueSnapshot {
+        let queue = &self.queues[index];
+        let content = &self.contents[queue.content];
+        let mut description = self.describe(index);
+        description.totals = without_volatile(description.totals);
+        let mut keys = BTreeMap::new();
+        for (key, state) in self.keys.iter() {
+            if state.content == queue.content {
+                keys.insert(state.name.clone(), self.key_snapshot(key));
+            }
+        }
+        let by_age = self.walk(content.by_age, |index| self.messages[index].age.after);
+        let delayed = self.walk(content.delayed, |index| self.messages[index].age.after);
+        QueueSnapshot {
+            next_sequence: queue.next_sequence,
+            purged_below: queue.purged_below,
+            reserved_below: queue.reserve.below,
+            horizon: queue.horizon,
+            held_until: queue.held_until,
+            next_expiry: queue.dedup.next_expiry(),
+            keys,
+            messages: by_age
+                .iter()
+                .chain(&delayed)
+                .map(|&message| {
+                    let sequence = self.messages[message].sequence();
+                    (sequence, self.message_snapshot(index, message))
+                })
+                .collect(),
+            by_age: self.sequences(&by_age),
+            description,
+        }
+    }
+
+    fn key_snapshot(&self, key: u32) -> KeySnapshot {
+        let state = &self.keys[key];
+        let list = |list| {
+            let indexes = self.walk(list, |index| self.messages[index].order.after);
+            self.sequences(&indexes)
+        };
+        let mut delayed = list(state.delayed);
+        delayed.sort_unstable();
+        KeySnapshot {
+            order: list(state.order),
+            returned: list(state.returned),
+            returned_next: state.returned_next,
+            delayed,
+            parked: state.parked,
+        }
+    }
+
+    fn message_snapshot(&self, queue: u32, index: u32) -> MessageSnapshot {
+        let message = &self.messages[index];
+        let origin = self.origin(index);
+        MessageSnapshot {
+            id: origin.map_or_else(
+                || self.queues[queue].id_of(message.sequence()),
+                |origin| origin.id,
+            ),
+            location: message.location(),
+            since: message.since(),
+            size: message.size,
+            state: match message.state {
+                State::Ready => MessageState::Ready,
+                State::Leased => MessageState::Leased,
+                State::Backoff => MessageState::Backoff,
+                State::Delayed => MessageState::Delayed,
+            },
+            time_to_live: self
+                .times_to_live
+                .get(&index)
+                .map(|ttl| (ttl.span, message.has(flag::OVERDUE))),
+            lease: self.touched(index).map(|touch| LeaseSnapshot {
+                attempts: touch.attempts,
+                first_leased: touch.first_leased(),
+                term: self.term_of(touch.term),
+                lease: touch.lease(),
+                deadline: matches!(message.state, State::Leased | State::Backoff)
+                    .then(|| touch.deadline()),
+                holder: (touch.holder != NONE).then(|| self.holders[touch.holder].name.clone()),
+            }),
+            origin: origin.map(|origin| (origin.queue, origin.sequence)),
+        }
+    }
+
+    fn walk(&self, list: List, after: impl Fn(u32) -> u32) -> Vec<u32> {
+        let some = |index| (index != NONE).then_some(index);
+        std::iter::successors(some(list.first), |&index| some(after(index))).collect()
+    }
+
+    fn sequences(&self, indexes: &[u32]) -> Vec<Sequence> {
+        let sequence = |&index: &u32| self.messages[index].sequence();
+        indexes.iter().map(sequence).collect()
+    }
+}
+
+fn without_volatile(totals: QueueTotals) -> QueueTotals {
+    QueueTotals {
+        duplicates: 0,
+        stale: 0,
+        ..totals
+    }
+}

@@ -1,0 +1,567 @@
+//! What the machine holds, and in how many bytes.
+//!
+//! A backlog of ten million messages is the case these types are made for: a message is 52 bytes in
+//! a paged slab and 6 to 11 in the table that finds it by its number. What only few messages have
+//! (a lease, a time to live, an origin) stands in side tables, so that the others do not pay for it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use lockgate_core::{
+    HolderName, Key, LeaseNumber, Location, MachineTime, MessageId, Millis, Position, QueueId,
+    QueueName, Sequence, Term, WallTime,
+};
+
+use super::list::{Links, List};
+use crate::{
+    DeadLetterReason, KeyPolicy, KeyProfile, QueueCounts, QueueSettings, QueueTotals,
+    dedup::DedupWindow, slab::NONE,
+};
+
+/// A number below 2^48 in six bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct U48([u16; 3]);
+
+impl U48 {
+    pub(super) const MAX: u64 = (1 << 48) - 1;
+
+    /// Stops at [`U48::MAX`]: decisions refuse numbers beyond, a record from elsewhere cannot panic.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "split into its 16-bit parts"
+    )]
+    pub(super) fn new(number: u64) -> Self {
+        let number = number.min(Self::MAX);
+        Self([number as u16, (number >> 16) as u16, (number >> 32) as u16])
+    }
+
+    pub(super) fn get(self) -> u64 {
+        u64::from(self.0[0]) | u64::from(self.0[1]) << 16 | u64::from(self.0[2]) << 32
+    }
+}
+
+/// A `u64` that needs no eight-byte alignment, which would cost a [`Message`] four bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Packed64([u32; 2]);
+
+impl Packed64 {
+    #[expect(clippy::cast_possible_truncation, reason = "split into its halves")]
+    pub(super) fn new(number: u64) -> Self {
+        Self([number as u32, (number >> 32) as u32])
+    }
+
+    pub(super) fn get(self) -> u64 {
+        u64::from(self.0[0]) | u64::from(self.0[1]) << 32
+    }
+}
+
+/// Where a message stands in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum State {
+    /// In its key's order, nobody has it.
+    Ready,
+    /// Somebody has it.
+    Leased,
+    /// Its attempt failed; it waits in its place for the next one.
+    Backoff,
+    /// Not yet due, in nobody's order.
+    Delayed,
+}
+
+/// What few messages have; bits of [`Message::flags`].
+pub(super) mod flag {
+    /// Its record has not reached its level: not leasable.
+    pub(crate) const UNSYNCED: u8 = 1;
+    /// It has a [`Touch`](super::Touch), at [`Message::extra`](super::Message).
+    pub(crate) const TOUCHED: u8 = 2;
+    /// Unkeyed queue: it stands in its group's list of returned messages.
+    pub(crate) const RETURNED: u8 = 4;
+    /// It came from another queue; there is an [`Origin`](super::OriginEntry).
+    pub(crate) const MOVED: u8 = 8;
+    /// It has a time to live of its own.
+    pub(crate) const TTL: u8 = 16;
+    /// Its time to live ended while it was leased.
+    pub(crate) const OVERDUE: u8 = 32;
+}
+
+/// A message in a queue, without its payload.
+#[derive(Clone, Debug)]
+pub(super) struct Message {
+    position: Packed64,
+    sequence: U48,
+    part: u16,
+    since: U48,
+    pub(super) state: State,
+    pub(super) flags: u8,
+    /// Its key or group.
+    pub(super) key: u32,
+    /// Bytes that count towards the quota.
+    pub(super) size: u32,
+    /// With [`flag::TOUCHED`] its touch, else its timer, else `NONE`.
+    pub(super) extra: u32,
+    /// Neighbours in one of its key's lists: order, returned or delayed.
+    pub(super) order: Links,
+    /// Neighbours in one of its queue's lists: by age, or delayed.
+    pub(super) age: Links,
+}
+
+const _: () = assert!(size_of::<Message>() == 52);
+
+impl Message {
+    pub(super) fn new(
+        sequence: Sequence,
+        location: Location,
+        since: WallTime,
+        key: u32,
+        size: u32,
+    ) -> Self {
+        Self {
+            position: Packed64::new(location.position.0),
+            sequence: U48::new(sequence.0),
+            part: location.part,
+            since: U48::new(since.0),
+            state: State::Ready,
+            flags: 0,
+            key,
+            size,
+            extra: NONE,
+            order: Links::NONE,
+            age: Links::NONE,
+        }
+    }
+
+    pub(super) fn sequence(&self) -> Sequence {
+        Sequence(self.sequence.get())
+    }
+
+    pub(super) fn location(&self) -> Location {
+        Location {
+            position: Position(self.position.get()),
+            part: self.part,
+        }
+    }
+
+    pub(super) fn relocate(&mut self, to: Location) {
+        self.position = Packed64::new(to.position.0);
+        self.part = to.part;
+    }
+
+    /// Since when it counts as accepted: its acceptance, or when it was due. Age and retention count
+    /// from here, so that a message due in a year does not expire while it waits.
+    pub(super) fn since(&self) -> WallTime {
+        WallTime(self.since.get())
+    }
+
+    pub(super) fn set_since(&mut self, since: WallTime) {
+        self.since = U48::new(since.0);
+    }
+
+    pub(super) fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    pub(super) fn set(&mut self, flag: u8, on: bool) {
+        if on {
+            self.flags |= flag;
+        } else {
+            self.flags &= !flag;
+        }
+    }
+
+    /// Whether a receive may have it as far as it itself goes.
+    pub(super) fn is_leasable(&self) -> bool {
+        self.state == State::Ready && !self.has(flag::UNSYNCED)
+    }
+}
+
+/// What there is to know of a message that was leased at least once.
+#[derive(Clone, Debug)]
+pub(super) struct Touch {
+    lease: Packed64,
+    first_leased: U48,
+    deadline: U48,
+    /// Leases it had in this queue.
+    pub(super) attempts: u16,
+    /// Who holds it, while it is leased; else `NONE`.
+    pub(super) holder: u32,
+    /// The end of the lease, of the backoff or of the delay; else `NONE`.
+    pub(super) timer: u32,
+    /// In which term the last lease was given: an index of the machine's terms.
+    pub(super) term: u32,
+    /// How long before `deadline` the lease was given. Leases end within 12 h: it fits.
+    held_ms: u32,
+    /// Whether the last lease may still acknowledge: false once it was given back.
+    pub(super) current: bool,
+}
+
+impl Touch {
+    pub(super) fn new(first_leased: WallTime) -> Self {
+        Self {
+            lease: Packed64::default(),
+            first_leased: U48::new(first_leased.0),
+            deadline: U48::default(),
+            attempts: 0,
+            holder: NONE,
+            timer: NONE,
+            term: NONE,
+            held_ms: 0,
+            current: false,
+        }
+    }
+
+    pub(super) fn lease(&self) -> LeaseNumber {
+        LeaseNumber(self.lease.get())
+    }
+
+    pub(super) fn set_lease(&mut self, lease: LeaseNumber, term: u32) {
+        self.lease = Packed64::new(lease.0);
+        self.term = term;
+        self.current = true;
+    }
+
+    pub(super) fn first_leased(&self) -> WallTime {
+        WallTime(self.first_leased.get())
+    }
+
+    pub(super) fn set_first_leased(&mut self, first_leased: WallTime) {
+        self.first_leased = U48::new(first_leased.0);
+    }
+
+    /// When the lease, or the backoff, ends.
+    pub(super) fn deadline(&self) -> MachineTime {
+        MachineTime(self.deadline.get())
+    }
+
+    pub(super) fn given(&self) -> MachineTime {
+        MachineTime(self.deadline.get().saturating_sub(u64::from(self.held_ms)))
+    }
+
+    pub(super) fn set_deadline(&mut self, given: MachineTime, deadline: MachineTime) {
+        self.deadline = U48::new(deadline.0);
+        self.held_ms = u32::try_from(deadline.since(given)).unwrap_or(u32::MAX);
+    }
+}
+
+/// A message that is not leasable before the record at `position` is durable.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Awaiting {
+    pub(super) position: Position,
+    pub(super) index: u32,
+    pub(super) queue: QueueId,
+    pub(super) sequence: Sequence,
+}
+
+/// Where a moved message comes from.
+#[derive(Clone, Debug)]
+pub(super) struct OriginEntry {
+    /// The message: an index.
+    pub(super) message: u32,
+    pub(super) id: MessageId,
+    pub(super) queue: QueueId,
+    pub(super) sequence: Sequence,
+    pub(super) reason: DeadLetterReason,
+    pub(super) at: WallTime,
+}
+
+/// A message's own time to live.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TimeToLive {
+    pub(super) span: Millis,
+    pub(super) timer: u32,
+}
+
+/// Who holds leases: names are interned, because few clients hold many leases.
+#[derive(Clone, Debug)]
+pub(super) struct Holder {
+    pub(super) name: HolderName,
+    pub(super) leases: u32,
+}
+
+/// A key of a keyed queue, or a group of an unkeyed one. Messages without a group are one group.
+///
+/// It exists while it has a message or is parked.
+#[derive(Clone, Debug)]
+pub(super) struct KeyState {
+    /// `None`: the group of messages without one.
+    pub(super) name: Option<Key>,
+    pub(super) content: u32,
+    /// The order. Keyed: ready, leased and backing-off messages; unkeyed: ready ones that were never
+    /// leased.
+    pub(super) order: List,
+    /// Unkeyed: ready messages that were leased before, in order of their return.
+    pub(super) returned: List,
+    /// Not yet due.
+    pub(super) delayed: List,
+    /// Neighbours among its content's ready keys, or among its parked ones.
+    pub(super) links: Links,
+    /// Messages but delayed ones.
+    pub(super) messages: u32,
+    pub(super) delayed_count: u32,
+    /// Leased ones.
+    pub(super) leased: u32,
+    settled_at: Packed64,
+    pub(super) parked: bool,
+    /// Whether it is in its content's list of ready keys.
+    pub(super) ready: bool,
+    /// Unkeyed: whose turn it is when both lists have something.
+    pub(super) returned_next: bool,
+}
+
+impl KeyState {
+    pub(super) fn new(name: Option<Key>, content: u32) -> Self {
+        Self {
+            name,
+            content,
+            order: List::default(),
+            returned: List::default(),
+            delayed: List::default(),
+            links: Links::NONE,
+            messages: 0,
+            delayed_count: 0,
+            leased: 0,
+            settled_at: Packed64::default(),
+            parked: false,
+            ready: false,
+            returned_next: false,
+        }
+    }
+
+    /// Where the record stands that last settled or dropped one of its messages: the next delivery
+    /// rests on it.
+    pub(super) fn settled_at(&self) -> Position {
+        Position(self.settled_at.get())
+    }
+
+    pub(super) fn set_settled_at(&mut self, at: Position) {
+        self.settled_at = Packed64::new(at.0);
+    }
+}
+
+/// What a queue holds. A purge gives the queue a new one and leaves the old one to be freed in
+/// steps.
+#[derive(Clone, Debug)]
+pub(super) struct Content {
+    /// Its queue's index; the queue may be gone if the content is dead.
+    pub(super) queue: u32,
+    pub(super) queue_id: QueueId,
+    pub(super) keyed: bool,
+    pub(super) profile: KeyProfile,
+    /// Whether it was purged: nothing in it counts any more.
+    pub(super) dead: bool,
+    /// Keys of which a receive may have something, in turn.
+    pub(super) ready_keys: List,
+    pub(super) parked_keys: List,
+    /// All messages but delayed ones, in the order in which they became deliverable.
+    pub(super) by_age: List,
+    pub(super) delayed: List,
+    /// The first message of `by_age` that the sweep for retention has not passed.
+    pub(super) unswept: u32,
+    /// Where the record stands that last removed a message.
+    pub(super) removed_at: Position,
+    /// `oldest` and `unique_ids` are filled in by a query.
+    pub(super) counts: QueueCounts,
+}
+
+impl Content {
+    pub(super) fn new(queue: u32, queue_id: QueueId, settings: &QueueSettings) -> Self {
+        Self {
+            queue,
+            queue_id,
+            keyed: settings.keyed,
+            profile: settings.key_profile,
+            dead: false,
+            ready_keys: List::default(),
+            parked_keys: List::default(),
+            by_age: List::default(),
+            delayed: List::default(),
+            unswept: NONE,
+            removed_at: Position(0),
+            counts: QueueCounts::default(),
+        }
+    }
+
+    pub(super) fn messages(&self) -> u64 {
+        self.counts.ready + self.counts.in_flight + self.counts.delayed
+    }
+
+    /// Whether batches of one key are settled as a prefix.
+    pub(super) fn is_strict(&self) -> bool {
+        self.keyed && self.profile == KeyProfile::Strict
+    }
+}
+
+/// A queue.
+#[derive(Clone, Debug)]
+pub(super) struct Queue {
+    pub(super) id: QueueId,
+    pub(super) name: QueueName,
+    pub(super) settings: Arc<QueueSettings>,
+    pub(super) annotations: Arc<BTreeMap<String, String>>,
+    pub(super) tags: Arc<BTreeMap<String, String>>,
+    pub(super) created: WallTime,
+    pub(super) changed: WallTime,
+    /// Where the record stands that last changed the queue as a whole.
+    pub(super) changed_at: Position,
+    pub(super) paused: bool,
+    /// No leases before: what a power cut took may still be held.
+    pub(super) held_until: Option<MachineTime>,
+    pub(super) hold_timer: u32,
+    pub(super) content: u32,
+    pub(super) next_sequence: Sequence,
+    /// Numbers below were purged.
+    pub(super) purged_below: Sequence,
+    /// From which number on ids end in which bits (see [`id_tail`]); one entry per term.
+    pub(super) id_tails: Vec<(Sequence, u64)>,
+    pub(super) reserve: Reserve,
+    /// No lease reaches past it without raising it; see the crate's architecture page.
+    pub(super) horizon: MachineTime,
+    pub(super) horizon_at: Position,
+    pub(super) dedup: DedupWindow,
+    pub(super) dedup_timer: u32,
+    /// When `dedup_timer` fires.
+    pub(super) dedup_at: MachineTime,
+    pub(super) sweep_timer: u32,
+    /// `duplicates` and `stale` are volatile; all others follow from the log.
+    pub(super) totals: QueueTotals,
+    /// Whether it is in the machine's list of woken queues.
+    pub(super) woken: bool,
+}
+
+/// Sequence numbers that may be told at level `memory` before their records are written.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reserve {
+    /// Numbers below may have been told.
+    pub(super) below: Sequence,
+    /// Numbers below are covered by an older record than the one at `at`.
+    pub(super) below_before: Sequence,
+    pub(super) at: Position,
+}
+
+impl Queue {
+    /// The id of the message that this queue accepted under that number.
+    pub(super) fn id_of(&self, sequence: Sequence) -> MessageId {
+        let runs = self
+            .id_tails
+            .partition_point(|&(first, _)| first <= sequence);
+        let tail = runs.checked_sub(1).map_or(0, |run| self.id_tails[run].1);
+        MessageId::new(self.id, sequence.min(Sequence::MAX), term_of_tail(tail))
+    }
+
+    /// Remembers how the id of message `sequence` ends, unless it ends like the one before.
+    pub(super) fn note_id(&mut self, sequence: Sequence, id: MessageId) {
+        let tail = id_tail(id);
+        if self.id_tails.last().is_none_or(|&(_, last)| last != tail) {
+            self.id_tails.push((sequence, tail));
+        }
+    }
+
+    /// What a failing message does, and the attempt limit if there is one.
+    pub(super) fn policy(&self) -> KeyPolicy {
+        let settings = &self.settings;
+        settings
+            .key_policy
+            .unwrap_or(if settings.dead_letter.is_some() {
+                KeyPolicy::Skip
+            } else {
+                KeyPolicy::Block
+            })
+    }
+}
+
+/// The bits of a message id that say its term: the lowest 48.
+fn id_tail(id: MessageId) -> u64 {
+    u64::try_from(id.to_bits() & ((1 << 48) - 1)).expect("48 bits fit")
+}
+
+/// A term whose message ids end in these bits. Not the term itself, of which the id has a part.
+fn term_of_tail(tail: u64) -> Term {
+    Term {
+        epoch: lockgate_core::Epoch(tail >> 28),
+        incarnation: lockgate_core::Incarnation(tail & 0xfff_ffff),
+    }
+}
+
+/// What a timer is for, with the index of what it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timer {
+    /// The end of a message's lease or backoff (machine time), or of its delay (wall time).
+    Message(u32),
+    /// The end of a message's time to live (wall time).
+    TimeToLive(u32),
+    /// A queue's oldest message may have outlived the retention (wall time).
+    Sweep(u32),
+    /// A queue's oldest unique id may be forgotten (machine time).
+    Dedup(u32),
+    /// A queue held back after a power cut gives leases again (machine time).
+    Hold(u32),
+}
+
+impl Timer {
+    pub(super) fn to_bits(self) -> u64 {
+        let (kind, index) = match self {
+            Self::Message(index) => (0, index),
+            Self::TimeToLive(index) => (1, index),
+            Self::Sweep(index) => (2, index),
+            Self::Dedup(index) => (3, index),
+            Self::Hold(index) => (4, index),
+        };
+        kind << 32 | u64::from(index)
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the lower half is the index"
+    )]
+    pub(super) fn from_bits(bits: u64) -> Self {
+        let index = bits as u32;
+        match bits >> 32 {
+            0 => Self::Message(index),
+            1 => Self::TimeToLive(index),
+            2 => Self::Sweep(index),
+            3 => Self::Dedup(index),
+            _ => Self::Hold(index),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockgate_core::{Epoch, Incarnation};
+
+    use super::*;
+
+    #[test]
+    fn packed_numbers_come_back() {
+        for number in [0, 1, 0xffff, 0x1_0000, 0x1234_5678_9abc, U48::MAX] {
+            assert_eq!(U48::new(number).get(), number);
+        }
+        assert_eq!(U48::new(u64::MAX).get(), U48::MAX);
+        for number in [0, 1, u64::from(u32::MAX), u64::MAX, 0x0123_4567_89ab_cdef] {
+            assert_eq!(Packed64::new(number).get(), number);
+        }
+    }
+
+    #[test]
+    fn ids_are_recomputed_from_their_tails() {
+        let term = Term {
+            epoch: Epoch(0x1234_5678),
+            incarnation: Incarnation(0xdead_beef_1234_5678),
+        };
+        let id = MessageId::new(QueueId(9), Sequence(77), term);
+        let again = MessageId::new(QueueId(9), Sequence(77), term_of_tail(id_tail(id)));
+        assert_eq!(again, id);
+    }
+
+    #[test]
+    fn timers_come_back_from_their_bits() {
+        for timer in [
+            Timer::Message(7),
+            Timer::TimeToLive(0),
+            Timer::Sweep(u32::MAX),
+            Timer::Dedup(1),
+            Timer::Hold(2),
+        ] {
+            assert_eq!(Timer::from_bits(timer.to_bits()), timer);
+        }
+    }
+}

@@ -1,0 +1,692 @@
+//! Runs scripts against a machine.
+//!
+//! One line is one command, `=>` and what it is answered. After every line the machine's inner
+//! invariants are checked; at the end its log is folded into a second machine, encoded and decoded
+//! on the way, and both must be in the same state.
+
+use std::{collections::BTreeMap, fmt::Debug};
+
+use bytes::Bytes;
+use lockgate_core::{
+    BootId, Epoch, HolderName, Incarnation, Key, LeaseToken, Level, MachineTime, Message,
+    MessageId, Millis, Now, Position, QueueName, Sequence, Term, UniqueId, WallTime,
+};
+
+use crate::{
+    Answer, Command, CreateQueue, DeadLetter, DedupScope, Effect, Effects, KeyAction, KeyPolicy,
+    KeyProfile, KeyWait, Machine, MachineLimits, Query, QueueSettings, Receive, Rejection, Reply,
+    SendMessage, Settle, SettleAction, Settled, decode_record, encode_record,
+};
+
+/// Wall time at which every script starts.
+const START: u64 = 1_000_000_000;
+
+/// Runs a script and panics with its line where an answer differs.
+#[track_caller]
+pub(super) fn check(script: &str) -> Run {
+    let mut run = Run::new();
+    for line in script.lines().map(str::trim) {
+        if line.is_empty() || line.starts_with("//") {
+            continue;
+        }
+        let (command, expected) = match line.split_once("=>") {
+            Some((command, expected)) => (command.trim(), Some(expected.trim())),
+            None => (line, None),
+        };
+        let answer = run.line(command);
+        if let Some(expected) = expected {
+            assert_eq!(answer, expected, "answer to: {command}\nin:{script}");
+        } else {
+            assert!(
+                !answer.starts_with("refused"),
+                "{answer}: {command}\nin:{script}"
+            );
+        }
+        run.check_invariants(command);
+    }
+    run.check_recovery();
+    run
+}
+
+/// A machine with the log of its effects.
+pub(super) struct Run {
+    pub(super) machine: Machine,
+    pub(super) log: Vec<(Position, Effects)>,
+    pub(super) now: Now,
+    next: u64,
+    syncing: bool,
+    boot: u8,
+    /// Tokens by queue, number and attempt; attempt 0 is the last one.
+    tokens: BTreeMap<(String, u64, u16), LeaseToken>,
+    ids: BTreeMap<(String, u64), MessageId>,
+    last: (Level, Option<Position>),
+}
+
+impl Run {
+    pub(super) fn new() -> Self {
+        Self::with_limits(MachineLimits::default())
+    }
+
+    pub(super) fn with_limits(limits: MachineLimits) -> Self {
+        let mut run = Self {
+            machine: Machine::new(limits),
+            log: Vec::new(),
+            now: Now {
+                wall: WallTime(START),
+                machine: MachineTime(5_000),
+            },
+            next: 0,
+            syncing: true,
+            boot: 1,
+            tokens: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            last: (Level::Memory, None),
+        };
+        run.start_term();
+        run
+    }
+
+    fn start_term(&mut self) {
+        let epoch = self.machine.term().epoch.next();
+        let term = Term {
+            epoch,
+            incarnation: Incarnation(77 + epoch.0),
+        };
+        self.give(&Command::StartTerm {
+            term,
+            boot_id: BootId([self.boot; 16]),
+            clock_offset: 0,
+            secret: [9; 32],
+        })
+        .expect("a term starts");
+    }
+
+    /// Ticks, decides, logs and folds.
+    pub(super) fn give(&mut self, command: &Command) -> Result<Reply, Rejection> {
+        self.tick();
+        let decision = self.machine.decide(command, self.now);
+        self.machine.note_outcome(command, &decision.outcome);
+        self.last = (decision.level, decision.rests_on);
+        if !decision.effects.is_empty() {
+            self.append(decision.effects);
+        }
+        decision.outcome
+    }
+
+    pub(super) fn tick(&mut self) {
+        while let Some(effect) = self.machine.tick(self.now) {
+            self.append(std::iter::once(effect).collect());
+        }
+    }
+
+    pub(super) fn append(&mut self, effects: Effects) {
+        let position = Position(self.next);
+        self.next += 100;
+        self.machine.fold(&effects, position);
+        self.log.push((position, effects));
+        if self.syncing {
+            self.machine.reached(Position(self.next));
+        }
+    }
+
+    /// Folds the log into a new machine, through its encoding.
+    pub(super) fn recovered(&self) -> Machine {
+        let mut machine = Machine::new(MachineLimits::default());
+        for (position, effects) in &self.log {
+            let mut record = Vec::new();
+            encode_record(effects, &mut record);
+            let decoded = decode_record(&Bytes::from(record)).expect("what was encoded decodes");
+            assert_eq!(&decoded, effects);
+            machine.fold(&decoded, *position);
+        }
+        machine
+    }
+
+    #[track_caller]
+    pub(super) fn check_recovery(&self) {
+        let recovered = self.recovered();
+        assert_eq!(recovered.snapshot(), self.machine.snapshot());
+        assert_eq!(recovered.effects_ignored(), 0);
+    }
+
+    /// Conservation, and that lists, counts and tables agree.
+    #[track_caller]
+    pub(super) fn check_invariants(&self, command: &str) {
+        let problems = self.machine.problems();
+        assert!(problems.is_empty(), "after {command}: {problems:#?}");
+    }
+
+    fn line(&mut self, line: &str) -> String {
+        let mut words = line.split_whitespace();
+        let verb = words.next().expect("a command");
+        let words: Vec<&str> = words.collect();
+        match verb {
+            "queue" => self.queue(&words, false),
+            "change" => self.queue(&words, true),
+            "send" => self.send(&words),
+            "receive" => self.receive(&words),
+            "ack" | "nack" | "extend" | "reject" | "give-back" => {
+                let settle = self.settle(verb, &words);
+                settled(self.give(&Command::Settle(settle)))
+            }
+            "transact" => self.transact(line),
+            "wait" => {
+                let span = millis(words[0]);
+                self.now.wall = self.now.wall.plus(span);
+                self.now.machine = self.now.machine.plus(span);
+                self.tick();
+                String::new()
+            }
+            "wall" => {
+                let (back, span) = match words[0].strip_prefix('-') {
+                    Some(span) => (true, millis(span)),
+                    None => (false, millis(words[0])),
+                };
+                let wall = self.now.wall.0;
+                self.now.wall = WallTime(if back { wall - span } else { wall + span });
+                self.tick();
+                String::new()
+            }
+            "cancel" => {
+                let command = Command::Cancel {
+                    queue: name(words[0]),
+                    message: self.id(words[0], words[1]),
+                };
+                done(self.give(&command))
+            }
+            "reschedule" => {
+                let command = Command::Reschedule {
+                    queue: name(words[0]),
+                    message: self.id(words[0], words[1]),
+                    due: self.due(words[2]),
+                };
+                done(self.give(&command))
+            }
+            "park" | "resume" | "drop" => {
+                let action = match verb {
+                    "park" => KeyAction::Park,
+                    "resume" => KeyAction::Resume,
+                    _ => KeyAction::Drop,
+                };
+                done(self.give(&Command::Key {
+                    queue: name(words[0]),
+                    key: Key::new(words[1]).unwrap(),
+                    action,
+                }))
+            }
+            "purge" => done(self.give(&Command::Purge {
+                queue: name(words[0]),
+            })),
+            "delete" => done(self.give(&Command::DeleteQueue {
+                queue: name(words[0]),
+            })),
+            "pause" | "unpause" => done(self.give(&Command::Pause {
+                queue: name(words[0]),
+                paused: verb == "pause",
+            })),
+            "damaged" => {
+                let queue = self.machine.queue_id(&name(words[0])).expect("a queue");
+                done(self.give(&Command::Damaged {
+                    queue,
+                    sequence: Sequence(words[1].parse().unwrap()),
+                }))
+            }
+            "counts" => self.counts(words[0]),
+            "totals" => self.totals(words[0]),
+            "key" => self.key(words[0], words[1]),
+            "keys" => {
+                let counts = self.describe(words[0]).counts;
+                format!("{}, parked {}", counts.keys, counts.parked_keys)
+            }
+            "unique-ids" => self.describe(words[0]).counts.unique_ids.to_string(),
+            "oldest" => self
+                .describe(words[0])
+                .counts
+                .oldest
+                .map_or("nothing".to_owned(), |oldest| {
+                    format!("{} ms old", self.now.wall.since(oldest))
+                }),
+            "answer" => {
+                let (level, rests_on) = self.last;
+                match rests_on {
+                    Some(position) => format!("{level}, rests on record {}", position.0 / 100),
+                    None => level.to_string(),
+                }
+            }
+            "records" => self.log.len().to_string(),
+            "syncing" => {
+                self.syncing = words[0] == "on";
+                String::new()
+            }
+            "sync" => {
+                self.machine.reached(Position(self.next));
+                String::new()
+            }
+            "woken" => {
+                let woken: Vec<_> = self.machine.take_woken().collect();
+                let names = woken.into_iter().filter_map(|id| self.machine.queue(id));
+                or_nothing(names.map(|queue| queue.name.to_string()).collect())
+            }
+            "leasable" => yes(self.machine.leasable(&name(words[0]))),
+            "current" => {
+                let (sequence, attempt) = label(words[1]);
+                yes(self
+                    .machine
+                    .is_current(self.tokens[&(words[0].to_owned(), sequence, attempt)]))
+            }
+            "restart" => {
+                self.restart(words[0]);
+                String::new()
+            }
+            "housekeep" => {
+                while self.machine.housekeep(1) {}
+                String::new()
+            }
+            other => panic!("no such command: {other}"),
+        }
+    }
+
+    /// `kill`: the process starts again in the same boot. `power`: in another one. `clean`: after an
+    /// end of the term in good order.
+    fn restart(&mut self, how: &str) {
+        match how {
+            "kill" => {}
+            "power" => self.boot += 1,
+            "clean" => {
+                self.give(&Command::EndTerm).expect("a term ends");
+            }
+            other => panic!("no such restart: {other}"),
+        }
+        self.check_recovery();
+        self.machine = self.recovered();
+        self.start_term();
+    }
+
+    fn queue(&mut self, words: &[&str], change: bool) -> String {
+        let queue = name(words[0]);
+        let mut settings = match self.machine.queue_id(&queue) {
+            Some(id) if change => self.machine.queue(id).expect("it exists").settings,
+            _ => QueueSettings {
+                lease: 30_000,
+                ..QueueSettings::default()
+            },
+        };
+        for word in &words[1..] {
+            set(&mut settings, word);
+        }
+        if change {
+            return done(self.give(&Command::ChangeQueue {
+                queue,
+                settings: Some(Box::new(settings)),
+                annotations: None,
+                tags: None,
+            }));
+        }
+        let create = CreateQueue {
+            name: queue,
+            settings,
+            annotations: BTreeMap::new(),
+            tags: BTreeMap::new(),
+        };
+        match self.give(&Command::CreateQueue(Box::new(create))) {
+            Ok(Reply::Queue { existed: true, .. }) => "existed".to_owned(),
+            Ok(_) => "made".to_owned(),
+            Err(rejection) => refused(&rejection),
+        }
+    }
+
+    fn send_command(&self, words: &[&str]) -> SendMessage {
+        let mut message = Message::new(vec![b'x'; 10]);
+        for word in &words[1..] {
+            let (what, value) = word.split_once('=').expect("name=value");
+            match what {
+                "key" => message.key = Some(Key::new(value).unwrap()),
+                "id" => message.unique_id = Some(UniqueId::new(value).unwrap()),
+                "due" => message.due = Some(self.due(value)),
+                "ttl" => message.time_to_live = Some(millis(value)),
+                "level" => message.level = Some(value.parse().unwrap()),
+                "size" => message.body = vec![b'x'; value.parse().unwrap()].into(),
+                other => panic!("no such part of a message: {other}"),
+            }
+        }
+        SendMessage {
+            queue: name(words[0]),
+            message,
+        }
+    }
+
+    fn send(&mut self, words: &[&str]) -> String {
+        let send = self.send_command(words);
+        match self.give(&Command::Send(Box::new(send))) {
+            Ok(Reply::Sent(sent)) => self.sent(words[0], sent),
+            Ok(other) => panic!("answer to a send: {other:?}"),
+            Err(rejection) => refused(&rejection),
+        }
+    }
+
+    fn sent(&mut self, queue: &str, sent: crate::Sent) -> String {
+        let at = (queue.to_owned(), sent.sequence.0);
+        if sent.duplicate {
+            if let Some(first) = self.ids.get(&at) {
+                assert_eq!(*first, sent.id, "a duplicate gets the first id");
+            }
+            format!("#{} duplicate", sent.sequence)
+        } else {
+            self.ids.insert(at, sent.id);
+            format!("#{}", sent.sequence)
+        }
+    }
+
+    fn receive(&mut self, words: &[&str]) -> String {
+        let mut receive = Receive {
+            queue: name(words[0]),
+            max: words[1].parse().unwrap(),
+            lease: None,
+            holder: HolderName::new("somebody").unwrap(),
+        };
+        for word in &words[2..] {
+            match word.split_once('=').expect("name=value") {
+                ("by", holder) => receive.holder = HolderName::new(holder).unwrap(),
+                ("lease", span) => receive.lease = Some(millis(span)),
+                other => panic!("no such part of a receive: {other:?}"),
+            }
+        }
+        let deliveries = match self.give(&Command::Receive(receive)) {
+            Ok(Reply::Received(deliveries)) => deliveries,
+            Ok(other) => panic!("answer to a receive: {other:?}"),
+            Err(rejection) => return refused(&rejection),
+        };
+        let queue = words[0].to_owned();
+        let mut labels = Vec::new();
+        for delivery in deliveries {
+            let sequence = delivery.token.sequence.0;
+            let mut label = sequence.to_string();
+            if delivery.attempt > 1 {
+                label += &format!("/{}", delivery.attempt);
+            }
+            match &delivery.origin {
+                Some(origin) => {
+                    let from = origin.name.as_ref().map_or("?", |name| name.as_str());
+                    label += &format!("<{from}#{}", origin.sequence);
+                }
+                None => assert_eq!(delivery.id, self.ids[&(queue.clone(), sequence)]),
+            }
+            labels.push(label);
+            for attempt in [0, delivery.attempt] {
+                self.tokens
+                    .insert((queue.clone(), sequence, attempt), delivery.token);
+            }
+        }
+        or_nothing(labels)
+    }
+
+    fn settle(&mut self, verb: &str, words: &[&str]) -> Settle {
+        let (sequence, attempt) = label(words[1]);
+        let span = words.get(2).map_or(0, |span| millis(span));
+        Settle {
+            token: self.tokens[&(words[0].to_owned(), sequence, attempt)],
+            action: match verb {
+                "ack" => SettleAction::Ack,
+                "nack" => SettleAction::Nack { delay: span },
+                "extend" => SettleAction::Extend { lease: span },
+                "reject" => SettleAction::Reject {
+                    reason: Some("bad".into()),
+                },
+                _ => SettleAction::GiveBack,
+            },
+        }
+    }
+
+    /// `transact ack q 1; send r key=a`
+    fn transact(&mut self, line: &str) -> String {
+        let (mut settles, mut sends, mut queues) = (Vec::new(), Vec::new(), Vec::new());
+        for part in line.trim_start_matches("transact").split(';') {
+            let words: Vec<&str> = part.split_whitespace().collect();
+            if words[0] == "send" {
+                sends.push(self.send_command(&words[1..]));
+                queues.push(words[1].to_owned());
+            } else {
+                settles.push(self.settle(words[0], &words[1..]));
+            }
+        }
+        match self.give(&Command::Transact { settles, sends }) {
+            Ok(Reply::Transacted { sent }) => {
+                let answers = sent.into_iter().zip(queues);
+                let answers: Vec<_> = answers
+                    .map(|(sent, queue)| self.sent(&queue, sent))
+                    .collect();
+                if answers.is_empty() {
+                    "done".to_owned()
+                } else {
+                    answers.join(" ")
+                }
+            }
+            Ok(other) => panic!("answer to a transaction: {other:?}"),
+            Err(rejection) => refused(&rejection),
+        }
+    }
+
+    fn id(&self, queue: &str, sequence: &str) -> MessageId {
+        let sequence: u64 = sequence.parse().unwrap();
+        let unknown = MessageId::new(
+            lockgate_core::QueueId(1),
+            Sequence(sequence),
+            Term {
+                epoch: Epoch(9),
+                ..Term::default()
+            },
+        );
+        *self
+            .ids
+            .get(&(queue.to_owned(), sequence))
+            .unwrap_or(&unknown)
+    }
+
+    /// `+5s`: from now; `5s`: after the script's start.
+    fn due(&self, text: &str) -> WallTime {
+        match text.strip_prefix('+') {
+            Some(span) => self.now.wall.plus(millis(span)),
+            None => WallTime(START + millis(text)),
+        }
+    }
+
+    pub(super) fn describe(&self, queue: &str) -> crate::QueueDescription {
+        let query = Query::Queue { queue: name(queue) };
+        match self.machine.query(&query, self.now) {
+            Ok(Answer::Queue(description)) => *description,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn counts(&self, queue: &str) -> String {
+        let counts = self.describe(queue).counts;
+        format!(
+            "ready {}, in flight {}, delayed {}",
+            counts.ready, counts.in_flight, counts.delayed
+        )
+    }
+
+    /// Only what is not zero.
+    fn totals(&self, queue: &str) -> String {
+        let totals = if queue == "shard" {
+            self.machine.totals()
+        } else {
+            self.describe(queue).totals
+        };
+        let dropped = totals.dropped;
+        let all = [
+            ("accepted", totals.accepted),
+            ("duplicates", totals.duplicates),
+            ("moved in", totals.moved_in),
+            ("moved out", totals.moved_out),
+            ("acknowledged", totals.acknowledged),
+            ("purged", dropped.purged),
+            ("deleted", dropped.queue_deleted),
+            ("expired", dropped.expired),
+            ("damaged", dropped.damaged),
+            ("rejected", dropped.rejected),
+            ("cancelled", dropped.cancelled),
+            ("key dropped", dropped.key_dropped),
+            ("leased", totals.leased),
+            ("leases ended", totals.leases_ended),
+            ("stale", totals.stale),
+            ("possibly lost", totals.possibly_lost),
+        ];
+        let some = all.iter().filter(|(_, count)| *count > 0);
+        or_nothing(
+            some.map(|(what, count)| format!("{what} {count}"))
+                .collect::<Vec<_>>(),
+        )
+        .replace(' ', " ")
+        .replace("; ", ", ")
+    }
+
+    fn key(&self, queue: &str, key: &str) -> String {
+        let query = Query::Key {
+            queue: name(queue),
+            key: Key::new(key).unwrap(),
+        };
+        match self.machine.query(&query, self.now) {
+            Ok(Answer::Key(status)) => match status.waits_for {
+                KeyWait::Lease {
+                    sequence,
+                    holder,
+                    remaining,
+                    attempt,
+                } => {
+                    format!("lease of {sequence} by {holder} for {remaining} ms, attempt {attempt}")
+                }
+                KeyWait::Backoff {
+                    sequence,
+                    remaining,
+                } => format!("backoff of {sequence} for {remaining} ms"),
+                other => format!("{other:?}"),
+            },
+            Ok(other) => panic!("{other:?}"),
+            Err(rejection) => refused(&rejection),
+        }
+    }
+}
+
+fn set(settings: &mut QueueSettings, word: &str) {
+    let (what, value) = word.split_once('=').unwrap_or((word, ""));
+    match what {
+        "keyed" => settings.keyed = true,
+        "unkeyed" => settings.keyed = false,
+        "strict" => settings.key_profile = KeyProfile::Strict,
+        "sqs" => settings.key_profile = KeyProfile::Sqs,
+        "level" => settings.level = value.parse().unwrap(),
+        "lease" => settings.lease = millis(value),
+        "delay" => settings.delay = millis(value),
+        "retention" => settings.retention = millis(value),
+        "window" => settings.dedup.window = millis(value),
+        "scope-key" => settings.dedup.scope = DedupScope::Key,
+        "content-based" => settings.dedup.content_based = true,
+        "survives-purge" => settings.dedup.survives_purge = true,
+        "dedup-bytes" => settings.dedup.bytes_max = value.parse().unwrap(),
+        "message-bytes" => settings.message_bytes_max = value.parse().unwrap(),
+        "messages" => settings.quota.messages_max = value.parse().unwrap(),
+        "bytes" => settings.quota.bytes_max = value.parse().unwrap(),
+        "in-flight" => settings.in_flight_max = value.parse().unwrap(),
+        "park-after" => settings.park_after = value.parse().unwrap(),
+        "policy" => {
+            settings.key_policy = Some(match value {
+                "block" => KeyPolicy::Block,
+                "skip" => KeyPolicy::Skip,
+                _ => KeyPolicy::Park,
+            });
+        }
+        "dlq" => {
+            let (queue, attempts) = value.split_once('/').expect("queue/attempts");
+            settings.dead_letter = Some(DeadLetter {
+                queue: name(queue),
+                attempts_max: attempts.parse().unwrap(),
+            });
+        }
+        other => panic!("no such setting: {other}"),
+    }
+}
+
+/// `7`: the last lease of message 7; `7/2`: its second one.
+fn label(text: &str) -> (u64, u16) {
+    match text.split_once('/') {
+        Some((sequence, attempt)) => (sequence.parse().unwrap(), attempt.parse().unwrap()),
+        None => (text.parse().unwrap(), 0),
+    }
+}
+
+fn millis(text: &str) -> Millis {
+    let units = [
+        ("ms", 1),
+        ("s", 1000),
+        ("min", 60_000),
+        ("h", 3_600_000),
+        ("d", 86_400_000),
+    ];
+    units
+        .iter()
+        .find_map(|(unit, factor)| {
+            let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+            Some(number * factor)
+        })
+        .unwrap_or_else(|| panic!("no span: {text}"))
+}
+
+pub(super) fn name(text: &str) -> QueueName {
+    QueueName::new(text).unwrap()
+}
+
+fn settled(outcome: Result<Reply, Rejection>) -> String {
+    match outcome {
+        Ok(Reply::Settled(Settled::Done)) => "done".to_owned(),
+        Ok(Reply::Settled(Settled::Stale(reason))) => format!("stale {reason:?}"),
+        Ok(other) => panic!("answer to a settle: {other:?}"),
+        Err(rejection) => refused(&rejection),
+    }
+}
+
+fn done(outcome: Result<Reply, Rejection>) -> String {
+    match outcome {
+        Ok(Reply::Done) => "done".to_owned(),
+        Ok(Reply::Dropped { messages }) => format!("dropped {messages}"),
+        Ok(other) => panic!("unexpected answer: {other:?}"),
+        Err(rejection) => refused(&rejection),
+    }
+}
+
+/// `refused` and the rejection's innermost name.
+fn refused(rejection: &Rejection) -> String {
+    match rejection {
+        Rejection::Settings { source, .. } => format!("refused {}", variant(source)),
+        Rejection::TransactionRefused { index, source } => {
+            format!("refused at {index}: {}", variant(source))
+        }
+        Rejection::TransactionStale { index, reason } => {
+            format!("refused at {index}: stale {reason:?}")
+        }
+        other => format!("refused {}", variant(other)),
+    }
+}
+
+fn variant(value: &impl Debug) -> String {
+    let text = format!("{value:?}");
+    let end = text.find(|c: char| !c.is_alphanumeric());
+    text[..end.unwrap_or(text.len())].to_owned()
+}
+
+fn yes(condition: bool) -> String {
+    if condition { "yes" } else { "no" }.to_owned()
+}
+
+fn or_nothing(items: Vec<String>) -> String {
+    if items.is_empty() {
+        "nothing".to_owned()
+    } else {
+        items.join(" ")
+    }
+}
+
+/// All effects of a log, in order.
+pub(super) fn effects(run: &Run) -> impl Iterator<Item = &Effect> {
+    run.log.iter().flat_map(|(_, effects)| effects)
+}

@@ -1,0 +1,4 @@
+//! Scripts of commands with what each is answered.
+
+mod basics;
+mod harness;

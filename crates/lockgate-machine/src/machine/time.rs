@@ -1,0 +1,321 @@
+//! Terms, timers, and what outlives its time.
+
+use lockgate_core::{BootId, Level, MachineTime, Now, Sequence, Term, WallTime};
+
+use super::{
+    ClockState, Machine,
+    draft::Draft,
+    send::check_range,
+    state::{State, Timer, flag},
+};
+use crate::{DropReason, Effect, Rejection, Reply, slab::NONE, table::HashSeed};
+
+/// Timers that one [`Effect::Advanced`] fires at most: a bound on how long one fold takes.
+const TIMERS_PER_STEP: u32 = 256;
+
+impl Machine {
+    /// What time alone has brought about by `now`: to be logged and folded like the effects of a
+    /// command, again and again until it is `None`.
+    #[must_use]
+    pub fn tick(&self, now: Now) -> Option<Effect> {
+        let now = self.monotonic(now);
+        let due = self.machine.has_due(now.machine.0) || self.wall.has_due(now.wall.0);
+        due.then_some(Effect::Advanced {
+            now,
+            budget: TIMERS_PER_STEP,
+        })
+    }
+
+    pub(super) fn fold_advanced(&mut self, now: Now, budget: u32) -> Option<()> {
+        self.note_time(now);
+        let mut left = budget;
+        while left > 0
+            && let Some(fired) = self.machine.pop_due(self.clock.now.machine.0)
+        {
+            left = left.saturating_sub(self.fire(Timer::from_bits(fired.payload), left));
+        }
+        while left > 0
+            && let Some(fired) = self.wall.pop_due(now.wall.0)
+        {
+            left = left.saturating_sub(self.fire(Timer::from_bits(fired.payload), left));
+        }
+        Some(())
+    }
+
+    /// Fires a timer that was taken out of its wheel. Returns how much of the budget that took:
+    /// nothing for what was purged, since when that is freed must not change what else fires.
+    fn fire(&mut self, timer: Timer, budget: u32) -> u32 {
+        match timer {
+            Timer::Message(index) => self.fire_message(index),
+            Timer::TimeToLive(index) => self.fire_time_to_live(index),
+            Timer::Sweep(queue) => {
+                self.queues[queue].sweep_timer = NONE;
+                self.sweep(queue, budget)
+            }
+            Timer::Dedup(queue) => {
+                let state = &mut self.queues[queue];
+                state.dedup_timer = NONE;
+                let forgotten = state.dedup.expire(self.clock.now.machine, budget as usize);
+                self.arm_dedup(queue);
+                u32::try_from(forgotten).unwrap_or(budget).max(1)
+            }
+            Timer::Hold(queue) => {
+                let state = &mut self.queues[queue];
+                state.hold_timer = NONE;
+                state.held_until = None;
+                let content = state.content;
+                self.wake(content);
+                1
+            }
+        }
+    }
+
+    fn fire_message(&mut self, index: u32) -> u32 {
+        self.set_timer(index, NONE);
+        let message = &self.messages[index];
+        let content = &self.contents[self.keys[message.key].content];
+        if content.dead {
+            return 0;
+        }
+        let queue = content.queue;
+        match message.state {
+            State::Delayed => self.come_due(index),
+            State::Backoff => self.return_or_expire(queue, index),
+            State::Leased => {
+                self.queues[queue].totals.leases_ended += 1;
+                let key = message.key;
+                if self.parks_now(queue, index) {
+                    self.set_parked(key, true);
+                }
+                self.return_or_expire(queue, index);
+            }
+            // A ready message has no timer.
+            State::Ready => {}
+        }
+        1
+    }
+
+    /// A message that nobody holds any more returns to its place, unless it has outlived its time.
+    fn return_or_expire(&mut self, queue: u32, index: u32) {
+        if self.is_overdue(index, self.clock.now.wall) {
+            self.drop_message(queue, index, DropReason::Expired);
+        } else {
+            self.return_to_order(index);
+        }
+    }
+
+    fn fire_time_to_live(&mut self, index: u32) -> u32 {
+        if let Some(ttl) = self.times_to_live.get_mut(&index) {
+            ttl.timer = NONE;
+        }
+        let message = &mut self.messages[index];
+        let content = &self.contents[self.keys[message.key].content];
+        if content.dead {
+            return 0;
+        }
+        if message.state == State::Leased {
+            message.set(flag::OVERDUE, true);
+        } else {
+            self.drop_message(content.queue, index, DropReason::Expired);
+        }
+        1
+    }
+
+    /// Drops what has outlived the queue's retention, oldest first. Leased messages are passed: they
+    /// are looked at again when their lease ends.
+    fn sweep(&mut self, queue: u32, budget: u32) -> u32 {
+        let content = self.queues[queue].content;
+        let mut used = 0;
+        loop {
+            let index = self.contents[content].unswept;
+            if index == NONE || used >= budget {
+                break;
+            }
+            if !self.is_over_retention(queue, index) {
+                break;
+            }
+            let message = &self.messages[index];
+            self.contents[content].unswept = message.age.after;
+            if message.state != State::Leased {
+                self.drop_message(queue, index, DropReason::Expired);
+            }
+            used += 1;
+        }
+        self.arm_sweep(content);
+        used.max(1)
+    }
+
+    fn is_over_retention(&self, queue: u32, index: u32) -> bool {
+        let retention = self.queues[queue].settings.retention;
+        self.messages[index].since().plus(retention) <= self.clock.now.wall
+    }
+
+    /// Sees to it that there is a timer for the first message the sweep has not passed. An earlier
+    /// timer stays: it finds nothing and sets itself anew, once per retention at most.
+    pub(super) fn arm_sweep(&mut self, content: u32) {
+        let state = &self.contents[content];
+        let queue = &mut self.queues[state.queue];
+        if queue.sweep_timer != NONE || state.unswept == NONE {
+            return;
+        }
+        let since = self.messages[state.unswept].since();
+        let deadline = since.plus(queue.settings.retention);
+        queue.sweep_timer = self.wall.insert(
+            deadline.0,
+            u64::from(queue.id.0),
+            Timer::Sweep(state.queue).to_bits(),
+        );
+    }
+
+    /// Looks at all messages again, by changed settings.
+    pub(super) fn rearm_sweep(&mut self, queue: u32) {
+        let state = &mut self.queues[queue];
+        let timer = std::mem::replace(&mut state.sweep_timer, NONE);
+        if timer != NONE {
+            self.wall.remove(timer);
+        }
+        let content = state.content;
+        self.contents[content].unswept = self.contents[content].by_age.first;
+        self.arm_sweep(content);
+    }
+
+    /// Sees to it that there is a timer for the unique id that is forgotten first.
+    pub(super) fn arm_dedup(&mut self, queue: u32) {
+        let state = &mut self.queues[queue];
+        let Some(expiry) = state.dedup.next_expiry() else {
+            return;
+        };
+        if state.dedup_timer != NONE {
+            if state.dedup_at <= expiry {
+                return;
+            }
+            // The window was made shorter: a later id is forgotten earlier.
+            self.machine.remove(state.dedup_timer);
+        }
+        state.dedup_at = expiry;
+        state.dedup_timer = self.machine.insert(
+            expiry.0,
+            u64::from(state.id.0),
+            Timer::Dedup(queue).to_bits(),
+        );
+    }
+
+    pub(super) fn decide_start_term(
+        &self,
+        draft: &mut Draft,
+        term: Term,
+        boot_id: BootId,
+        clock_offset: i64,
+        secret: &[u8; 32],
+        now: Now,
+    ) -> Result<Reply, Rejection> {
+        let lowest = if self.terms.is_empty() {
+            0
+        } else {
+            self.term().epoch.0.saturating_add(1)
+        };
+        check_range("epoch", term.epoch.0, lowest, u64::MAX)?;
+        draft.add(
+            Effect::TermStarted {
+                term,
+                boot_id,
+                clock_offset,
+                secret: *secret,
+                now,
+            },
+            self.limits.log_level.min(Level::Disk),
+        );
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn fold_term_started(
+        &mut self,
+        term: Term,
+        boot_id: BootId,
+        clock_offset: i64,
+        secret: &[u8; 32],
+        now: Now,
+    ) -> Option<()> {
+        let power_cut = !self.terms.is_empty() && boot_id != self.clock.boot_id;
+        self.terms.push(term);
+        self.next_lease = 1;
+        self.note_time(now);
+        self.clock = ClockState {
+            boot_id,
+            clock_offset,
+            now: self.clock.now,
+        };
+        if self.secret.is_none() {
+            self.secret = Some(*secret);
+            // Tables must be asked with the seed they were filled with. They are empty, unless the
+            // record of the first term was lost.
+            if self.queues.is_empty() && self.keys.is_empty() && self.holders.is_empty() {
+                self.seed = HashSeed::from_secret(secret);
+            }
+        }
+        let queues: Vec<u32> = self.queues.iter().map(|(queue, _)| queue).collect();
+        for queue in queues {
+            self.skip_reserved(queue);
+            if power_cut {
+                self.hold(queue);
+            }
+        }
+        Some(())
+    }
+
+    /// Numbers that were reserved may have been told: they are never given out again.
+    fn skip_reserved(&mut self, queue: u32) {
+        let state = &mut self.queues[queue];
+        if state.reserve.below > state.next_sequence {
+            let lost = state.reserve.below.0 - state.next_sequence.0;
+            state.totals.possibly_lost += lost;
+            state.next_sequence = state.reserve.below;
+        }
+        state.reserve.below = Sequence(0);
+        state.reserve.below_before = Sequence(0);
+    }
+
+    /// No leases before the horizon has passed: they may still be held by whom a power cut made us
+    /// forget.
+    fn hold(&mut self, queue: u32) {
+        let state = &mut self.queues[queue];
+        let until = state.horizon;
+        if !state.settings.keyed || until <= self.clock.now.machine {
+            return;
+        }
+        state.held_until = Some(until);
+        if state.hold_timer != NONE {
+            self.machine.remove(state.hold_timer);
+        }
+        state.hold_timer =
+            self.machine
+                .insert(until.0, u64::from(state.id.0), Timer::Hold(queue).to_bits());
+    }
+
+    pub(super) fn fold_term_ended(&mut self, now: Now) -> Option<()> {
+        self.note_time(now);
+        let queues: Vec<u32> = self.queues.iter().map(|(queue, _)| queue).collect();
+        for queue in queues {
+            let state = &mut self.queues[queue];
+            state.reserve.below = Sequence(0);
+            state.reserve.below_before = Sequence(0);
+        }
+        Some(())
+    }
+
+    /// Time came to `now`; machine time never goes back.
+    pub(super) fn note_time(&mut self, now: Now) {
+        self.clock.now = self.monotonic(now);
+    }
+
+    /// How much longer, at most, until `instant`.
+    pub(super) fn remaining(instant: MachineTime, now: Now) -> u64 {
+        instant.since(now.machine)
+    }
+
+    /// When the oldest deliverable message of a queue was accepted or became due.
+    pub(super) fn oldest(&self, content: u32) -> Option<WallTime> {
+        let first = self.contents[content].by_age.first;
+        (first != NONE).then(|| self.messages[first].since())
+    }
+}
