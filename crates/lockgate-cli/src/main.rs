@@ -1,3 +1,7 @@
-//! The `lockgate` binary.
+//! The `lockgate` binary; everything it does is in the library beside it.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    lockgate_cli::run(std::env::args_os())
+}

@@ -1,0 +1,534 @@
+//! Every command and flag, defined once: parsing, help, completions and `docs/cli.md` come from here.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{
+    bench::Level,
+    exit::Exit,
+    output::Color,
+    settings::{AllFlags, ClientFlags, ServeFlags},
+    units::{size, whole_seconds},
+};
+
+/// A durable keyed queue: messages of one key in order, one holder at a time; every other key flows.
+#[derive(Debug, Parser)]
+#[command(
+    name = "lockgate",
+    bin_name = "lockgate",
+    version,
+    disable_help_subcommand = true,
+    after_help = "Start with `lockgate serve` in one terminal and `lockgate send --help` in another.",
+    after_long_help = after_long_help(),
+)]
+pub(crate) struct Cli {
+    /// When to use colour
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = Color::Auto, hide_possible_values = true, help = "When to use colour: auto, always or never")]
+    pub(crate) color: Color,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Serve(Serve),
+    Send(Send),
+    Receive(Receive),
+    Ack(Ack),
+    #[command(subcommand)]
+    Queue(Queue),
+    Bench(Bench),
+    #[command(subcommand)]
+    Config(Config),
+    Completions(Completions),
+}
+
+/// Run the queue server
+///
+/// Opens the data folder, recovers what is in it, and serves the Amazon SQS API over HTTP, with
+/// /healthz, /readyz and /metrics beside it. SIGTERM or SIGINT ends it gracefully: requests under way
+/// are answered, waiting receives end, everything is synced; a second signal ends it at once.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate serve
+  lockgate serve --listen 127.0.0.1:9400 --data /var/lib/lockgate
+  LOCKGATE_LOG_LEVEL=debug lockgate serve --config lockgate.toml")]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    pub(crate) settings: ServeFlags,
+}
+
+/// Send messages
+///
+/// One message from the command line, or many from a file or standard input: one JSON object a line,
+/// {"body": ..., "key": ..., "unique_id": ..., "delay_ms": ..., "attributes": {...}}. Only "body" is
+/// needed; it may be any JSON value: a string is sent as its text, anything else as compact JSON. An
+/// attribute is a string, a number, or {"type": ..., "value": ...} (for binary {"type": "Binary",
+/// "base64": ...}).
+///
+/// Lines are sent in order, up to 10 in a call. At the first line that is wrong or refused the command
+/// stops, names file and line, says how many were sent before, and exits with 1.
+///
+/// A message for a FIFO queue without a unique id gets a random one, so that a repetition after a
+/// lost connection is recognised as such. Messages for a standard queue are not sent again when it is
+/// unknown whether they arrived: the command says which, and exits with 1.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate send --queue orders.fifo --key user-42 'post'
+  lockgate send --queue mail --delay 5m --attribute to=eve 'see you'
+  lockgate send --queue orders.fifo --create --file orders.jsonl
+  jq -c '{body: ., key: .user}' events.json | lockgate send --queue orders.fifo")]
+pub(crate) struct Send {
+    /// Queue to send to
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) queue: String,
+
+    /// Ordering key (SQS: MessageGroupId); messages that bring none get this one
+    #[arg(long, short, value_name = "KEY")]
+    pub(crate) key: Option<String>,
+
+    /// Unique id for deduplication (SQS: MessageDeduplicationId); for one message only
+    #[arg(long, value_name = "ID", requires = "body")]
+    pub(crate) unique_id: Option<String>,
+
+    /// Deliver no earlier than after this time, in whole seconds; for messages that say nothing else
+    #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
+    pub(crate) delay: Option<Duration>,
+
+    /// Attribute of the message, NAME=VALUE or NAME:TYPE=VALUE; repeatable
+    #[arg(long, short, value_name = "NAME=VALUE", value_parser = typed_pair)]
+    pub(crate) attribute: Vec<(String, String, String)>,
+
+    /// File with one JSON object a line; - is standard input
+    #[arg(long, short, value_name = "FILE", conflicts_with = "body")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// Create the queue if it does not exist
+    #[arg(long)]
+    pub(crate) create: bool,
+
+    /// Print one JSON object for each message: id, sequence, duplicate
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// The message; without it, and without --file, messages are read from standard input
+    #[arg(value_name = "BODY")]
+    pub(crate) body: Option<String>,
+}
+
+/// Receive messages
+///
+/// Prints one JSON object a line: id, key, body, attempt, sequence, sent_at, attributes, receipt.
+/// Each message is leased: nobody else gets it, and nothing after it of its key, until it is settled
+/// or the lease has ended. Settle it here with --ack or --nack, or later with `lockgate ack`.
+///
+/// With --ack a message is deleted after its line has been written to standard output, never before.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate receive --queue orders.fifo --wait 5s --ack
+  lockgate receive --queue orders.fifo --follow --ack | while read -r line; do echo \"$line\"; done
+  lockgate receive --queue mail --max 1 --nack | jq .body")]
+pub(crate) struct Receive {
+    /// Queue to receive from
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) queue: String,
+
+    /// Stop after this many messages [default: 10, with --follow no limit]
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max: Option<u64>,
+
+    /// Wait this long for a first message, in whole seconds
+    #[arg(long, short, value_name = "TIME", value_parser = whole_seconds, default_value = "0s", hide_default_value = true)]
+    pub(crate) wait: Duration,
+
+    /// Delete each message after it was printed
+    #[arg(long, conflicts_with = "nack")]
+    pub(crate) ack: bool,
+
+    /// Put each message back after it was printed; the attempt counts
+    #[arg(long)]
+    pub(crate) nack: bool,
+
+    /// How long the leases last, in whole seconds [default: as the queue says]
+    #[arg(long, short, value_name = "TIME", value_parser = whole_seconds)]
+    pub(crate) lease: Option<Duration>,
+
+    /// Go on until interrupted
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+}
+
+/// Delete received messages by their receipts
+///
+/// The receipt is in what `lockgate receive` prints. Where a lease has ended the message may already
+/// be somebody else's: it is left alone, and the command exits with 4.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate ack --queue orders.fifo \"$receipt\"
+  lockgate receive --queue mail | jq -r .receipt | xargs lockgate ack --queue mail")]
+pub(crate) struct Ack {
+    /// Queue the messages were received from
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) queue: String,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Receipts of the messages
+    #[arg(value_name = "RECEIPT", required = true)]
+    pub(crate) receipts: Vec<String>,
+}
+
+/// List, create, show, purge and delete queues
+#[derive(Debug, Subcommand)]
+pub(crate) enum Queue {
+    List(QueueList),
+    Create(Box<QueueCreate>),
+    Show(QueueShow),
+    Purge(QueuePurge),
+    Delete(QueueDelete),
+}
+
+/// List queues with what they hold
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate queue list
+  lockgate queue list --prefix orders --json | jq -r .name")]
+pub(crate) struct QueueList {
+    /// Only queues whose name starts with this
+    #[arg(long, short, value_name = "PREFIX")]
+    pub(crate) prefix: Option<String>,
+
+    /// Print one JSON object for each queue
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+}
+
+/// Create a queue
+///
+/// A queue whose name ends in .fifo keeps the messages of a key in order, one holder at a time.
+/// Creating a queue that exists with the same attributes changes nothing and succeeds; with other
+/// attributes it exits with 4.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate queue create mail --delay 5s --retention 14d
+  lockgate queue create orders-dead.fifo
+  lockgate queue create orders.fifo --dead-letter orders-dead.fifo --attempts 5 --lease 1m
+  lockgate queue create clicks.fifo --attribute ContentBasedDeduplication=true --tag team=ads")]
+pub(crate) struct QueueCreate {
+    /// Make a keyed queue; the name must end in .fifo, which alone says the same
+    #[arg(long)]
+    pub(crate) fifo: bool,
+
+    /// Attribute of the SQS API, NAME=VALUE; repeatable
+    #[arg(long, short, value_name = "NAME=VALUE", value_parser = pair)]
+    pub(crate) attribute: Vec<(String, String)>,
+
+    /// Tag, NAME=VALUE; repeatable
+    #[arg(long, short, value_name = "NAME=VALUE", value_parser = pair)]
+    pub(crate) tag: Vec<(String, String)>,
+
+    /// Queue for messages that fail too often; it must exist
+    #[arg(long, value_name = "NAME")]
+    pub(crate) dead_letter: Option<String>,
+
+    /// Attempts a message has before it goes to the dead-letter queue
+    #[arg(long, value_name = "N", requires = "dead_letter", default_value = "5", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) attempts: u16,
+
+    /// How long messages wait before their first delivery, in whole seconds [default: 0s]
+    #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
+    pub(crate) delay: Option<Duration>,
+
+    /// How long a lease lasts, in whole seconds [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
+    pub(crate) lease: Option<Duration>,
+
+    /// How long messages are kept, in whole seconds [default: 4d]
+    #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
+    pub(crate) retention: Option<Duration>,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Name of the queue
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}
+
+/// Show a queue: attributes, counts and tags
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate queue show orders.fifo
+  lockgate queue show orders.fifo --json | jq .counts.ready")]
+pub(crate) struct QueueShow {
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Name of the queue
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}
+
+/// Remove all messages of a queue, in flight and delayed ones too
+///
+/// Says how many there are and asks; where nobody can answer, --yes is needed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate queue purge mail
+  lockgate queue purge mail --yes")]
+pub(crate) struct QueuePurge {
+    /// Do not ask
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Name of the queue
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}
+
+/// Delete a queue and all it holds
+///
+/// Says how many messages there are and asks; where nobody can answer, --yes is needed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate queue delete mail
+  lockgate queue delete mail --yes --if-exists")]
+pub(crate) struct QueueDelete {
+    /// Do not ask
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+
+    /// Succeed if there is no such queue
+    #[arg(long)]
+    pub(crate) if_exists: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Name of the queue
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}
+
+/// Measure this machine: sends and receives per second, beside what the disk and the wire allow
+///
+/// In process (an engine over a log in a fresh folder) and over HTTP (a server in this process, on
+/// loopback). Beside each figure stands a floor measured in the same run, in alternating rounds: for
+/// sends into the log, writing the same payload bytes and syncing them into a file whose blocks are
+/// already written; for HTTP, a handler that does nothing in the same server. Values are medians over
+/// the rounds; a ratio is the median of the rounds' own ratios.
+///
+/// Without --size, --batch, --keys or --callers a few typical shapes are measured.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate bench
+  lockgate bench --quick --only engine.send
+  lockgate bench --only http --batch 10 --callers 16 --size 4KiB --seconds 20
+  lockgate bench --json --data /mnt/fast > bench.jsonl")]
+pub(crate) struct Bench {
+    /// Print one JSON object a line: bench, params, value, unit, and floor and ratio where measured
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Only benches whose name starts with this; repeatable
+    #[arg(long, value_name = "NAME")]
+    pub(crate) only: Vec<String>,
+
+    /// List the benches and what they measure
+    #[arg(long)]
+    pub(crate) list: bool,
+
+    /// Shorter and rougher: about ten seconds
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// Bytes of a message's body [default: 1KiB]
+    #[arg(long, value_name = "SIZE", value_parser = bench_size)]
+    pub(crate) size: Option<usize>,
+
+    /// Messages in a call [default: several]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) batch: Option<u16>,
+
+    /// Keys the messages are spread over; 0 is an unkeyed queue [default: 1000]
+    #[arg(long, value_name = "N")]
+    pub(crate) keys: Option<u32>,
+
+    /// Callers at the same time [default: several]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) callers: Option<u16>,
+
+    /// Time for all of it, setting up not counted [default: 40, with --quick 6]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) seconds: Option<u32>,
+
+    /// Durability: disk, process or memory
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::Disk, hide_possible_values = true)]
+    pub(crate) level: Level,
+
+    /// Folder on the file system to measure; a fresh folder in it is used and removed
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) data: PathBuf,
+}
+
+/// Show and check the configuration
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    Show(ConfigShow),
+    Check(ConfigCheck),
+}
+
+/// Show the value of every setting and where it came from
+///
+/// Takes the flags of all other commands, so that one can see what they would do.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate config show
+  LOCKGATE_LISTEN=127.0.0.1:9400 lockgate config show --json | jq 'select(.source != \"default\")'")]
+pub(crate) struct ConfigShow {
+    /// Print one JSON object for each setting
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: AllFlags,
+}
+
+/// Check the configuration file and the LOCKGATE_* variables
+///
+/// Every problem is reported with its line; the exit code is 2 if there is one.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate config check --config lockgate.toml")]
+pub(crate) struct ConfigCheck {
+    #[command(flatten)]
+    pub(crate) settings: AllFlags,
+}
+
+/// Print a completion script for a shell
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate completions bash > ~/.local/share/bash-completion/completions/lockgate
+  lockgate completions zsh > ~/.zfunc/_lockgate
+  lockgate completions fish > ~/.config/fish/completions/lockgate.fish")]
+pub(crate) struct Completions {
+    #[arg(
+        value_enum,
+        value_name = "SHELL",
+        help = "bash, zsh, fish, powershell or elvish",
+        hide_possible_values = true
+    )]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Where settings come from, and what exit codes mean: the end of `lockgate --help`.
+fn after_long_help() -> String {
+    let mut text = "\
+Settings:
+  Each has a flag (--allowed-host), a variable (LOCKGATE_ALLOWED_HOST) and a key in the
+  configuration file (allowed_host). The first of these that is there wins: flag, variable, file,
+  default. `lockgate config show` prints every value with where it came from.
+
+  The file is TOML: the one --config names, else the one LOCKGATE_CONFIG names, else
+  ./lockgate.toml, else $XDG_CONFIG_HOME/lockgate/config.toml. Unknown keys are errors.
+
+Values:
+  Durations are whole numbers with a unit: 500ms, 5s, 5m, 2h, 4d. Sizes too: 512B, 10MiB.
+
+Output:
+  Data goes to standard output, everything else to standard error. Tables are for terminals; in
+  a pipe they are tab-separated lines without a header. NO_COLOR is respected.
+
+Exit codes:
+"
+    .to_owned();
+    for (exit, meaning) in Exit::ALL {
+        text.push_str(&format!("  {:>3}  {meaning}\n", exit as u8));
+    }
+    text.push_str(
+        "\nStart with `lockgate serve` in one terminal and `lockgate send --help` in another.",
+    );
+    text
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE".to_owned()),
+    }
+}
+
+/// Name, type and value of a message attribute.
+fn typed_pair(text: &str) -> Result<(String, String, String), String> {
+    let (name, value) =
+        pair(text).map_err(|_| "expected NAME=VALUE or NAME:TYPE=VALUE".to_owned())?;
+    let (name, kind) = match name.split_once(':') {
+        Some((name, kind)) => (name.to_owned(), kind.to_owned()),
+        None => (name, "String".to_owned()),
+    };
+    Ok((name, kind, value))
+}
+
+fn bench_size(text: &str) -> Result<usize, String> {
+    let bytes = size(text)?;
+    usize::try_from(bytes)
+        .ok()
+        .filter(|bytes| (1..=1 << 20).contains(bytes))
+        .ok_or_else(|| format!("{text:?} is outside 1B to 1MiB, the sizes a message can have"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_attribute_may_name_its_type() {
+        let attribute = |text| typed_pair(text).map(|(a, b, c)| [a, b, c].join("|"));
+        assert_eq!(attribute("a=b=c").unwrap(), "a|String|b=c");
+        assert_eq!(attribute("n:Number.int=3").unwrap(), "n|Number.int|3");
+        assert!(attribute("a").is_err() && attribute("=b").is_err());
+    }
+}

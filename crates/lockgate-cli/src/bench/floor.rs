@@ -1,0 +1,73 @@
+//! What the disk alone would do.
+
+use std::{
+    fs::{File, OpenOptions},
+    os::unix::fs::FileExt as _,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use super::payload::Payloads;
+use crate::exit::{Exit, Failure};
+
+/// The file's size; writing starts again at its beginning when it is full.
+const FILE_BYTES: u64 = 64 << 20;
+
+/// The largest piece that is written at once.
+const PIECE_BYTES_MAX: usize = 16 << 20;
+
+/// A file whose blocks have been written before, so that a sync changes no metadata: the cheapest
+/// durable write there is.
+pub(crate) struct DiskFloor {
+    file: File,
+    at: u64,
+}
+
+impl DiskFloor {
+    pub(crate) fn new(path: &Path, payloads: &Payloads) -> Result<Self, Failure> {
+        let prepare = || {
+            let file = OpenOptions::new()
+                .create_new(true)
+                .read(true)
+                .write(true)
+                .open(path)?;
+            let piece = payloads.bytes(1 << 20);
+            for at in (0..FILE_BYTES).step_by(piece.len()) {
+                file.write_all_at(&piece, at)?;
+            }
+            file.sync_all()?;
+            Ok(file)
+        };
+        let file = prepare().map_err(|error: std::io::Error| {
+            Failure::from_error(Exit::Failed, error)
+                .context(format!("preparing {}", path.display()))
+        })?;
+        Ok(Self { file, at: 0 })
+    }
+
+    /// Writes and syncs pieces of `bytes` one after the other for `time`; returns syncs a second.
+    pub(crate) fn run(
+        &mut self,
+        payloads: &Payloads,
+        bytes: usize,
+        time: Duration,
+    ) -> Result<f64, Failure> {
+        let piece = payloads.bytes(bytes.clamp(1, PIECE_BYTES_MAX));
+        let started = Instant::now();
+        let mut syncs = 0_u32;
+        while syncs == 0 || started.elapsed() < time {
+            if self.at + piece.len() as u64 > FILE_BYTES {
+                self.at = 0;
+            }
+            self.file
+                .write_all_at(&piece, self.at)
+                .and_then(|()| self.file.sync_data())
+                .map_err(|error| {
+                    Failure::from_error(Exit::Failed, error).context("writing the floor's file")
+                })?;
+            self.at += piece.len() as u64;
+            syncs += 1;
+        }
+        Ok(f64::from(syncs) / started.elapsed().as_secs_f64())
+    }
+}

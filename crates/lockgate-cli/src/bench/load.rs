@@ -1,0 +1,401 @@
+//! Callers that work at the same time, and an engine for them to work on.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use lockgate_core::{HolderName, Key, Message, QueueName};
+use lockgate_engine::{Engine, EngineError, EngineMetrics, EngineOptions};
+use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
+use lockgate_machine::{
+    Command, CreateQueue, QueueSettings, Receive, Rejection, Reply, SendMessage, Settle,
+    SettleAction,
+};
+use tokio::task::JoinSet;
+
+use super::{Setup, payload::Payloads, report::histogram};
+use crate::exit::{Exit, Failure};
+
+/// How long a receive waits when others hold what is left. Short: it is over when they settle.
+const RECEIVE_WAIT: Duration = Duration::from_millis(20);
+
+/// Somebody who makes one call after the other.
+pub(crate) trait Caller: Send + 'static {
+    /// One call.
+    fn call(&mut self) -> impl Future<Output = Result<Moved, Failure>> + Send;
+}
+
+/// What a call moved.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Moved {
+    pub(crate) messages: u64,
+    /// How many of them count towards the end.
+    pub(crate) counted: u64,
+}
+
+impl Moved {
+    pub(crate) fn all(messages: usize) -> Self {
+        Self {
+            messages: messages as u64,
+            counted: messages as u64,
+        }
+    }
+}
+
+/// When callers stop: at a time, or when they have moved so many messages.
+#[derive(Clone, Copy)]
+pub(crate) struct Stop {
+    pub(crate) after: Duration,
+    pub(crate) messages: u64,
+}
+
+impl Stop {
+    pub(crate) fn after(after: Duration) -> Self {
+        Self {
+            after,
+            messages: u64::MAX,
+        }
+    }
+}
+
+/// What all callers together did.
+pub(crate) struct Load<C> {
+    pub(crate) callers: Vec<C>,
+    pub(crate) messages: u64,
+    pub(crate) counted: u64,
+    /// From the start until the last call that moved something was answered.
+    pub(crate) elapsed: Duration,
+    /// Of each call that moved something, in nanoseconds.
+    pub(crate) latency: Histogram<u64>,
+}
+
+impl<C> Load<C> {
+    /// Messages a second.
+    pub(crate) fn rate(&self) -> f64 {
+        as_f64(self.messages) / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Lets all callers work at the same time, each with one call under way, until they are to stop.
+pub(crate) async fn drive<C: Caller>(callers: Vec<C>, stop: Stop) -> Result<Load<C>, Failure> {
+    let started = Instant::now();
+    let counted = Arc::new(AtomicU64::new(0));
+    let mut tasks = JoinSet::new();
+    for caller in callers {
+        tasks.spawn(work(caller, stop, started, Arc::clone(&counted)));
+    }
+    let mut load = Load {
+        callers: Vec::with_capacity(tasks.len()),
+        messages: 0,
+        counted: 0,
+        elapsed: Duration::ZERO,
+        latency: histogram(),
+    };
+    while let Some(done) = tasks.join_next().await {
+        let part = done.map_err(|error| Failure::from_error(Exit::Failed, error))??;
+        load.callers.extend(part.callers);
+        load.messages += part.messages;
+        load.elapsed = load.elapsed.max(part.elapsed);
+        load.latency
+            .add(part.latency)
+            .expect("all histograms are made alike and grow as needed");
+    }
+    load.counted = counted.load(Ordering::Relaxed);
+    Ok(load)
+}
+
+async fn work<C: Caller>(
+    mut caller: C,
+    stop: Stop,
+    started: Instant,
+    counted: Arc<AtomicU64>,
+) -> Result<Load<C>, Failure> {
+    let mut latency = histogram();
+    let mut messages = 0;
+    let mut elapsed = Duration::ZERO;
+    while started.elapsed() < stop.after && counted.load(Ordering::Relaxed) < stop.messages {
+        let began = Instant::now();
+        let moved = caller.call().await?;
+        if moved.messages == 0 {
+            continue;
+        }
+        latency.saturating_record(nanos(began.elapsed()));
+        elapsed = started.elapsed();
+        messages += moved.messages;
+        counted.fetch_add(moved.counted, Ordering::Relaxed);
+    }
+    Ok(Load {
+        callers: vec![caller],
+        messages,
+        counted: 0,
+        elapsed,
+        latency,
+    })
+}
+
+/// Starts an engine over a log in a fresh folder.
+pub(crate) fn start_engine(folder: &Path) -> Result<Engine, Failure> {
+    let failed = |error: anyhow::Error| {
+        Failure::from(error).context(format!("starting an engine in {}", folder.display()))
+    };
+    let disk = FolderDisk::open(folder).map_err(|error| failed(error.into()))?;
+    let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default())
+        .map_err(|error| failed(error.into()))?;
+    let clock = Arc::new(SystemClock::new());
+    let (engine, _) = Engine::start(Box::new(log), clock, EngineOptions::default())
+        .map_err(|error| failed(error.into()))?;
+    Ok(engine)
+}
+
+/// Makes a queue of the level that is measured, keyed unless there are no keys to spread over.
+pub(crate) async fn make_queue(
+    setup: &Setup,
+    engine: &Engine,
+    name: &str,
+    keyed: bool,
+) -> Result<QueueName, Failure> {
+    let name = QueueName::new(name).map_err(|error| Failure::from_error(Exit::Failed, error))?;
+    let settings = QueueSettings {
+        keyed,
+        level: setup.level().into(),
+        ..QueueSettings::default()
+    };
+    submit(
+        engine,
+        Command::CreateQueue(Box::new(CreateQueue {
+            name: name.clone(),
+            settings,
+            annotations: BTreeMap::new(),
+            tags: BTreeMap::new(),
+        })),
+    )
+    .await?;
+    Ok(name)
+}
+
+/// `count` keys with names of the length a user id has.
+pub(crate) fn keys(prefix: &str, count: u32) -> Arc<[Key]> {
+    (0..count)
+        .map(|number| {
+            Key::new(&format!("{prefix}-{number:07}")).expect("letters, digits and dashes")
+        })
+        .collect()
+}
+
+/// Sends messages, a batch in a call, to keys in turn.
+pub(crate) struct Sender {
+    engine: Engine,
+    queue: QueueName,
+    keys: Arc<[Key]>,
+    next: usize,
+    batch: u16,
+    payloads: Payloads,
+}
+
+impl Sender {
+    /// So many senders, each of which begins at another key.
+    pub(crate) fn several(
+        count: u16,
+        engine: &Engine,
+        queue: &QueueName,
+        keys: &Arc<[Key]>,
+        batch: u16,
+        payloads: &Payloads,
+    ) -> Vec<Self> {
+        (0..count)
+            .map(|caller| Self {
+                engine: engine.clone(),
+                queue: queue.clone(),
+                keys: Arc::clone(keys),
+                next: usize::from(caller) * keys.len() / usize::from(count.max(1)),
+                batch,
+                payloads: payloads.for_caller(u64::from(caller)),
+            })
+            .collect()
+    }
+
+    /// A sender of one message that arrives as number `number`.
+    pub(crate) fn for_arrival(&self, number: u32) -> Self {
+        let step = usize::try_from(number).unwrap_or(0);
+        Self {
+            engine: self.engine.clone(),
+            queue: self.queue.clone(),
+            keys: Arc::clone(&self.keys),
+            next: self.next.wrapping_add(step) % self.keys.len().max(1),
+            batch: 1,
+            payloads: self.payloads.for_caller(u64::from(number)),
+        }
+    }
+
+    /// Sends so many messages, in as large batches as an engine takes gladly; not measured.
+    pub(crate) async fn fill(&mut self, mut messages: u64) -> Result<(), Failure> {
+        let batch = self.batch;
+        while messages > 0 {
+            self.batch = u16::try_from(messages.min(1000)).unwrap_or(1000);
+            self.call().await?;
+            messages -= u64::from(self.batch);
+        }
+        self.batch = batch;
+        Ok(())
+    }
+
+    fn command(&mut self) -> Command {
+        let mut message = Message::new(self.payloads.next());
+        if !self.keys.is_empty() {
+            self.next = (self.next + 1) % self.keys.len();
+            message.key = Some(self.keys[self.next].clone());
+        }
+        Command::Send(Box::new(SendMessage {
+            queue: self.queue.clone(),
+            message,
+        }))
+    }
+}
+
+impl Caller for Sender {
+    async fn call(&mut self) -> Result<Moved, Failure> {
+        if self.batch == 1 {
+            let command = self.command();
+            submit(&self.engine, command).await?;
+        } else {
+            let commands = (0..self.batch).map(|_| self.command()).collect();
+            submit_all(&self.engine, commands).await?;
+        }
+        Ok(Moved::all(self.batch.into()))
+    }
+}
+
+/// Receives messages and acknowledges them, a batch at a time.
+pub(crate) struct Receiver {
+    engine: Engine,
+    receive: Receive,
+    /// Messages of this key do not count towards the end.
+    beside: Option<Key>,
+}
+
+impl Receiver {
+    pub(crate) fn several(
+        count: u16,
+        engine: &Engine,
+        queue: &QueueName,
+        batch: u16,
+        beside: Option<&Key>,
+    ) -> Vec<Self> {
+        (0..count)
+            .map(|caller| Self {
+                engine: engine.clone(),
+                receive: receive(queue, batch, &format!("bench-{caller}")),
+                beside: beside.cloned(),
+            })
+            .collect()
+    }
+}
+
+/// A receive as the benches make it.
+pub(crate) fn receive(queue: &QueueName, max: u16, holder: &str) -> Receive {
+    Receive {
+        queue: queue.clone(),
+        max,
+        lease: None,
+        holder: HolderName::new(holder).expect("letters, digits and dashes"),
+    }
+}
+
+impl Caller for Receiver {
+    async fn call(&mut self) -> Result<Moved, Failure> {
+        let received = self
+            .engine
+            .receive(self.receive.clone(), RECEIVE_WAIT)
+            .await
+            .map_err(refused)?
+            .keep();
+        let counted = received
+            .iter()
+            .filter(|one| self.beside.is_none() || one.stored.message.key != self.beside)
+            .count();
+        let mut acks: Vec<_> = received
+            .iter()
+            .map(|one| {
+                Command::Settle(Settle {
+                    token: one.delivery.token,
+                    action: SettleAction::Ack,
+                })
+            })
+            .collect();
+        match acks.len() {
+            0 => {}
+            1 => {
+                submit(&self.engine, acks.remove(0)).await?;
+            }
+            _ => submit_all(&self.engine, acks).await?,
+        }
+        Ok(Moved {
+            messages: received.len() as u64,
+            counted: counted as u64,
+        })
+    }
+}
+
+pub(crate) async fn submit(engine: &Engine, command: Command) -> Result<Reply, Failure> {
+    engine.submit(command).await.map_err(refused)
+}
+
+async fn submit_all(engine: &Engine, commands: Vec<Command>) -> Result<(), Failure> {
+    let results: Result<Vec<Reply>, Rejection> = engine
+        .submit_all(commands)
+        .await
+        .map_err(refused)?
+        .into_iter()
+        .collect();
+    results
+        .map(drop)
+        .map_err(|rejection| Failure::from_error(Exit::Failed, rejection))
+}
+
+/// Removes what a round left behind, so that the next one begins like it.
+pub(crate) async fn purge(engine: &Engine, queue: &QueueName) -> Result<(), Failure> {
+    let command = Command::Purge {
+        queue: queue.clone(),
+    };
+    submit(engine, command).await.map(drop)
+}
+
+fn refused(error: EngineError) -> Failure {
+    Failure::from_error(Exit::Failed, error).context("the engine refused a call of the bench")
+}
+
+/// How many syncs, and payload bytes, came between two readings.
+pub(crate) fn between(before: &EngineMetrics, after: &EngineMetrics) -> (u64, u64) {
+    (after.syncs - before.syncs, after.bytes - before.bytes)
+}
+
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Exact up to 2^53, which no count here reaches.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts of a bench are below 2^53"
+)]
+pub(crate) fn as_f64(count: u64) -> f64 {
+    count as f64
+}
+
+/// The nearest count; 0 for what is none.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from floating point saturates, which is what is wanted"
+)]
+pub(crate) fn whole(number: f64) -> u64 {
+    number.round() as u64
+}

@@ -1,0 +1,233 @@
+//! `shape.*`: loads that make queues slow which search where they should know.
+//!
+//! Each course has two queues in one engine, one with the burden and one without. In every round
+//! both get the same messages and are drained; the floor is the rate of the queue without.
+
+use std::{sync::Arc, time::Duration};
+
+use lockgate_core::{Key, QueueName};
+use lockgate_engine::Engine;
+use lockgate_machine::Receive;
+use serde_json::json;
+
+use super::{
+    Course, Courses, Setup,
+    load::{
+        Load, Receiver, Sender, Stop, drive, keys, make_queue, purge, receive, start_engine, whole,
+    },
+    queue::params,
+    report::{Params, Report, Round},
+};
+use crate::exit::Failure;
+
+/// Messages of the one key: as many as brought a well-known broker down to 3 a second.
+const HOT_MESSAGES: u64 = 216_000;
+
+/// Keys in flight in front of the free one.
+const LOCKED_KEYS: u32 = 10_000;
+
+/// Keys the other messages are spread over.
+const OTHER_KEYS: u32 = 100;
+
+/// Bodies are small: what is measured is choosing, not copying.
+const SIZE: usize = 100;
+
+/// As long as a lease can last: nothing that is held comes back while the bench runs.
+const LONG_LEASE_MS: u64 = 12 * 3600 * 1000;
+
+const FLOOR: &str = "the same messages in a queue without the burden";
+
+struct ShapeCourse {
+    figure: &'static str,
+    engine: Engine,
+    burdened: QueueName,
+    free: QueueName,
+    /// Where the measured messages go.
+    keys: Arc<[Key]>,
+    /// The key whose backlog is drained along with the rest, and filled up again after.
+    hot: Option<Key>,
+    params: Params,
+    /// Messages of a round; from the second round on as many as fit into its time.
+    messages: u64,
+    rounds: u32,
+}
+
+pub(crate) fn open_hot_key(setup: &Setup) -> Result<Courses, Failure> {
+    let hot = one_key("hot");
+    let mut course = ShapeCourse::new(setup, "shape.hot_key", OTHER_KEYS, 10, 4)?;
+    course.hot = Some(hot[0].clone());
+    course.params.more.insert("backlog", json!(HOT_MESSAGES));
+    setup
+        .runtime
+        .block_on(course.fill(setup, &course.burdened, &hot, HOT_MESSAGES))?;
+    Ok(vec![Box::new(course)])
+}
+
+pub(crate) fn open_slow_holder(setup: &Setup) -> Result<Courses, Failure> {
+    let slow = one_key("slow");
+    let mut course = ShapeCourse::new(setup, "shape.slow_holder", OTHER_KEYS, 10, 4)?;
+    course.params.more.insert("backlog", json!(HOT_MESSAGES));
+    setup.runtime.block_on(async {
+        course
+            .fill(setup, &course.burdened, &slow, HOT_MESSAGES)
+            .await?;
+        course.hold(1).await
+    })?;
+    Ok(vec![Box::new(course)])
+}
+
+pub(crate) fn open_locked_keys(setup: &Setup) -> Result<Courses, Failure> {
+    let locked = keys("locked", LOCKED_KEYS);
+    let mut course = ShapeCourse::new(setup, "shape.locked_keys", 1, 1, 1)?;
+    course.params.more.insert("locked", json!(LOCKED_KEYS));
+    setup.runtime.block_on(async {
+        let count = u64::from(LOCKED_KEYS);
+        course.fill(setup, &course.burdened, &locked, count).await?;
+        course.hold(count).await?;
+        // Each has a second message, which waits behind the one in flight.
+        course.fill(setup, &course.burdened, &locked, count).await
+    })?;
+    Ok(vec![Box::new(course)])
+}
+
+fn one_key(name: &str) -> Arc<[Key]> {
+    keys(name, 1)
+}
+
+impl ShapeCourse {
+    fn new(
+        setup: &Setup,
+        figure: &'static str,
+        key_count: u32,
+        batch: u16,
+        callers: u16,
+    ) -> Result<Self, Failure> {
+        let engine = start_engine(&setup.folder(figure))?;
+        let (burdened, free) = setup.runtime.block_on(async {
+            let burdened = make_queue(setup, &engine, "burdened", true).await?;
+            let free = make_queue(setup, &engine, "free", true).await?;
+            Ok::<_, Failure>((burdened, free))
+        })?;
+        let params = Params {
+            size: SIZE,
+            keys: key_count,
+            ..params(setup, batch, callers)
+        };
+        Ok(Self {
+            figure,
+            engine,
+            burdened,
+            free,
+            keys: keys("other", key_count),
+            hot: None,
+            params,
+            messages: 1000,
+            rounds: 0,
+        })
+    }
+
+    async fn fill(
+        &self,
+        setup: &Setup,
+        queue: &QueueName,
+        keys: &Arc<[Key]>,
+        messages: u64,
+    ) -> Result<(), Failure> {
+        let payloads = setup.payloads.with_size(SIZE);
+        let mut senders = Sender::several(1, &self.engine, queue, keys, 1, &payloads);
+        match senders.first_mut() {
+            Some(sender) => sender.fill(messages).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes messages of the burdened queue and keeps them.
+    async fn hold(&self, mut messages: u64) -> Result<(), Failure> {
+        while messages > 0 {
+            let max = u16::try_from(messages.min(1000)).unwrap_or(1000);
+            let receive = Receive {
+                lease: Some(LONG_LEASE_MS),
+                ..receive(&self.burdened, max, "slow-consumer")
+            };
+            let held = self
+                .engine
+                .receive(receive, Duration::from_secs(5))
+                .await
+                .map_err(|error| Failure::failed(error).context("holding keys"))?
+                .keep();
+            if held.is_empty() {
+                return Err(Failure::failed(format!(
+                    "{messages} messages could not be received to hold their keys"
+                )));
+            }
+            messages -= held.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Receives and acknowledges until the messages of this round are done.
+    async fn drain(&self, queue: &QueueName, time: Duration) -> Result<Load<Receiver>, Failure> {
+        let Params { batch, callers, .. } = self.params;
+        let receivers = Receiver::several(callers, &self.engine, queue, batch, self.hot.as_ref());
+        let stop = Stop {
+            after: time,
+            messages: self.messages,
+        };
+        drive(receivers, stop).await
+    }
+
+    async fn refill_hot(&self, setup: &Setup, drained: &Load<Receiver>) -> Result<(), Failure> {
+        match &self.hot {
+            Some(hot) => {
+                let keys = [hot.clone()].into();
+                let taken = drained.messages - drained.counted;
+                self.fill(setup, &self.burdened, &keys, taken).await
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Course for ShapeCourse {
+    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> Result<(), Failure> {
+        let (burdened, free) = setup.runtime.block_on(async {
+            for queue in [&self.burdened, &self.free] {
+                self.fill(setup, queue, &self.keys, self.messages).await?;
+            }
+            // Whoever is first meets colder caches, so they take turns.
+            let limit = time.max(Duration::from_secs(1)) * 5;
+            let (burdened, free) = if self.rounds.is_multiple_of(2) {
+                let burdened = self.drain(&self.burdened, limit).await?;
+                (burdened, self.drain(&self.free, limit).await?)
+            } else {
+                let free = self.drain(&self.free, limit).await?;
+                (self.drain(&self.burdened, limit).await?, free)
+            };
+            self.refill_hot(setup, &burdened).await?;
+            purge(&self.engine, &self.free).await?;
+            Ok::<_, Failure>((burdened, free))
+        })?;
+        if self.rounds == 0 {
+            // The round that warms up says how many messages fit into half of a round's time.
+            self.messages = whole(free.rate() * time.as_secs_f64() / 2.0).clamp(100, 200_000);
+        }
+        self.rounds += 1;
+        let round = Round {
+            rate: Some(burdened.rate()),
+            floor: Some(free.rate()),
+            syncs_per_message: None,
+        };
+        report.add(
+            self.figure,
+            &self.params,
+            Some(FLOOR),
+            round,
+            &burdened.latency,
+        );
+        Ok(())
+    }
+
+    fn close(self: Box<Self>, setup: &Setup) {
+        setup.runtime.block_on(self.engine.shutdown());
+    }
+}

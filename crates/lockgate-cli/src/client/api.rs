@@ -1,0 +1,239 @@
+//! The actions this program uses, in the protocol's own words.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Call;
+
+/// Declares that a request is an action, and what its answer is.
+macro_rules! actions {
+    ($($request:ty => $answer:ty, $name:literal;)*) => {$(
+        impl Call for $request {
+            const TARGET: &'static str = concat!("AmazonSQS.", $name);
+            type Answer = $answer;
+        }
+    )*};
+}
+
+actions! {
+    CreateQueue => QueueUrl, "CreateQueue";
+    GetQueueUrl => QueueUrl, "GetQueueUrl";
+    ListQueues => QueueUrls, "ListQueues";
+    DeleteQueue => Nothing, "DeleteQueue";
+    PurgeQueue => Nothing, "PurgeQueue";
+    GetQueueAttributes => Attributes, "GetQueueAttributes";
+    ListQueueTags => Tags, "ListQueueTags";
+    SendMessageBatch => SendMessageBatchAnswer, "SendMessageBatch";
+    ReceiveMessage => Messages, "ReceiveMessage";
+    DeleteMessageBatch<'_> => BatchAnswer, "DeleteMessageBatch";
+    ChangeMessageVisibilityBatch<'_> => BatchAnswer, "ChangeMessageVisibilityBatch";
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct CreateQueue {
+    pub(crate) queue_name: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) attributes: BTreeMap<String, String>,
+    #[serde(rename = "tags", skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) tags: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct GetQueueUrl {
+    pub(crate) queue_name: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct ListQueues {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) queue_name_prefix: Option<String>,
+    pub(crate) max_results: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) next_token: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct DeleteQueue {
+    pub(crate) queue_url: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct PurgeQueue {
+    pub(crate) queue_url: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct GetQueueAttributes {
+    pub(crate) queue_url: String,
+    pub(crate) attribute_names: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct ListQueueTags {
+    pub(crate) queue_url: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct SendMessageBatch {
+    pub(crate) queue_url: String,
+    pub(crate) entries: Vec<SendEntry>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct SendEntry {
+    pub(crate) id: String,
+    pub(crate) message_body: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) delay_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) message_attributes: BTreeMap<String, MessageAttribute>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) message_deduplication_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) message_group_id: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct MessageAttribute {
+    pub(crate) data_type: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) string_value: Option<String>,
+    /// Base64.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) binary_value: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct ReceiveMessage {
+    pub(crate) queue_url: String,
+    pub(crate) max_number_of_messages: usize,
+    pub(crate) wait_time_seconds: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) visibility_timeout: Option<u64>,
+    pub(crate) message_system_attribute_names: &'static [&'static str],
+    pub(crate) message_attribute_names: &'static [&'static str],
+}
+
+/// Leases to settle together, by one action or another.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct ReceiptBatch {
+    pub(crate) queue_url: String,
+    pub(crate) entries: Vec<ReceiptEntry>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct DeleteMessageBatch<'a>(pub(crate) &'a ReceiptBatch);
+
+#[derive(Debug, Serialize)]
+pub(crate) struct ChangeMessageVisibilityBatch<'a>(pub(crate) &'a ReceiptBatch);
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct ReceiptEntry {
+    pub(crate) id: String,
+    pub(crate) receipt_handle: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) visibility_timeout: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Nothing {}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct QueueUrl {
+    pub(crate) queue_url: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct QueueUrls {
+    #[serde(default)]
+    pub(crate) queue_urls: Vec<String>,
+    #[serde(default)]
+    pub(crate) next_token: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Attributes {
+    #[serde(default)]
+    pub(crate) attributes: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Tags {
+    #[serde(default)]
+    pub(crate) tags: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct SendMessageBatchAnswer {
+    #[serde(default)]
+    pub(crate) successful: Vec<SentEntry>,
+    #[serde(default)]
+    pub(crate) failed: Vec<FailedEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct SentEntry {
+    pub(crate) id: String,
+    pub(crate) message_id: String,
+    #[serde(default)]
+    pub(crate) sequence_number: Option<String>,
+    /// An extension of Lockgate's, which SDKs pass over: the unique id was known.
+    #[serde(default)]
+    pub(crate) duplicate: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct BatchAnswer {
+    #[serde(default)]
+    pub(crate) failed: Vec<FailedEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct FailedEntry {
+    pub(crate) id: String,
+    pub(crate) code: String,
+    #[serde(default)]
+    pub(crate) message: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Messages {
+    #[serde(default)]
+    pub(crate) messages: Vec<Message>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Message {
+    pub(crate) message_id: String,
+    pub(crate) receipt_handle: String,
+    pub(crate) body: String,
+    /// What the system says of the message.
+    #[serde(default)]
+    pub(crate) attributes: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) message_attributes: BTreeMap<String, MessageAttribute>,
+}

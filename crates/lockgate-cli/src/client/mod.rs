@@ -1,0 +1,374 @@
+//! A small client of the SQS JSON protocol: one connection, one call at a time.
+
+mod api;
+mod endpoint;
+
+pub(crate) use api::*;
+pub(crate) use endpoint::Endpoint;
+
+use std::{io, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{
+    Request, StatusCode,
+    client::conn::http1::{self, SendRequest},
+    header::{CONTENT_TYPE, HOST},
+};
+use hyper_util::rt::TokioIo;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{net::TcpStream, time::timeout};
+
+use crate::exit::{Exit, Failure};
+
+/// How long to wait for a connection to be accepted.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A client of one server. Connects at the first call and again when the connection was lost.
+///
+/// Dropping a call's future closes the connection, which tells the server to give back leases that
+/// were on their way.
+pub(crate) struct Client {
+    endpoint: Endpoint,
+    timeout: Duration,
+    consumer: Option<String>,
+    connection: Option<SendRequest<Full<Bytes>>>,
+}
+
+/// Why a call has no positive answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    /// Nothing was sent.
+    #[error("no server at {endpoint}")]
+    Connect {
+        endpoint: Endpoint,
+        source: io::Error,
+    },
+    /// The request left, or part of it; whether it was carried out is unknown.
+    #[error("the connection to {endpoint} was lost before the answer came")]
+    Lost {
+        endpoint: Endpoint,
+        source: hyper::Error,
+    },
+    /// The request left and no answer came; whether it was carried out is unknown.
+    #[error("no answer from {endpoint} within {}", crate::units::show_duration(*after))]
+    Timeout { endpoint: Endpoint, after: Duration },
+    /// The server said no; nothing was done.
+    #[error("{}", refusal(code, message))]
+    Refused {
+        status: StatusCode,
+        /// As SQS clients know it, such as `AWS.SimpleQueueService.NonExistentQueue`.
+        code: String,
+        message: String,
+    },
+    /// Something else than an SQS server answered.
+    #[error("{endpoint} does not answer like an SQS server: {what}")]
+    NotSqs { endpoint: Endpoint, what: String },
+}
+
+impl Client {
+    /// A client that waits up to `timeout` for an answer.
+    pub(crate) fn new(endpoint: Endpoint, timeout: Duration) -> Self {
+        Self {
+            endpoint,
+            timeout,
+            consumer: None,
+            connection: None,
+        }
+    }
+
+    /// The same client, whose leases are held under this name.
+    pub(crate) fn with_consumer(mut self, consumer: Option<String>) -> Self {
+        self.consumer = consumer;
+        self
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// One call.
+    pub(crate) async fn call<C: Call>(&mut self, call: &C) -> Result<C::Answer, CallError> {
+        self.call_within(call, Duration::ZERO).await
+    }
+
+    /// One call whose answer may take `longer` than usual, for a long poll.
+    pub(crate) async fn call_within<C: Call>(
+        &mut self,
+        call: &C,
+        longer: Duration,
+    ) -> Result<C::Answer, CallError> {
+        let body = serde_json::to_vec(call).map_err(|error| self.not_sqs(error))?;
+        let (status, code, body) = self.post(C::TARGET, body.into(), longer).await?;
+        if status.is_success() {
+            return decode(&body).map_err(|error| self.not_sqs(error));
+        }
+        Err(refused(status, code, &body).unwrap_or_else(|| {
+            self.not_sqs(format!("it says {status} without an error of the protocol"))
+        }))
+    }
+
+    /// Sends bytes as they are and takes the answer's, whatever they are: for the bench, whose floor
+    /// must send the same requests.
+    pub(crate) async fn post(
+        &mut self,
+        target: &'static str,
+        body: Bytes,
+        longer: Duration,
+    ) -> Result<(StatusCode, Option<String>, Bytes), CallError> {
+        let after = self.timeout + longer;
+        // A connection that is left half-way through an answer must not be used again, so it is
+        // taken out first and put back when the answer is whole.
+        let exchange = async {
+            let mut request = self.request(target, body);
+            // A server may close an idle connection at any time; a request that was not sent on it
+            // goes out on a new one.
+            let mut idle = self.connection.take().filter(|idle| !idle.is_closed());
+            let (connection, response) = loop {
+                let (mut connection, reused) = match idle.take() {
+                    Some(connection) => (connection, true),
+                    None => (self.connect().await?, false),
+                };
+                match connection.ready().await {
+                    Err(_) if reused => continue,
+                    result => result.map_err(|source| self.lost(source))?,
+                }
+                match connection.try_send_request(request).await {
+                    Ok(response) => break (connection, response),
+                    Err(mut error) => match error.take_message() {
+                        Some(unsent) if reused => request = unsent,
+                        _ => return Err(self.lost(error.into_error())),
+                    },
+                }
+            };
+            let (head, body) = response.into_parts();
+            let body = body
+                .collect()
+                .await
+                .map_err(|source| self.lost(source))?
+                .to_bytes();
+            let code = head
+                .headers
+                .get("x-amzn-query-error")
+                .and_then(|value| value.to_str().ok())
+                .and_then(|value| value.split(';').next())
+                .map(str::to_owned);
+            self.connection = Some(connection);
+            Ok((head.status, code, body))
+        };
+        timeout(after, exchange).await.unwrap_or_else(|_| {
+            Err(CallError::Timeout {
+                endpoint: self.endpoint.clone(),
+                after,
+            })
+        })
+    }
+
+    fn request(&self, target: &'static str, body: Bytes) -> Request<Full<Bytes>> {
+        let mut request = Request::post(self.endpoint.path());
+        if let Some(consumer) = &self.consumer {
+            request = request.header("x-lockgate-consumer", consumer);
+        }
+        request
+            .header(HOST, self.endpoint.authority())
+            .header(CONTENT_TYPE, "application/x-amz-json-1.0")
+            .header("x-amz-target", target)
+            .header("x-amzn-query-mode", "true")
+            .body(Full::new(body))
+            .expect("path, authority and consumer were checked when they were read")
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, CallError> {
+        let connect = |source| CallError::Connect {
+            endpoint: self.endpoint.clone(),
+            source,
+        };
+        let address = (self.endpoint.host(), self.endpoint.port());
+        let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(address))
+            .await
+            .unwrap_or_else(|elapsed| Err(elapsed.into()))
+            .map_err(connect)?;
+        // Requests are written whole; waiting for more to fill a packet only adds latency.
+        stream.set_nodelay(true).map_err(connect)?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|source| self.lost(source))?;
+        // Ends with the sender, or with the connection; its error reaches the call that is waiting.
+        tokio::spawn(connection);
+        Ok(sender)
+    }
+
+    fn lost(&self, source: hyper::Error) -> CallError {
+        CallError::Lost {
+            endpoint: self.endpoint.clone(),
+            source,
+        }
+    }
+
+    fn not_sqs(&self, what: impl ToString) -> CallError {
+        CallError::NotSqs {
+            endpoint: self.endpoint.clone(),
+            what: what.to_string(),
+        }
+    }
+}
+
+impl CallError {
+    /// Whether the request certainly had no effect.
+    pub(crate) fn nothing_done(&self) -> bool {
+        matches!(self, Self::Connect { .. } | Self::Refused { .. })
+    }
+
+    /// Whether the same request may fare better in a moment.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Lost { .. } | Self::Timeout { .. } => true,
+            Self::Refused { status, .. } => {
+                status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
+            }
+            Self::NotSqs { .. } => false,
+        }
+    }
+
+    /// Whether the server says that the queue does not exist.
+    pub(crate) fn is_queue_missing(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if short(code) == "NonExistentQueue"
+            || short(code) == "QueueDoesNotExist")
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Connect { .. } => Exit::Unreachable,
+            Self::Timeout { .. } => Exit::Timeout,
+            Self::Lost { .. } | Self::NotSqs { .. } => Exit::Failed,
+            Self::Refused {
+                status,
+                code,
+                message,
+            } => exit_of(*status, code, message),
+        }
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        let exit = error.exit();
+        let hint = match &error {
+            CallError::Connect { source, .. }
+                if source.kind() == io::ErrorKind::ConnectionRefused =>
+            {
+                Some("start one with `lockgate serve`, or name another with --endpoint".to_owned())
+            }
+            _ => None,
+        };
+        let failure = Self::from_error(exit, error);
+        match hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+}
+
+/// The exit code for an error of the protocol.
+pub(crate) fn exit_of(status: StatusCode, code: &str, message: &str) -> Exit {
+    match short(code) {
+        "NonExistentQueue" | "QueueDoesNotExist" | "ResourceNotFoundException" => Exit::NotFound,
+        "QueueAlreadyExists"
+        | "QueueNameExists"
+        | "QueueDeletedRecently"
+        | "PurgeQueueInProgress"
+        | "MessageNotInflight"
+        | "ReceiptHandleIsInvalid" => Exit::Conflict,
+        // AWS has no code of its own for a FIFO lease that has ended.
+        "InvalidParameterValue" | "InvalidParameterValueException"
+            if message.contains("receipt handle has expired") =>
+        {
+            Exit::Conflict
+        }
+        "AccessDenied"
+        | "AccessDeniedException"
+        | "InvalidSecurity"
+        | "SignatureDoesNotMatch"
+        | "InvalidClientTokenId"
+        | "MissingAuthenticationToken" => Exit::Denied,
+        _ if status == StatusCode::FORBIDDEN || status == StatusCode::UNAUTHORIZED => Exit::Denied,
+        _ => Exit::Failed,
+    }
+}
+
+/// `AWS.SimpleQueueService.NonExistentQueue` without the words all codes have in front.
+fn short(code: &str) -> &str {
+    code.rsplit(['.', '#']).next().unwrap_or(code)
+}
+
+fn refusal(code: &str, message: &str) -> String {
+    match message {
+        "" => short(code).to_owned(),
+        message => format!("{message} ({})", short(code)),
+    }
+}
+
+fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
+    // Actions without an answer send an empty body, or an empty object.
+    serde_json::from_slice(if body.is_empty() { b"{}" } else { body })
+}
+
+/// The error in an answer, if it is one of the protocol's.
+fn refused(status: StatusCode, code: Option<String>, body: &[u8]) -> Option<CallError> {
+    #[derive(serde::Deserialize)]
+    struct Body {
+        #[serde(rename = "__type")]
+        kind: Option<String>,
+        #[serde(alias = "Message")]
+        message: Option<String>,
+    }
+    let body: Body = serde_json::from_slice(body).ok()?;
+    Some(CallError::Refused {
+        status,
+        code: code.or(body.kind)?,
+        message: body.message.unwrap_or_default(),
+    })
+}
+
+/// One action of the protocol: its name, what it asks and what it answers.
+pub(crate) trait Call: Serialize {
+    const TARGET: &'static str;
+    type Answer: DeserializeOwned;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_the_protocol_become_exit_codes() {
+        let exit = |code: &str, message: &str| exit_of(StatusCode::BAD_REQUEST, code, message);
+        assert_eq!(
+            exit("AWS.SimpleQueueService.NonExistentQueue", ""),
+            Exit::NotFound
+        );
+        assert_eq!(exit("QueueAlreadyExists", ""), Exit::Conflict);
+        assert_eq!(exit("InvalidParameterValue", "out of range"), Exit::Failed);
+        assert_eq!(
+            exit(
+                "InvalidParameterValue",
+                "Reason: The receipt handle has expired."
+            ),
+            Exit::Conflict
+        );
+        assert_eq!(exit_of(StatusCode::FORBIDDEN, "X", ""), Exit::Denied);
+    }
+
+    #[test]
+    fn an_error_without_the_header_is_read_from_the_body() {
+        let body = br#"{"__type":"com.amazonaws.sqs#QueueDoesNotExist","message":"gone"}"#;
+        let error = refused(StatusCode::BAD_REQUEST, None, body).unwrap();
+        assert!(error.is_queue_missing());
+        assert_eq!(error.to_string(), "gone (QueueDoesNotExist)");
+        assert!(refused(StatusCode::BAD_GATEWAY, None, b"<html>").is_none());
+    }
+}

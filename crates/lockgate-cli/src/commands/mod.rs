@@ -1,0 +1,151 @@
+//! What each command does.
+
+mod completions;
+mod config;
+mod queue;
+mod receive;
+mod send;
+mod serve;
+
+use std::{future::Future, time::Duration};
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    args::Command,
+    bench,
+    client::{CallError, Client, GetQueueUrl},
+    exit::{Exit, Failure},
+    settings::{ClientFlags, Resolved, ServeFlags, resolve, table},
+};
+
+pub(crate) fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Send(args) => send::run(args),
+        Command::Receive(args) => receive::run(&args),
+        Command::Ack(args) => receive::ack(args),
+        Command::Queue(args) => queue::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Config(args) => config::run(&args),
+        Command::Completions(args) => completions::run(&args),
+    }
+}
+
+/// The process's environment, in which an empty variable counts as not set.
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
+}
+
+fn serve_settings(flags: &ServeFlags) -> Result<Resolved, Failure> {
+    resolve(&flags.0, &environment)
+}
+
+/// A client as the settings say.
+fn client(flags: &ClientFlags) -> Result<Client, Failure> {
+    let settings = resolve(&flags.0, &environment)?;
+    Ok(Client::new(
+        settings.get(&table::ENDPOINT),
+        settings.get(&table::TIMEOUT),
+    )
+    .with_consumer(settings.get(&table::CONSUMER)))
+}
+
+/// Runs a command that talks to a server. A signal ends it where it stands.
+fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    runtime()?.block_on(async {
+        let mut signals = Signals::new()?;
+        tokio::select! {
+            result = work => result,
+            exit = signals.next() => Err(Failure::signal(exit)),
+        }
+    })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::from_error(Exit::Failed, error).context("starting the runtime"))
+}
+
+/// SIGINT and SIGTERM, as the exit codes they end a command with.
+pub(crate) struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    pub(crate) fn new() -> Result<Self, Failure> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| {
+                Failure::from_error(Exit::Failed, error).context("listening for signals")
+            })
+        };
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    /// Waits for the next one. Cancel safe: a signal is not lost when the future is dropped.
+    pub(crate) async fn next(&mut self) -> Exit {
+        tokio::select! {
+            _ = self.interrupt.recv() => Exit::Interrupted,
+            _ = self.terminate.recv() => Exit::Terminated,
+        }
+    }
+}
+
+/// Pauses between attempts, growing from 50 ms to 1 s, until the time for trying is over.
+struct Retry {
+    pause: Duration,
+    until: tokio::time::Instant,
+}
+
+impl Retry {
+    fn new(within: Duration) -> Self {
+        Self {
+            pause: Duration::from_millis(50),
+            until: tokio::time::Instant::now() + within,
+        }
+    }
+
+    /// Pauses before another attempt, or says that there is to be none.
+    async fn again(&mut self) -> bool {
+        if tokio::time::Instant::now() + self.pause > self.until {
+            return false;
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(Duration::from_secs(1));
+        true
+    }
+}
+
+/// The URL of a queue that has to exist.
+async fn queue_url(client: &mut Client, name: &str) -> Result<String, Failure> {
+    match find_queue(client, name).await? {
+        Some(url) => Ok(url),
+        None => Err(no_such_queue(client, name)),
+    }
+}
+
+/// The URL of a queue, if there is one of that name.
+async fn find_queue(client: &mut Client, name: &str) -> Result<Option<String>, CallError> {
+    let call = GetQueueUrl {
+        queue_name: name.to_owned(),
+    };
+    match client.call(&call).await {
+        Ok(answer) => Ok(Some(answer.queue_url)),
+        Err(error) if error.is_queue_missing() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn no_such_queue(client: &Client, name: &str) -> Failure {
+    Failure::new(
+        Exit::NotFound,
+        format!("there is no queue {name:?} at {}", client.endpoint()),
+    )
+    .hint(format!("make it with `lockgate queue create {name}`"))
+}

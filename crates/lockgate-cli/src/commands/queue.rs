@@ -1,0 +1,311 @@
+//! `lockgate queue …`.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::{block_on, client, find_queue, no_such_queue, queue_url};
+use crate::{
+    args::{Queue, QueueCreate, QueueDelete, QueueList, QueuePurge, QueueShow},
+    client::{
+        Client, CreateQueue, DeleteQueue, GetQueueAttributes, ListQueueTags, ListQueues, PurgeQueue,
+    },
+    exit::{Exit, Failure},
+    output::{Output, Table, confirm, note},
+};
+
+pub(crate) fn run(args: Queue) -> Result<(), Failure> {
+    match args {
+        Queue::List(args) => {
+            let mut client = client(&args.settings)?;
+            block_on(async { list(&mut client, &args).await })
+        }
+        Queue::Create(args) => {
+            let mut client = client(&args.settings)?;
+            block_on(async { create(&mut client, *args).await })
+        }
+        Queue::Show(args) => {
+            let mut client = client(&args.settings)?;
+            block_on(async { show(&mut client, &args).await })
+        }
+        Queue::Purge(args) => {
+            let mut client = client(&args.settings)?;
+            block_on(async { purge(&mut client, &args).await })
+        }
+        Queue::Delete(args) => {
+            let mut client = client(&args.settings)?;
+            block_on(async { delete(&mut client, &args).await })
+        }
+    }
+}
+
+/// What a queue holds.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Counts {
+    ready: u64,
+    in_flight: u64,
+    delayed: u64,
+}
+
+impl Counts {
+    fn of(attributes: &BTreeMap<String, String>) -> Self {
+        let count = |name: &str| {
+            attributes
+                .get(name)
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(0)
+        };
+        Self {
+            ready: count("ApproximateNumberOfMessages"),
+            in_flight: count("ApproximateNumberOfMessagesNotVisible"),
+            delayed: count("ApproximateNumberOfMessagesDelayed"),
+        }
+    }
+
+    fn total(self) -> u64 {
+        self.ready + self.in_flight + self.delayed
+    }
+}
+
+async fn list(client: &mut Client, args: &QueueList) -> Result<(), Failure> {
+    let mut output = Output::new();
+    let mut table = Table::new(["NAME", "READY", "IN FLIGHT", "DELAYED"]);
+    let mut next_token = None;
+    loop {
+        let page = client
+            .call(&ListQueues {
+                queue_name_prefix: args.prefix.clone(),
+                max_results: 1000,
+                next_token,
+            })
+            .await?;
+        for url in page.queue_urls {
+            // A queue that was deleted since the page was made is not one any more.
+            let Some(attributes) = attributes(client, &url).await? else {
+                continue;
+            };
+            let name = name_of(&url);
+            let counts = Counts::of(&attributes);
+            if args.json {
+                output.json(&json!({
+                    "name": name,
+                    "url": url,
+                    "fifo": is_fifo(name),
+                    "counts": counts,
+                }))?;
+            } else {
+                table.row([
+                    name.to_owned(),
+                    counts.ready.to_string(),
+                    counts.in_flight.to_string(),
+                    counts.delayed.to_string(),
+                ]);
+            }
+        }
+        next_token = page.next_token;
+        if next_token.is_none() {
+            break;
+        }
+    }
+    if !args.json {
+        output.table(&table)?;
+    }
+    output.flush()
+}
+
+async fn create(client: &mut Client, args: QueueCreate) -> Result<(), Failure> {
+    let fifo = is_fifo(&args.name);
+    if args.fifo && !fifo {
+        return Err(Failure::usage(format!(
+            "the name of a FIFO queue ends in .fifo, {:?} does not",
+            args.name
+        ))
+        .hint(format!("`lockgate queue create {}.fifo`", args.name)));
+    }
+    let mut attributes: BTreeMap<String, String> = BTreeMap::new();
+    if fifo {
+        attributes.insert("FifoQueue".to_owned(), "true".to_owned());
+    }
+    let times = [
+        ("DelaySeconds", args.delay),
+        ("VisibilityTimeout", args.lease),
+        ("MessageRetentionPeriod", args.retention),
+    ];
+    for (name, time) in times {
+        if let Some(time) = time {
+            attributes.insert(name.to_owned(), time.as_secs().to_string());
+        }
+    }
+    if let Some(dead_letter) = &args.dead_letter {
+        attributes.insert(
+            "RedrivePolicy".to_owned(),
+            redrive_policy(client, dead_letter, args.attempts).await?,
+        );
+    }
+    for (name, value) in args.attribute {
+        if attributes.insert(name.clone(), value).is_some() {
+            return Err(Failure::usage(format!("attribute {name} is given twice")));
+        }
+    }
+    let answer = client
+        .call(&CreateQueue {
+            queue_name: args.name.clone(),
+            attributes,
+            tags: args.tag.into_iter().collect(),
+        })
+        .await?;
+    let mut output = Output::new();
+    if args.json {
+        output.json(&json!({"name": args.name, "url": answer.queue_url, "fifo": fifo}))?;
+    } else {
+        output.line(&answer.queue_url)?;
+    }
+    output.flush()
+}
+
+/// The attribute that names a dead-letter queue, which SQS wants as an ARN.
+async fn redrive_policy(
+    client: &mut Client,
+    dead_letter: &str,
+    attempts: u16,
+) -> Result<String, Failure> {
+    let url = queue_url(client, dead_letter).await?;
+    let arn = attributes(client, &url)
+        .await?
+        .and_then(|mut attributes| attributes.remove("QueueArn"))
+        .ok_or_else(|| no_such_queue(client, dead_letter))?;
+    Ok(json!({"deadLetterTargetArn": arn, "maxReceiveCount": attempts}).to_string())
+}
+
+async fn show(client: &mut Client, args: &QueueShow) -> Result<(), Failure> {
+    let url = queue_url(client, &args.name).await?;
+    let attributes = attributes(client, &url)
+        .await?
+        .ok_or_else(|| no_such_queue(client, &args.name))?;
+    let tags = client
+        .call(&ListQueueTags {
+            queue_url: url.clone(),
+        })
+        .await?
+        .tags;
+    let counts = Counts::of(&attributes);
+    let mut output = Output::new();
+    if args.json {
+        output.json(&json!({
+            "name": args.name,
+            "url": url,
+            "fifo": is_fifo(&args.name),
+            "counts": counts,
+            "attributes": attributes,
+            "tags": tags,
+        }))?;
+        return output.flush();
+    }
+    let mut table = Table::new(["", ""]);
+    table.row(["name", &args.name]);
+    table.row(["url", &url]);
+    table.row(["ready", &counts.ready.to_string()]);
+    table.row(["in flight", &counts.in_flight.to_string()]);
+    table.row(["delayed", &counts.delayed.to_string()]);
+    for (name, value) in &attributes {
+        if !name.starts_with("ApproximateNumberOf") {
+            table.row([name, value]);
+        }
+    }
+    for (name, value) in &tags {
+        table.row([&format!("tag {name}"), value]);
+    }
+    output.table(&table)?;
+    output.flush()
+}
+
+async fn purge(client: &mut Client, args: &QueuePurge) -> Result<(), Failure> {
+    let url = queue_url(client, &args.name).await?;
+    let counts = counts(client, &args.name, &url).await?;
+    agree(args.yes, &args.name, counts, "Remove all of them?")?;
+    client.call(&PurgeQueue { queue_url: url }).await?;
+    note(&format!("purged {}", args.name));
+    Ok(())
+}
+
+async fn delete(client: &mut Client, args: &QueueDelete) -> Result<(), Failure> {
+    let Some(url) = find_queue(client, &args.name).await? else {
+        if args.if_exists {
+            note(&format!("there is no queue {:?}", args.name));
+            return Ok(());
+        }
+        return Err(no_such_queue(client, &args.name));
+    };
+    let counts = counts(client, &args.name, &url).await?;
+    agree(
+        args.yes,
+        &args.name,
+        counts,
+        "Delete the queue with all of them?",
+    )?;
+    match client.call(&DeleteQueue { queue_url: url }).await {
+        Err(error) if error.is_queue_missing() && args.if_exists => {}
+        result => {
+            result?;
+        }
+    }
+    note(&format!("deleted {}", args.name));
+    Ok(())
+}
+
+/// Says what is about to be lost, and asks unless told not to.
+fn agree(yes: bool, name: &str, counts: Counts, question: &str) -> Result<(), Failure> {
+    let Counts {
+        ready,
+        in_flight,
+        delayed,
+    } = counts;
+    let total = counts.total();
+    let holds = format!(
+        "{name} holds {total} messages ({ready} ready, {in_flight} in flight, {delayed} delayed)."
+    );
+    if yes {
+        note(&holds);
+        return Ok(());
+    }
+    if confirm(&format!("{holds} {question}"))? {
+        return Ok(());
+    }
+    Err(Failure::failed("not confirmed; nothing was done"))
+}
+
+async fn counts(client: &mut Client, name: &str, url: &str) -> Result<Counts, Failure> {
+    match attributes(client, url).await? {
+        Some(attributes) => Ok(Counts::of(&attributes)),
+        None => Err(no_such_queue(client, name)),
+    }
+}
+
+/// All attributes of a queue, or `None` if it is gone.
+async fn attributes(
+    client: &mut Client,
+    url: &str,
+) -> Result<Option<BTreeMap<String, String>>, Failure> {
+    let call = GetQueueAttributes {
+        queue_url: url.to_owned(),
+        attribute_names: vec!["All".to_owned()],
+    };
+    match client.call(&call).await {
+        Ok(answer) => Ok(Some(answer.attributes)),
+        Err(error) if error.is_queue_missing() => Ok(None),
+        Err(error) => {
+            let failure = Failure::from(error);
+            debug_assert_ne!(failure.exit(), Exit::NotFound);
+            Err(failure)
+        }
+    }
+}
+
+fn name_of(url: &str) -> &str {
+    url.rsplit('/').next().unwrap_or(url)
+}
+
+fn is_fifo(name: &str) -> bool {
+    name.ends_with(".fifo")
+}

@@ -1,0 +1,341 @@
+//! Messages from a file or standard input, one JSON object a line.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, BufRead, BufReader, Read as _},
+    path::Path,
+    thread,
+};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+
+use crate::{
+    client::MessageAttribute,
+    exit::{Exit, Failure},
+};
+
+/// The longest line read: a message of 1 MiB in which every byte is written as `\u00xx`, and room
+/// for the rest. A file that is no JSON lines at all must not fill the memory.
+const LINE_BYTES_MAX: usize = 8 << 20;
+
+/// Lines read ahead while a call is under way.
+const READ_AHEAD: usize = 64;
+
+/// A message to be sent.
+#[derive(Clone, Debug)]
+pub(super) struct Outgoing {
+    /// File and line, if it came from there.
+    pub(super) place: Option<String>,
+    pub(super) body: String,
+    pub(super) key: Option<String>,
+    pub(super) unique_id: Option<String>,
+    pub(super) delay_seconds: Option<u64>,
+    pub(super) attributes: BTreeMap<String, MessageAttribute>,
+}
+
+impl Outgoing {
+    /// Bytes as SQS counts them towards the limit of a call.
+    pub(super) fn size(&self) -> usize {
+        let attributes: usize = self
+            .attributes
+            .iter()
+            .map(|(name, attribute)| {
+                let value = match (&attribute.string_value, &attribute.binary_value) {
+                    (Some(text), _) => text.len(),
+                    (None, Some(base64)) => base64.len(),
+                    (None, None) => 0,
+                };
+                name.len() + attribute.data_type.len() + value
+            })
+            .sum();
+        self.body.len() + attributes
+    }
+}
+
+/// Reads lines on a thread of its own, because a terminal or pipe can make it wait for ever.
+pub(super) struct Pump {
+    lines: mpsc::Receiver<Result<Outgoing, Failure>>,
+}
+
+impl Pump {
+    /// Starts reading. What a line does not say is taken from `defaults`.
+    pub(super) fn start(path: &Path, defaults: Outgoing) -> Result<Self, Failure> {
+        let (name, source): (_, Box<dyn BufRead + Send>) = if path == Path::new("-") {
+            (
+                "standard input".to_owned(),
+                Box::new(BufReader::new(io::stdin())),
+            )
+        } else {
+            let file = File::open(path).map_err(|error| {
+                let exit = match error.kind() {
+                    io::ErrorKind::NotFound => Exit::NotFound,
+                    _ => Exit::Failed,
+                };
+                Failure::from_error(exit, error).context(format!("opening {}", path.display()))
+            })?;
+            (path.display().to_string(), Box::new(BufReader::new(file)))
+        };
+        let (sender, lines) = mpsc::channel(READ_AHEAD);
+        // Not joined: it may be waiting for a terminal when the process has long done its work.
+        thread::spawn(move || read(source, &name, &defaults, &sender));
+        Ok(Self { lines })
+    }
+
+    /// The next message, or what is wrong with its line; `None` at the end.
+    pub(super) async fn next(&mut self) -> Option<Result<Outgoing, Failure>> {
+        self.lines.recv().await
+    }
+
+    /// The next message if it is there already.
+    pub(super) fn ready(&mut self) -> Option<Result<Outgoing, Failure>> {
+        self.lines.try_recv().ok()
+    }
+}
+
+fn read(
+    mut source: impl BufRead,
+    name: &str,
+    defaults: &Outgoing,
+    sender: &mpsc::Sender<Result<Outgoing, Failure>>,
+) {
+    let mut line = Vec::new();
+    for number in 1_u64.. {
+        line.clear();
+        let limit = LINE_BYTES_MAX as u64 + 1;
+        let read = source.by_ref().take(limit).read_until(b'\n', &mut line);
+        let place = || format!("{name}:{number}");
+        let message = match read {
+            Ok(0) => return,
+            Ok(_) if line.len() > LINE_BYTES_MAX => {
+                Err(format!("the line is longer than {LINE_BYTES_MAX} bytes"))
+            }
+            Ok(_) if line.trim_ascii().is_empty() => continue,
+            Ok(_) => parse(&line, defaults),
+            Err(error) => Err(error.to_string()),
+        };
+        let wrong = message.is_err();
+        let item = message
+            .map(|message| Outgoing {
+                place: Some(place()),
+                ..message
+            })
+            .map_err(|problem| Failure::failed(format!("{}: {problem}", place())));
+        // Nobody listens any more, or the line was wrong: nothing after it is sent.
+        if sender.blocking_send(item).is_err() || wrong {
+            return;
+        }
+    }
+}
+
+/// A line as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line<'a> {
+    #[serde(borrow)]
+    body: &'a RawValue,
+    key: Option<String>,
+    unique_id: Option<String>,
+    delay_ms: Option<u64>,
+    #[serde(borrow, default)]
+    attributes: BTreeMap<String, &'a RawValue>,
+}
+
+fn parse(line: &[u8], defaults: &Outgoing) -> Result<Outgoing, String> {
+    let text = str::from_utf8(line).map_err(|error| {
+        format!(
+            "byte {} is not UTF-8, which JSON has to be",
+            error.valid_up_to() + 1
+        )
+    })?;
+    let line: Line<'_> = serde_json::from_str(text).map_err(|error| explain(&error))?;
+    let delay_seconds = match line.delay_ms {
+        None => defaults.delay_seconds,
+        Some(millis) if millis % 1000 == 0 => Some(millis / 1000),
+        Some(millis) => {
+            return Err(format!(
+                "delay_ms is {millis}; the SQS protocol counts whole seconds"
+            ));
+        }
+    };
+    let mut attributes = defaults.attributes.clone();
+    for (name, value) in line.attributes {
+        let value = attribute(value.get()).map_err(|what| format!("attribute {name:?}: {what}"))?;
+        attributes.insert(name, value);
+    }
+    Ok(Outgoing {
+        place: None,
+        body: body(line.body)?,
+        key: line.key.or_else(|| defaults.key.clone()),
+        unique_id: line.unique_id.or_else(|| defaults.unique_id.clone()),
+        delay_seconds,
+        attributes,
+    })
+}
+
+/// A string's text; any other value as it stands, without the white space between its parts. Going
+/// through a parsed value instead would reorder objects and round numbers.
+fn body(value: &RawValue) -> Result<String, String> {
+    let json = value.get();
+    if json.starts_with('"') {
+        return serde_json::from_str(json).map_err(|error| explain(&error));
+    }
+    let mut compact = String::with_capacity(json.len());
+    let mut in_string = false;
+    let mut escaped = false;
+    for c in json.chars() {
+        if in_string {
+            in_string = escaped || c != '"';
+            escaped = !escaped && c == '\\';
+        } else if c.is_ascii_whitespace() {
+            continue;
+        } else {
+            in_string = c == '"';
+        }
+        compact.push(c);
+    }
+    Ok(compact)
+}
+
+fn attribute(json: &str) -> Result<MessageAttribute, String> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Typed {
+        r#type: String,
+        value: Option<String>,
+        base64: Option<String>,
+    }
+    let text = |data_type: &str, value: String| MessageAttribute {
+        data_type: data_type.to_owned(),
+        string_value: Some(value),
+        binary_value: None,
+    };
+    match json.as_bytes().first() {
+        Some(b'"') => serde_json::from_str(json)
+            .map(|value| text("String", value))
+            .map_err(|error| explain(&error)),
+        Some(b'-' | b'0'..=b'9') => Ok(text("Number", json.to_owned())),
+        Some(b'{') => {
+            let typed: Typed = serde_json::from_str(json).map_err(|error| explain(&error))?;
+            if typed.value.is_some() == typed.base64.is_some() {
+                return Err("either \"value\" or \"base64\" is needed".to_owned());
+            }
+            Ok(MessageAttribute {
+                data_type: typed.r#type,
+                string_value: typed.value,
+                binary_value: typed.base64,
+            })
+        }
+        _ => Err("expected a string, a number, or {\"type\": ..., \"value\": ...}".to_owned()),
+    }
+}
+
+/// The parser's words without its line number, which is always 1 here.
+fn explain(error: &serde_json::Error) -> String {
+    error
+        .to_string()
+        .replace(" at line 1 column ", " at column ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn defaults() -> Outgoing {
+        Outgoing {
+            place: None,
+            body: String::new(),
+            key: Some("default".to_owned()),
+            unique_id: None,
+            delay_seconds: None,
+            attributes: BTreeMap::new(),
+        }
+    }
+
+    fn read_line(line: &str) -> Result<Outgoing, String> {
+        parse(line.as_bytes(), &defaults())
+    }
+
+    #[test]
+    fn a_body_is_a_strings_text_or_the_value_as_it_stands() {
+        let body = |json: &str| read_line(&format!("{{\"body\":{json}}}")).unwrap().body;
+        assert_eq!(body(r#""a \"b\"\n""#), "a \"b\"\n");
+        assert_eq!(
+            body(r#"{ "z" : [1.50, 12345678901234567890123 ] , "a b":"\" , \\" }"#),
+            r#"{"z":[1.50,12345678901234567890123],"a b":"\" , \\"}"#
+        );
+        assert_eq!(body(" null "), "null");
+        assert_eq!(body("7"), "7");
+    }
+
+    #[test]
+    fn attributes_have_the_type_of_their_json() {
+        let message = read_line(
+            r#"{"body":"","attributes":{"a":"x","b":-1.5e3,"c":{"type":"Binary","base64":"AA=="}}}"#,
+        )
+        .unwrap();
+        let shown: Vec<_> = message
+            .attributes
+            .values()
+            .map(|a| {
+                (
+                    a.data_type.as_str(),
+                    a.string_value.as_deref(),
+                    a.binary_value.as_deref(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("String", Some("x"), None),
+                ("Number", Some("-1.5e3"), None),
+                ("Binary", None, Some("AA=="))
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_line_is_said() {
+        let problem = |line: &str| read_line(line).unwrap_err();
+        assert!(
+            problem("{").contains("EOF while parsing an object at column 1"),
+            "{}",
+            problem("{")
+        );
+        assert!(problem("{}").contains("missing field `body`"));
+        assert!(problem(r#"{"body":1,"boddy":2}"#).contains("unknown field `boddy`"));
+        assert!(problem(r#"{"body":1,"body":2}"#).contains("duplicate field `body`"));
+        assert!(problem(r#"{"body":1,"delay_ms":1500}"#).contains("whole seconds"));
+        assert!(problem(r#"{"body":1,"attributes":{"a":true}}"#).contains("attribute \"a\""));
+        assert!(problem(r#"{"body":1} x"#).contains("trailing"));
+        assert!(
+            parse(b"{\"body\":\"\xff\"}", &defaults())
+                .unwrap_err()
+                .contains("byte 10")
+        );
+    }
+
+    #[test]
+    fn lines_are_numbered_and_nothing_follows_a_wrong_one() {
+        let (sender, mut lines) = mpsc::channel(10);
+        let text = "{\"body\":1}\n\n{\"body\":2,\"key\":\"k\"}\nnonsense\n{\"body\":3}";
+        read(text.as_bytes(), "f", &defaults(), &sender);
+        drop(sender);
+        let first = lines.try_recv().unwrap().unwrap();
+        assert_eq!(
+            (first.place.as_deref(), first.key.as_deref()),
+            (Some("f:1"), Some("default"))
+        );
+        let second = lines.try_recv().unwrap().unwrap();
+        assert_eq!(
+            (second.place.as_deref(), second.key.as_deref()),
+            (Some("f:3"), Some("k"))
+        );
+        let wrong = lines.try_recv().unwrap().unwrap_err().to_string();
+        assert!(wrong.starts_with("f:4: expected"), "{wrong}");
+        assert!(lines.try_recv().is_err());
+    }
+}

@@ -1,0 +1,228 @@
+//! `lockgate serve`.
+
+use std::{error::Error as _, io, path::Path, sync::Arc};
+
+use lockgate_core::LockError;
+use lockgate_engine::{Engine, EngineOptions, StartReport, Status};
+use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock};
+use lockgate_server::{BindError, Deadlines, Limits, RunReport, Server, ServerOptions};
+use tracing::{error, info, warn};
+
+use super::{Signals, serve_settings};
+use crate::{
+    args::Serve,
+    exit::{Exit, Failure},
+    settings::{Resolved, table},
+    telemetry,
+};
+
+pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
+    let settings = serve_settings(&args.settings)?;
+    let format = settings.get(&table::LOG_FORMAT);
+    telemetry::start(format, &settings.get(&table::LOG_LEVEL));
+    let result = serve(&settings);
+    match result {
+        // Whoever reads the log as JSON must find the end in it too.
+        Err(failure) if !telemetry::is_text(format) => {
+            error!(
+                error = failure.to_string(),
+                hint = failure.advice(),
+                exit_code = failure.exit() as u8,
+                "ended"
+            );
+            Err(failure.told())
+        }
+        result => result,
+    }
+}
+
+fn serve(settings: &Resolved) -> Result<(), Failure> {
+    let data = settings.get(&table::DATA);
+    let engine = start_engine(&data, settings)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("lockgate-http")
+        .build()
+        .map_err(|error| {
+            Failure::from_error(Exit::Failed, error).context("starting the runtime")
+        })?;
+    runtime.block_on(async {
+        // Before the port is open, so that a signal that comes right after the ready line is caught.
+        let signals = Signals::new()?;
+        let server = match Server::bind(server_options(settings), engine.clone()).await {
+            Ok(server) => server,
+            Err(error) => {
+                engine.shutdown().await;
+                return Err(bind_failure(error));
+            }
+        };
+        info!(
+            target: telemetry::ALWAYS,
+            url = format!("http://{}", server.local_addr()),
+            data = %data.display(),
+            version = env!("CARGO_PKG_VERSION"),
+            "ready"
+        );
+        let report = server.run(end(signals, engine.clone())).await;
+        ended(&report, &engine.status())
+    })
+}
+
+/// Recovers what is in the folder and starts serving it.
+fn start_engine(data: &Path, settings: &Resolved) -> Result<Engine, Failure> {
+    let disk = FolderDisk::open(data).map_err(|error| {
+        Failure::from_error(Exit::Failed, error).context("opening the data folder")
+    })?;
+    let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default()).map_err(|error| {
+        let exit = match error {
+            OpenError::Lock(LockError::Held { .. }) => Exit::Conflict,
+            _ => Exit::Failed,
+        };
+        Failure::from_error(exit, error)
+    })?;
+    let mut options = EngineOptions::default();
+    options.sync_window.after = settings.get(&table::SYNC_WINDOW);
+    let (engine, report) = Engine::start(Box::new(log), Arc::new(SystemClock::new()), options)
+        .map_err(|error| {
+            Failure::from_error(Exit::Failed, error)
+                .context(format!("starting on {}", data.display()))
+        })?;
+    log_start(&report);
+    Ok(engine)
+}
+
+fn log_start(report: &StartReport) {
+    info!(
+        epoch = report.term.epoch.0,
+        records = report.records,
+        bytes = report.bytes,
+        queues = report.queues,
+        messages = report.messages,
+        after_crash = report.crashed,
+        duration_ms = report.duration.as_millis(),
+        "recovered"
+    );
+    if report.tail_bytes_cut > 0 {
+        // Nobody was told that these are durable: the usual trace of a power cut.
+        info!(bytes = report.tail_bytes_cut, "cut a torn tail");
+    }
+    for range in &report.damaged {
+        warn!(
+            ?range,
+            "a part of the log is damaged; it was set aside and what it held is lost"
+        );
+    }
+    if report.undecodable > 0 {
+        warn!(
+            records = report.undecodable,
+            "records that are whole but make no sense were skipped"
+        );
+    }
+}
+
+fn server_options(settings: &Resolved) -> ServerOptions {
+    ServerOptions {
+        listen: settings.get(&table::LISTEN),
+        allow_remote: settings.get(&table::ALLOW_REMOTE),
+        allowed_hosts: settings.get(&table::ALLOWED_HOST),
+        advertised_host: settings.get(&table::ADVERTISE),
+        account: settings.get(&table::ACCOUNT),
+        region: settings.get(&table::REGION),
+        limits: Limits {
+            connections_max: settings.get(&table::CONNECTIONS_MAX),
+            connections_per_address_max: settings.get(&table::CONNECTIONS_PER_ADDRESS_MAX),
+            body_bytes_max: settings.get(&table::BODY_MAX),
+            bodies_bytes_max: settings.get(&table::BODIES_MAX),
+            ..Limits::default()
+        },
+        deadlines: Deadlines {
+            header: settings.get(&table::HEADER_TIMEOUT),
+            idle: settings.get(&table::IDLE_TIMEOUT),
+            shutdown: settings.get(&table::SHUTDOWN_TIMEOUT),
+            ..Deadlines::default()
+        },
+    }
+}
+
+fn bind_failure(error: BindError) -> Failure {
+    let taken = error
+        .source()
+        .and_then(|source| source.downcast_ref::<io::Error>())
+        .is_some_and(|source| source.kind() == io::ErrorKind::AddrInUse);
+    let remote = matches!(error, BindError::Remote { .. });
+    let exit = match error {
+        BindError::Remote { .. } | BindError::Option { .. } => Exit::Usage,
+        _ if taken => Exit::Conflict,
+        _ => Exit::Failed,
+    };
+    let failure = Failure::from_error(exit, error);
+    if taken {
+        failure.hint("another program listens there; choose another port with --listen")
+    } else if remote {
+        failure.hint("to allow them, say --allow-remote")
+    } else {
+        failure
+    }
+}
+
+/// Waits for what ends a server: a signal, or the failure of its engine. From then on another
+/// signal ends the process at once.
+async fn end(mut signals: Signals, engine: Engine) {
+    tokio::select! {
+        exit = signals.next() => {
+            let signal = if exit == Exit::Interrupted { "SIGINT" } else { "SIGTERM" };
+            info!(signal, "stopping; another signal ends it at once");
+        }
+        reason = engine.stopped() => {
+            error!(reason = reason.to_string(), "the engine has stopped");
+        }
+    }
+    tokio::spawn(async move {
+        let exit = signals.next().await;
+        warn!("ended by a second signal; what was answered is kept");
+        std::process::exit(exit as i32);
+    });
+}
+
+fn ended(report: &RunReport, status: &Status) -> Result<(), Failure> {
+    info!(
+        connections = report.connections,
+        requests = report.requests,
+        cut = report.cut,
+        duration_ms = report.shutdown_time.as_millis(),
+        "stopped"
+    );
+    match status {
+        Status::Stopped { reason } if reason.is_failure() => {
+            Err(Failure::failed(format!("the engine has stopped: {reason}"))
+                .hint("what was answered before is kept; start again when the cause is gone"))
+        }
+        _ if !report.engine_stopped => Err(Failure::new(
+            Exit::Timeout,
+            "the log was not synced by the deadline; what was answered is kept",
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Flags, resolve};
+
+    /// The table says what happens when nothing is said; the server's own defaults must agree.
+    #[test]
+    fn the_tables_defaults_are_the_servers() {
+        let flags = Flags {
+            config: Some("/dev/null".to_owned()),
+            ..Flags::default()
+        };
+        let settings = resolve(&flags, &|_| None).unwrap();
+        let (table, server) = (server_options(&settings), ServerOptions::default());
+        assert_eq!(format!("{table:?}"), format!("{server:?}"));
+        assert_eq!(
+            settings.get(&table::SYNC_WINDOW),
+            EngineOptions::default().sync_window.after
+        );
+    }
+}

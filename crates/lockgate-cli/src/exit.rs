@@ -1,0 +1,177 @@
+//! How a command ends: the exit codes, and a failure that knows its own.
+
+use std::{fmt, io, process::ExitCode};
+
+/// Why the program ends, as its exit code. Part of the interface: never renumbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    Ok = 0,
+    Failed = 1,
+    Usage = 2,
+    NotFound = 3,
+    Conflict = 4,
+    Unreachable = 5,
+    Timeout = 6,
+    Denied = 7,
+    Interrupted = 130,
+    Terminated = 143,
+}
+
+impl Exit {
+    /// Every code with what it means, in order; the help text is made of it.
+    pub(crate) const ALL: [(Self, &str); 10] = [
+        (Self::Ok, "done"),
+        (Self::Failed, "failed; the message says what and why"),
+        (
+            Self::Usage,
+            "wrong usage or configuration; nothing was done",
+        ),
+        (
+            Self::NotFound,
+            "not found: the queue or file does not exist",
+        ),
+        (
+            Self::Conflict,
+            "conflict: exists otherwise, in use by another, lease ended, address taken",
+        ),
+        (Self::Unreachable, "no server at the endpoint"),
+        (Self::Timeout, "no answer in time"),
+        (Self::Denied, "the server refused access"),
+        (Self::Interrupted, "interrupted (SIGINT)"),
+        (Self::Terminated, "terminated (SIGTERM)"),
+    ];
+}
+
+/// Why a command did not do what was asked, for a person to read and a script to tell apart.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    error: anyhow::Error,
+    hint: Option<String>,
+    /// It was told already, or there is nothing to tell.
+    silent: bool,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, what: impl fmt::Display) -> Self {
+        Self {
+            exit,
+            error: anyhow::anyhow!("{what}"),
+            hint: None,
+            silent: false,
+        }
+    }
+
+    pub(crate) fn usage(what: impl fmt::Display) -> Self {
+        Self::new(Exit::Usage, what)
+    }
+
+    pub(crate) fn failed(what: impl fmt::Display) -> Self {
+        Self::new(Exit::Failed, what)
+    }
+
+    /// Any error with its sources.
+    pub(crate) fn from_error(
+        exit: Exit,
+        error: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            exit,
+            error: anyhow::Error::new(error),
+            hint: None,
+            silent: false,
+        }
+    }
+
+    /// The program ends because of a signal, after it has put everything in order.
+    pub(crate) fn signal(exit: Exit) -> Self {
+        Self::new(exit, "").told()
+    }
+
+    /// The same failure, which was logged already: only its exit code is left to give.
+    pub(crate) fn told(mut self) -> Self {
+        self.silent = true;
+        self
+    }
+
+    /// What was being done.
+    pub(crate) fn context(mut self, what: impl fmt::Display + Send + Sync + 'static) -> Self {
+        self.error = self.error.context(what);
+        self
+    }
+
+    /// What the reader can do about it; printed on a line of its own.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same, unless there is a hint already.
+    pub(crate) fn or_hint(self, hint: impl Into<String>) -> Self {
+        match self.hint {
+            Some(_) => self,
+            None => self.hint(hint),
+        }
+    }
+
+    /// What the reader can do about it, if there is something.
+    pub(crate) fn advice(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// Prints the failure on standard error and gives its exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        if !self.silent {
+            crate::output::complain("error", &format!("{:#}", self.error));
+            if let Some(hint) = &self.hint {
+                crate::output::complain("hint", hint);
+            }
+        }
+        ExitCode::from(self.exit as u8)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.error)
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self {
+            exit: Exit::Failed,
+            error,
+            hint: None,
+            silent: false,
+        }
+    }
+}
+
+/// An error of standard output. A reader that has seen enough and closed the pipe (`| head -1`) is
+/// not a failure: the program just ends.
+pub(crate) fn output_error(error: io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        Failure::signal(Exit::Ok)
+    } else {
+        Failure::from_error(Exit::Failed, error).context("writing to standard output")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_pipe_is_no_failure() {
+        let closed = output_error(io::ErrorKind::BrokenPipe.into());
+        assert_eq!(closed.exit(), Exit::Ok);
+        let full = output_error(io::ErrorKind::StorageFull.into());
+        assert_eq!(full.exit(), Exit::Failed);
+    }
+}

@@ -1,0 +1,220 @@
+//! Where words go: data on standard output, everything else on standard error.
+
+use std::io::{self, BufWriter, IsTerminal as _, Stdout, Write as _};
+
+use anstream::ColorChoice;
+use serde::Serialize;
+
+use crate::exit::{Failure, output_error};
+
+/// When to use colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR, CLICOLOR or TERM=dumb say otherwise.
+    #[default]
+    Auto,
+    /// Also into a pipe or file.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// Data on its way to standard output, buffered until [`Output::flush`] or the end.
+pub(crate) struct Output {
+    stdout: BufWriter<Stdout>,
+    terminal: bool,
+}
+
+/// Rows for people on a terminal, or for scripts in a pipe.
+pub(crate) struct Table {
+    header: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+/// Applies `--color` to everything printed after.
+pub(crate) fn set_color(color: Color) {
+    match color {
+        Color::Auto => ColorChoice::Auto,
+        Color::Always => ColorChoice::Always,
+        Color::Never => ColorChoice::Never,
+    }
+    .write_global();
+}
+
+/// Whether log lines on standard error should be coloured.
+pub(crate) fn stderr_has_color() -> bool {
+    anstream::AutoStream::choice(&io::stderr()) != ColorChoice::Never
+}
+
+/// A line for people on standard error. A closed standard error is not worth failing for.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{}", printable(text));
+}
+
+/// `error: …` or `hint: …` on standard error.
+pub(crate) fn complain(kind: &str, text: &str) {
+    let style = match kind {
+        "error" => "\x1b[1;31m",
+        "warning" => "\x1b[1;33m",
+        _ => "\x1b[1;36m",
+    };
+    let _ = writeln!(
+        anstream::stderr().lock(),
+        "{style}{kind}:\x1b[0m {}",
+        printable(text)
+    );
+}
+
+/// Text that came from elsewhere, made safe for a terminal: control characters but the line feed
+/// are written as escapes.
+pub(crate) fn printable(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && c != '\n' {
+            safe.extend(c.escape_default());
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
+/// Asks a yes-or-no question on standard error. Only an explicit yes is one.
+///
+/// # Errors
+/// If standard input is no terminal: a script has to say `--yes`.
+pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(Failure::usage(format!(
+            "{question} Nobody can answer here: standard input is no terminal"
+        ))
+        .hint("say --yes to go ahead without being asked"));
+    }
+    let _ = write!(anstream::stderr().lock(), "{} [y/N] ", printable(question));
+    let mut answer = String::new();
+    io::stdin()
+        .read_line(&mut answer)
+        .map_err(|error| Failure::failed(error).context("reading the answer"))?;
+    Ok(matches!(
+        answer.trim().to_ascii_lowercase().as_str(),
+        "y" | "yes"
+    ))
+}
+
+impl Output {
+    pub(crate) fn new() -> Self {
+        let stdout = io::stdout();
+        let terminal = stdout.is_terminal();
+        Self {
+            stdout: BufWriter::with_capacity(64 << 10, stdout),
+            terminal,
+        }
+    }
+
+    /// One line of text.
+    pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
+        if self.terminal {
+            writeln!(self.stdout, "{}", printable(text)).map_err(output_error)
+        } else {
+            writeln!(self.stdout, "{text}").map_err(output_error)
+        }
+    }
+
+    /// Text as it is, such as a completion script.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.stdout.write_all(bytes).map_err(output_error)
+    }
+
+    /// One JSON value on one line.
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        let line = serde_json::to_vec(value)
+            .map_err(|error| Failure::failed(error).context("writing JSON"))?;
+        self.raw(&line)?;
+        self.raw(b"\n")
+    }
+
+    /// Aligned columns with a header on a terminal; tab-separated values without one elsewhere.
+    pub(crate) fn table(&mut self, table: &Table) -> Result<(), Failure> {
+        let text = table.render(self.terminal);
+        self.raw(text.as_bytes())
+    }
+
+    /// Hands everything to the reader. Returns only when the operating system has it.
+    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
+        self.stdout.flush().map_err(output_error)
+    }
+}
+
+impl Table {
+    pub(crate) fn new(header: impl IntoIterator<Item = &'static str>) -> Self {
+        Self {
+            header: header.into_iter().collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    pub(crate) fn row<T: ToString>(&mut self, cells: impl IntoIterator<Item = T>) {
+        let cells: Vec<_> = cells.into_iter().map(|cell| cell.to_string()).collect();
+        debug_assert_eq!(cells.len(), self.header.len());
+        self.rows.push(cells);
+    }
+
+    /// The text, with a line feed at its end unless it is empty.
+    pub(crate) fn render(&self, terminal: bool) -> String {
+        if !terminal {
+            return self
+                .rows
+                .iter()
+                .map(|row| {
+                    let cells: Vec<_> = row.iter().map(|cell| one_cell(cell)).collect();
+                    cells.join("\t") + "\n"
+                })
+                .collect();
+        }
+        let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::TableStyle::new());
+        table.set_header(self.header.iter().copied());
+        for row in &self.rows {
+            table.add_row(row.iter().map(|cell| one_cell(cell)));
+        }
+        // Numbers are read from their last digit on.
+        for (index, column) in table.column_iter_mut().enumerate() {
+            let number = |row: &Vec<String>| {
+                row[index].is_empty() || row[index].starts_with(|c: char| c.is_ascii_digit())
+            };
+            if index > 0 && !self.rows.is_empty() && self.rows.iter().all(number) {
+                column.set_cell_alignment(comfy_table::CellAlignment::Right);
+            }
+        }
+        let mut text: String = table
+            .lines()
+            .map(|line| line.trim_end().to_owned() + "\n")
+            .collect();
+        if text.is_empty() {
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// A cell must not break its row: tabs and line feeds are written as escapes too.
+fn one_cell(text: &str) -> String {
+    printable(text).replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_aligned_for_people_and_tab_separated_for_scripts() {
+        let mut table = Table::new(["NAME", "READY"]);
+        table.row(["orders", "7"]);
+        table.row(["a\tb\x1b[31m", "1200"]);
+        assert_eq!(table.render(false), "orders\t7\na\\tb\\u{1b}[31m\t1200\n");
+        assert_eq!(
+            table.render(true),
+            " NAME            READY\n orders              7\n a\\tb\\u{1b}[31m   1200\n"
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! The settings as command-line flags, made from the table.
+
+use std::collections::BTreeMap;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, builder::ValueParser};
+
+use super::{AnySetting, Form, Scope, table::SETTINGS};
+
+/// What was given by flag: the setting's name with its texts. Checked later, together with what
+/// came from elsewhere, so that a wrong value gets the same message wherever it stands.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flags {
+    pub(crate) given: BTreeMap<&'static str, Vec<String>>,
+    /// `--config`, which is no setting: it says where settings are read from.
+    pub(crate) config: Option<String>,
+}
+
+/// Declares a group of flags: those of the scopes it takes.
+macro_rules! flag_group {
+    ($(#[$doc:meta])* $type:ident, $takes:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default)]
+        pub(crate) struct $type(pub(crate) Flags);
+
+        impl Args for $type {
+            fn augment_args(command: Command) -> Command {
+                augment(command, $takes)
+            }
+
+            fn augment_args_for_update(command: Command) -> Command {
+                augment(command, $takes)
+            }
+        }
+
+        impl FromArgMatches for $type {
+            fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+                Ok(Self(collect(matches, $takes)))
+            }
+
+            fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+                *self = Self::from_arg_matches(matches)?;
+                Ok(())
+            }
+        }
+    };
+}
+
+flag_group!(
+    /// The flags of `lockgate serve`.
+    ServeFlags,
+    |scope| scope == Scope::Serve
+);
+flag_group!(
+    /// The flags of the commands that talk to a server.
+    ClientFlags,
+    |scope| scope == Scope::Client
+);
+flag_group!(
+    /// The flags of `lockgate config`, which shows every setting.
+    AllFlags,
+    |_| true
+);
+
+fn augment(command: Command, takes: fn(Scope) -> bool) -> Command {
+    let config = Arg::new("config")
+        .long("config")
+        .value_name("FILE")
+        .help("Configuration file (TOML)")
+        .long_help(
+            "Configuration file (TOML).\n\nWithout it: the file that LOCKGATE_CONFIG names, else \
+             ./lockgate.toml if there is one, else $XDG_CONFIG_HOME/lockgate/config.toml \
+             (~/.config/lockgate/config.toml).",
+        );
+    settings(takes).fold(command.arg(config), |command, setting| {
+        command.arg(flag(setting))
+    })
+}
+
+fn flag(setting: &'static dyn AnySetting) -> Arg {
+    let about = setting.about();
+    let facts = match about.default_text() {
+        Some(default) => format!("[default: {default}] [env: {}]", about.variable()),
+        None => format!("[env: {}]", about.variable()),
+    };
+    let long = match about.detail {
+        "" => format!("{}\n\n{facts}", about.help),
+        detail => format!("{}.\n\n{detail}\n\n{facts}", about.help),
+    };
+    let flag = Arg::new(about.name)
+        .long(about.name)
+        .value_name(about.value_name)
+        .value_parser(ValueParser::string())
+        .help(match about.default_text() {
+            Some(default) if about.form != Form::Switch => {
+                format!("{} [default: {default}]", about.help)
+            }
+            _ => about.help.to_owned(),
+        })
+        .long_help(long);
+    let flag = match about.scope {
+        Scope::Serve => flag,
+        // Apart from what the command itself is about.
+        Scope::Client => flag.help_heading("Settings"),
+    };
+    match about.form {
+        Form::One | Form::Number => flag.action(ArgAction::Set),
+        Form::Many => flag.action(ArgAction::Append),
+        Form::Switch => flag
+            .action(ArgAction::Set)
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true"),
+    }
+}
+
+fn collect(matches: &ArgMatches, takes: fn(Scope) -> bool) -> Flags {
+    let given = settings(takes)
+        .filter_map(|setting| {
+            let name = setting.about().name;
+            let texts = matches.get_many::<String>(name)?.cloned().collect();
+            Some((name, texts))
+        })
+        .collect();
+    Flags {
+        given,
+        config: matches.get_one::<String>("config").cloned(),
+    }
+}
+
+fn settings(takes: fn(Scope) -> bool) -> impl Iterator<Item = &'static dyn AnySetting> {
+    SETTINGS
+        .iter()
+        .copied()
+        .filter(move |setting| takes(setting.about().scope))
+}

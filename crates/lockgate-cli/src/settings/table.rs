@@ -1,0 +1,367 @@
+//! The table of all settings.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use super::{About, AnySetting, Form, Scope, Setting};
+use crate::{client::Endpoint, telemetry::LogFormat, units};
+
+/// Every setting, in the order of help and of `lockgate config show`.
+pub(crate) static SETTINGS: &[&dyn AnySetting] = &[
+    &LISTEN,
+    &DATA,
+    &ALLOWED_HOST,
+    &ADVERTISE,
+    &ACCOUNT,
+    &REGION,
+    &ALLOW_REMOTE,
+    &CONNECTIONS_MAX,
+    &CONNECTIONS_PER_ADDRESS_MAX,
+    &BODY_MAX,
+    &BODIES_MAX,
+    &HEADER_TIMEOUT,
+    &IDLE_TIMEOUT,
+    &SHUTDOWN_TIMEOUT,
+    &SYNC_WINDOW,
+    &LOG_FORMAT,
+    &LOG_LEVEL,
+    &ENDPOINT,
+    &TIMEOUT,
+    &CONSUMER,
+];
+
+pub(crate) static LISTEN: Setting<SocketAddr> = Setting {
+    about: About {
+        name: "listen",
+        value_name: "ADDRESS",
+        default: &["127.0.0.1:9324"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "Address and port to listen on",
+        detail: "Port 0 takes a free one; the ready line says which. An address that is not of this \
+                 machine alone needs --allow-remote.",
+    },
+    read: |texts| {
+        one(texts, |text| {
+            text.parse()
+                .map_err(|_| format!("{text:?} is no address with a port, such as 127.0.0.1:9324"))
+        })
+    },
+};
+
+pub(crate) static DATA: Setting<PathBuf> = Setting {
+    about: About {
+        name: "data",
+        value_name: "DIR",
+        default: &["./lockgate-data"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "Folder the queues are kept in",
+        detail: "Made if it is missing, readable by this user only (mode 0700). One server at a time \
+                 can have it. A relative path counts from the working directory.",
+    },
+    read: |texts| one(texts, |text| not_empty(text).map(PathBuf::from)),
+};
+
+pub(crate) static ALLOWED_HOST: Setting<Vec<String>> = Setting {
+    about: About {
+        name: "allowed-host",
+        value_name: "HOST",
+        default: &[],
+        form: Form::Many,
+        scope: Scope::Serve,
+        help: "Name under which clients may reach the server, besides localhost; repeatable",
+        detail: "Without authentication only local values of the Host header are served, so that a \
+                 web page cannot reach the queues. In a container network, name the service here.",
+    },
+    read: |texts| texts.iter().map(|text| not_empty(text)).collect(),
+};
+
+pub(crate) static ADVERTISE: Setting<Option<String>> = Setting {
+    about: About {
+        name: "advertise",
+        value_name: "HOST[:PORT]",
+        default: &[],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "Host and port that queue URLs name; otherwise what the client asked for",
+        detail: "",
+    },
+    read: |texts| texts.first().map(|text| not_empty(text)).transpose(),
+};
+
+pub(crate) static ACCOUNT: Setting<String> = Setting {
+    about: About {
+        name: "account",
+        value_name: "ID",
+        default: &["000000000000"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "Account in queue URLs and ARNs: 12 digits",
+        detail: "",
+    },
+    read: |texts| {
+        one(texts, |text| {
+            if text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit()) {
+                Ok(text.to_owned())
+            } else {
+                Err(format!("{text:?} is no account: 12 digits are needed"))
+            }
+        })
+    },
+};
+
+pub(crate) static REGION: Setting<String> = Setting {
+    about: About {
+        name: "region",
+        value_name: "NAME",
+        default: &["us-east-1"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "Region in ARNs",
+        detail: "",
+    },
+    read: |texts| {
+        one(texts, |text| {
+            let fits =
+                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+            if !text.is_empty() && text.len() <= 32 && text.bytes().all(fits) {
+                Ok(text.to_owned())
+            } else {
+                Err(format!(
+                    "{text:?} is no region: lower-case letters, digits and '-' are allowed"
+                ))
+            }
+        })
+    },
+};
+
+pub(crate) static ALLOW_REMOTE: Setting<bool> = Setting {
+    about: About {
+        name: "allow-remote",
+        value_name: "BOOL",
+        default: &["false"],
+        form: Form::Switch,
+        scope: Scope::Serve,
+        help: "Listen on an address that other machines can reach, without authentication",
+        detail: "Everybody who can reach the port can then read and delete every message. Without \
+                 this flag such an address is refused.",
+    },
+    read: |texts| one(texts, switch),
+};
+
+pub(crate) static CONNECTIONS_MAX: Setting<usize> = Setting {
+    about: About {
+        name: "connections-max",
+        value_name: "N",
+        default: &["16384"],
+        form: Form::Number,
+        scope: Scope::Serve,
+        help: "Open connections; further ones are answered 503",
+        detail: "Each needs a file descriptor: raise the process's limit with it (ulimit -n).",
+    },
+    read: |texts| one(texts, count),
+};
+
+pub(crate) static CONNECTIONS_PER_ADDRESS_MAX: Setting<usize> = Setting {
+    about: About {
+        name: "connections-per-address-max",
+        value_name: "N",
+        default: &["12288"],
+        form: Form::Number,
+        scope: Scope::Serve,
+        help: "Open connections of one client address",
+        detail: "",
+    },
+    read: |texts| one(texts, count),
+};
+
+pub(crate) static BODY_MAX: Setting<usize> = Setting {
+    about: About {
+        name: "body-max",
+        value_name: "SIZE",
+        default: &["4MiB"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "Largest request body; a larger one is answered 413 before it is read",
+        detail: "Amazon SQS takes 1 MiB of messages in a call; JSON can make threefold of it.",
+    },
+    read: |texts| one(texts, size),
+};
+
+pub(crate) static BODIES_MAX: Setting<usize> = Setting {
+    about: About {
+        name: "bodies-max",
+        value_name: "SIZE",
+        default: &["256MiB"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "Memory for request bodies, all together; beyond it requests are answered 503",
+        detail: "",
+    },
+    read: |texts| one(texts, size),
+};
+
+pub(crate) static HEADER_TIMEOUT: Setting<Duration> = Setting {
+    about: About {
+        name: "header-timeout",
+        value_name: "TIME",
+        default: &["10s"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "Time for a request's head, from its first byte on",
+        detail: "",
+    },
+    read: |texts| one(texts, units::duration),
+};
+
+pub(crate) static IDLE_TIMEOUT: Setting<Duration> = Setting {
+    about: About {
+        name: "idle-timeout",
+        value_name: "TIME",
+        default: &["75s"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "How long a connection may stay open without a request",
+        detail: "",
+    },
+    read: |texts| one(texts, units::duration),
+};
+
+pub(crate) static SHUTDOWN_TIMEOUT: Setting<Duration> = Setting {
+    about: About {
+        name: "shutdown-timeout",
+        value_name: "TIME",
+        default: &["20s"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "How long a graceful end may wait for requests under way",
+        detail: "",
+    },
+    read: |texts| one(texts, units::duration),
+};
+
+pub(crate) static SYNC_WINDOW: Setting<Duration> = Setting {
+    about: About {
+        name: "sync-window",
+        value_name: "TIME",
+        default: &["100ms"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "What a power cut may take of messages at level process: those of the last so long",
+        detail: "Messages at level disk, the default of a queue, are synced before they are answered, \
+                 whatever this says.",
+    },
+    read: |texts| one(texts, units::duration),
+};
+
+pub(crate) static LOG_FORMAT: Setting<LogFormat> = Setting {
+    about: About {
+        name: "log-format",
+        value_name: "FORMAT",
+        default: &["auto"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "How log lines look: text, json, or auto",
+        detail: "auto is text on a terminal and JSON otherwise. The log goes to standard error, one \
+                 event a line.",
+    },
+    read: |texts| one(texts, str::parse),
+};
+
+pub(crate) static LOG_LEVEL: Setting<String> = Setting {
+    about: About {
+        name: "log-level",
+        value_name: "LEVEL",
+        default: &["info"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "What is logged: error, warn, info, debug or trace",
+        detail: "Parts can be told apart: info,lockgate_engine=debug.",
+    },
+    read: |texts| one(texts, crate::telemetry::check_level),
+};
+
+pub(crate) static ENDPOINT: Setting<Endpoint> = Setting {
+    about: About {
+        name: "endpoint",
+        value_name: "URL",
+        default: &["http://127.0.0.1:9324"],
+        form: Form::One,
+        scope: Scope::Client,
+        help: "The server to talk to",
+        detail: "",
+    },
+    read: |texts| one(texts, str::parse),
+};
+
+pub(crate) static TIMEOUT: Setting<Duration> = Setting {
+    about: About {
+        name: "timeout",
+        value_name: "TIME",
+        default: &["30s"],
+        form: Form::One,
+        scope: Scope::Client,
+        help: "How long to wait for an answer, and to try again where that is safe",
+        detail: "A receive's own --wait comes on top.",
+    },
+    read: |texts| one(texts, units::duration),
+};
+
+pub(crate) static CONSUMER: Setting<Option<String>> = Setting {
+    about: About {
+        name: "consumer",
+        value_name: "NAME",
+        default: &[],
+        form: Form::One,
+        scope: Scope::Client,
+        help: "Name under which leases are held; otherwise the client's address",
+        detail: "",
+    },
+    read: |texts| {
+        texts
+            .first()
+            .map(|text| match lockgate_core::HolderName::new(text) {
+                Ok(_) if text.is_ascii() => Ok(text.clone()),
+                Ok(_) => Err(format!("{text:?} has characters beyond ASCII")),
+                Err(error) => Err(error.to_string()),
+            })
+            .transpose()
+    },
+};
+
+/// Exactly one text.
+fn one<T>(texts: &[String], read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, String> {
+    match texts {
+        [text] => read(text),
+        _ => Err(format!("one value is needed, there are {}", texts.len())),
+    }
+}
+
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(format!("{text:?} is neither true nor false")),
+    }
+}
+
+/// A number from 1 on.
+fn count(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|count| *count > 0)
+        .ok_or_else(|| format!("{text:?} is no number from 1 on"))
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let bytes = units::size(text)?;
+    usize::try_from(bytes).map_err(|_| format!("{text:?} is more than this machine can address"))
+}
+
+fn not_empty(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        Err("the value is empty".to_owned())
+    } else {
+        Ok(text.to_owned())
+    }
+}

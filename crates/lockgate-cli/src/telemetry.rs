@@ -1,0 +1,229 @@
+//! The log: events on standard error, one line each, for people on a terminal and as JSON otherwise.
+//!
+//! Text that users gave (queue names, header values) goes into fields only, and whatever is in a
+//! field or message comes out with its control characters escaped: nobody can forge a second line or
+//! colour the operator's terminal.
+
+use std::{
+    fmt::{self, Write as _},
+    io::{self, IsTerminal as _},
+    str::FromStr,
+};
+
+use tracing::{
+    Event, Level, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{
+    EnvFilter,
+    fmt::{
+        FmtContext, FormatEvent, FormatFields,
+        format::Writer,
+        time::{FormatTime as _, SystemTime},
+    },
+    registry::LookupSpan,
+};
+
+/// The target of events that are logged whatever the level: the ready line.
+pub(crate) const ALWAYS: &str = "lockgate";
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    Auto,
+    Text,
+    Json,
+}
+
+impl FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(format!("{text:?} is no log format: use text, json or auto")),
+        }
+    }
+}
+
+/// Whether a text says what to log.
+pub(crate) fn check_level(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("the value is empty".to_owned());
+    }
+    match EnvFilter::try_new(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!("{text:?} is no log level: {error}")),
+    }
+}
+
+/// Whether log lines are for people rather than programs.
+pub(crate) fn is_text(format: LogFormat) -> bool {
+    match format {
+        LogFormat::Auto => io::stderr().is_terminal(),
+        LogFormat::Text => true,
+        LogFormat::Json => false,
+    }
+}
+
+/// Starts the log of this process.
+pub(crate) fn start(format: LogFormat, level: &str) {
+    let filter = EnvFilter::try_new(format!("{level},{ALWAYS}=info"))
+        .expect("the level was checked with the settings");
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr);
+    // A log that is already there (a second start in one process) is kept.
+    let _ = if is_text(format) {
+        let lines = Lines {
+            color: crate::output::stderr_has_color(),
+        };
+        tracing::subscriber::set_global_default(builder.event_format(lines).finish())
+    } else {
+        tracing::subscriber::set_global_default(builder.json().flatten_event(true).finish())
+    };
+}
+
+/// One line an event: time, level, sentence, fields.
+struct Lines {
+    color: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut line = Line::default();
+        event.record(&mut line);
+        SystemTime.format_time(&mut writer)?;
+        let (color, level) = match *event.metadata().level() {
+            Level::ERROR => ("\x1b[31m", "ERROR"),
+            Level::WARN => ("\x1b[33m", " WARN"),
+            Level::INFO => ("\x1b[32m", " INFO"),
+            Level::DEBUG => ("\x1b[34m", "DEBUG"),
+            Level::TRACE => ("\x1b[35m", "TRACE"),
+        };
+        if self.color {
+            write!(writer, " {color}{level}\x1b[0m")?;
+        } else {
+            write!(writer, " {level}")?;
+        }
+        writeln!(writer, " {}{}", line.message, line.fields)
+    }
+}
+
+/// The sentence and the fields of one event, escaped.
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: String,
+}
+
+impl Line {
+    fn add(&mut self, field: &Field, value: &dyn fmt::Display) {
+        let text = value.to_string();
+        if field.name() == "message" {
+            escape_into(&mut self.message, &text);
+            return;
+        }
+        self.fields.push(' ');
+        self.fields.push_str(field.name());
+        self.fields.push('=');
+        if text.is_empty() || text.contains([' ', '"', '=']) {
+            self.fields.push('"');
+            escape_into(
+                &mut self.fields,
+                &text.replace('\\', "\\\\").replace('"', "\\\""),
+            );
+            self.fields.push('"');
+        } else {
+            escape_into(&mut self.fields, &text);
+        }
+    }
+}
+
+impl Visit for Line {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, &value);
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        let mut text = value.to_string();
+        let mut source = value.source();
+        while let Some(error) = source {
+            let _ = write!(text, ": {error}");
+            source = error.source();
+        }
+        self.add(field, &text);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.add(field, &format_args!("{value:?}"));
+    }
+}
+
+fn escape_into(line: &mut String, text: &str) {
+    for c in text.chars() {
+        // Beyond C0 and C1: the separators that some viewers take for the end of a line.
+        if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The text format of tracing-subscriber lets line feeds pass in messages and `%` fields: a
+    /// queue name could then forge a log line.
+    #[test]
+    fn one_event_is_one_line_whatever_users_put_in_it() {
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || writer.clone())
+            .event_format(Lines { color: false })
+            .finish();
+        let evil = "a\n{\"level\":\"INFO\"}\r\x1b[31m\u{2028}\u{85}";
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(queue = evil, shown = %evil, debug = ?evil, "refused {evil}");
+        });
+        let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.matches('\n').count(), 1, "{text:?}");
+        assert!(text.ends_with('\n'));
+        let line = text.trim_end_matches('\n');
+        assert!(
+            !line.contains(|c: char| c.is_control() || c == '\u{2028}'),
+            "{text:?}"
+        );
+        assert!(line.contains("queue=\"a\\n{\\\"level"), "{text:?}");
+    }
+}
