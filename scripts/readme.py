@@ -3,8 +3,9 @@
 
     readme.py http://127.0.0.1:PORT
 
-Needs a running server, and `lockgate` on the PATH. Only the server's address is replaced. Commands of cargo, and
-the server itself, are left to the caller. Each block must succeed and print what the text says: post, then delete.
+Needs a running server, and `lockgate` on the PATH. Only the server's address is replaced. Commands
+of cargo, and the server itself, are left to the caller. Each block must succeed and print what the
+text says: post, then delete.
 """
 
 import os
@@ -27,8 +28,7 @@ def main():
     blocks = [(language, text) for language, text in blocks if not text.startswith("cargo ")]
     languages = [language for language, _ in blocks]
     if languages != ["sh", "python"]:
-        print(f"README's quick start has blocks {languages}; this script expects one of each", file=sys.stderr)
-        return 1
+        return fail(f"README's quick start has blocks {languages}, expected is one of each")
     interpreters = {"sh": ["sh", "-eu"], "python": [sys.executable, "-"]}
     expected = {"sh": ["post", "delete"], "python": ["post"]}
     for language, text in blocks:
@@ -42,10 +42,15 @@ def main():
         )
         printed = re.findall(r"\b(?:post|delete)\b", result.stdout)
         if result.returncode != 0 or printed != expected[language]:
-            print(f"{text}\nended with {result.returncode} and printed:\n{result.stdout}{result.stderr}", file=sys.stderr)
-            return 1
+            said = result.stdout + result.stderr
+            return fail(f"{text}\nended with {result.returncode} and printed:\n{said}")
     print(f"{len(blocks)} blocks of README.md do what they say")
     return 0
+
+
+def fail(why):
+    print(why, file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

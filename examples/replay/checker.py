@@ -128,13 +128,15 @@ def _acks_undone(deliveries, acks):
     for ack in acks:
         if ack["outcome"] == "ok":
             answered[ack["id"]] = min(ack["return"], answered.get(ack["id"], ack["return"]))
-    return sum(delivery["call"] > answered.get(delivery["id"], delivery["call"]) for delivery in deliveries)
+    never = float("inf")
+    return sum(delivery["call"] > answered.get(delivery["id"], never) for delivery in deliveries)
 
 
 def _altered(sends, deliveries):
     """Deliveries whose body is not the one that was sent."""
     bodies = {send["id"]: send["crc"] for send in sends}
-    return sum(bodies.get(delivery["id"], delivery["crc"]) != delivery["crc"] for delivery in deliveries)
+    known = [delivery for delivery in deliveries if delivery["id"] in bodies]
+    return sum(bodies[delivery["id"]] != delivery["crc"] for delivery in known)
 
 
 def _forked_ids(sends):

@@ -7,7 +7,8 @@ seconds of CLOCK_MONOTONIC, which every process of one machine shares.
      "outcome": "ok" | "unknown", "message", "sequence"}
     {"do": "deliver", "consumer", "id", "key", "crc", "receive", "place", "call", "return", "lease",
      "attempt"}
-    {"do": "ack", "consumer", "id", "receive", "call", "return", "outcome": "ok" | "unknown" | "stale"}
+    {"do": "ack", "consumer", "id", "receive", "call", "return",
+     "outcome": "ok" | "unknown" | "stale"}
     {"do": "server", "what": "started" | "killed", "time"}
 
 README.md says what each field means.

@@ -50,22 +50,57 @@ def _arguments():
     parser = argparse.ArgumentParser(
         prog="run",
         description="Replays real events through a Lockgate server with several boto3 producers and "
-        "consumers, kills the server on the way, and judges the histories. The last line of "
-        "standard output is one JSON object; the exit code is 0 if nothing was lost, reordered, "
-        "or held twice.",
+        "consumers, kills the server on the way, and judges the histories. Standard output is one "
+        "JSON object; the exit code is 0 if nothing was lost, reordered, or held twice.",
     )
-    positive = _at_least(1)
-    parser.add_argument("--events", default=HERE / "events.jsonl.gz", type=pathlib.Path, metavar="FILE", help="events, one JSON object a line, gzip or plain (default: %(default)s)")
-    parser.add_argument("--producers", default=3, type=positive, metavar="N", help="producer processes (default: %(default)s)")
-    parser.add_argument("--consumers", default=3, type=positive, metavar="N", help="consumer processes (default: %(default)s)")
-    parser.add_argument("--kills", default=1, type=_at_least(0), metavar="K", help="how often the server is killed (default: %(default)s)")
-    parser.add_argument("--limit", type=positive, metavar="N", help="take only the first N events")
-    parser.add_argument("--lease", default=10, type=positive, metavar="S", help="seconds a consumer may take; the events of an answer that a kill cut off come back after so long (default: %(default)s)")
-    parser.add_argument("--deadline", default=600, type=positive, metavar="S", help="give up after so many seconds (default: %(default)s)")
-    parser.add_argument("--seed", type=int, metavar="N", help="decides when kills come; printed (default: random)")
-    parser.add_argument("--bin", default=HERE.parent.parent / "target/release/lockgate", type=pathlib.Path, metavar="FILE", help="the lockgate binary (default: the release build, built if needed)")
-    parser.add_argument("--json", action="store_true", help="print nothing but the final line on standard output, no progress")
-    parser.add_argument("--keep", action="store_true", help="keep the folder with histories, server log and data")
+    count, count_or_none = _at_least(1), _at_least(0)
+    default = "(default: %(default)s)"
+
+    def option(name, help, **settings):
+        parser.add_argument(f"--{name}", help=help, **settings)
+
+    option(
+        "events",
+        f"events, one JSON object a line, gzip or plain {default}",
+        type=pathlib.Path,
+        default=HERE / "events.jsonl.gz",
+        metavar="FILE",
+    )
+    option("limit", "take only the first N events", type=count, metavar="N")
+    option("producers", f"producer processes {default}", type=count, default=3, metavar="N")
+    option("consumers", f"consumer processes {default}", type=count, default=3, metavar="N")
+    option(
+        "kills",
+        f"how often the server is killed {default}",
+        type=count_or_none,
+        default=1,
+        metavar="K",
+    )
+    option(
+        "lease",
+        "seconds a consumer may take; the events of an answer that a kill cut off come back after "
+        f"so long {default}",
+        type=count,
+        default=10,
+        metavar="S",
+    )
+    option(
+        "deadline",
+        f"give up after so many seconds {default}",
+        type=count,
+        default=600,
+        metavar="S",
+    )
+    option("seed", "decides when kills come (default: random, and printed)", type=int, metavar="N")
+    option(
+        "bin",
+        "the lockgate binary (default: the release build, built if needed)",
+        type=pathlib.Path,
+        default=HERE.parent.parent / "target/release/lockgate",
+        metavar="FILE",
+    )
+    option("json", "print the final line and nothing else", action="store_true")
+    option("keep", "keep the folder with histories, server log and data", action="store_true")
     return parser.parse_args()
 
 
@@ -87,8 +122,15 @@ def _replay(arguments, folder):
         shares[producer.owner(json.loads(line)["key"], arguments.producers)].append(line)
 
     seed = random.randrange(2**32) if arguments.seed is None else arguments.seed
-    say = (lambda _: None) if arguments.json else (lambda text: print(text, file=sys.stderr, flush=True))
-    say(f"{len(lines)} events, {arguments.producers} producers, {arguments.consumers} consumers, {arguments.kills} kills, seed {seed}")
+
+    def say(text):
+        if not arguments.json:
+            print(text, file=sys.stderr, flush=True)
+
+    say(
+        f"{len(lines)} events, {arguments.producers} producers, {arguments.consumers} consumers, "
+        f"{arguments.kills} kills, seed {seed}"
+    )
 
     # Children start afresh: a forked boto3 client would share its sockets with the parent.
     processes = multiprocessing.get_context("spawn")

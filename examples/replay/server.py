@@ -37,7 +37,8 @@ class Server:
         deadline = time.monotonic() + START_SECONDS_MAX
         while not self._ready(said):
             if self._process.poll() is not None:
-                raise RuntimeError(f"the server ended with {self._process.returncode}:\n{self.log()}")
+                code = self._process.returncode
+                raise RuntimeError(f"the server ended with {code}:\n{self.log()}")
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the server was not ready in time:\n{self.log()}")
             time.sleep(0.01)
