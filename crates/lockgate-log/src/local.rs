@@ -18,7 +18,7 @@ use crate::{
         first_record, offset_of, position, segment_of,
     },
     names::{StartMark, damaged_name, segment_name},
-    recover::recover,
+    recover::{mark_start, recover},
     shared::{Reader, SegmentInfo, Shared, Syncer},
 };
 
@@ -140,6 +140,17 @@ struct Space {
     until_asked: u64,
 }
 
+impl Space {
+    fn spend(&mut self, bytes: u64) {
+        self.free = self.free.saturating_sub(bytes);
+        self.until_asked = self.until_asked.saturating_sub(bytes);
+    }
+}
+
+/// Bytes of the disk a segment takes beside its records: its header, and the part of its last block
+/// that stays empty.
+const SEGMENT_COST: u64 = 2 * SEGMENT_HEADER_LEN as u64;
+
 /// Free space is asked for at least once in so many bytes written.
 const ASK_SPACE_EVERY: u64 = 16 << 20;
 
@@ -212,13 +223,7 @@ impl LocalLog {
         self.disk.sync_folder()?;
         if self.start.is_none() {
             // Only now: the mark says that the header it points to was durable.
-            let start = StartMark {
-                segment,
-                number: self.next_number,
-            };
-            self.disk.open(&start.to_string(), OpenMode::CreateNew)?;
-            self.disk.sync_folder()?;
-            self.start = Some(start);
+            self.start = Some(mark_start(&*self.disk, StartMark::FIRST)?);
         }
         Ok(writing)
     }
@@ -322,8 +327,8 @@ impl Log for LocalLog {
         self.shared.check_running()?;
         let headers = records.saturating_mul(RECORD_HEADER_LEN as u64);
         let needed = bytes.saturating_add(headers);
-        // Every new segment costs its header as well. Two segments in a row are more than half full
-        // together, and one more header's worth makes up for blocks begun and not filled.
+        // Every new segment costs something of its own, and two in a row are more than half full. One
+        // more makes up for blocks that were begun before.
         let capacity = u64::from(self.options.segment_bytes - SEGMENT_HEADER_LEN);
         let segments = needed / (capacity / 2) + 2;
         let needed = needed.saturating_add(segments.saturating_mul(u64::from(SEGMENT_HEADER_LEN)));
@@ -426,9 +431,9 @@ impl Log for LocalLog {
         self.shared.check_running().map_err(AppendError::Unknown)?;
         self.shared.publish(cursor);
         self.phase = Phase::Serving(writing);
-        let written = group.bytes().len() as u64;
-        self.space.free = self.space.free.saturating_sub(written);
-        self.space.until_asked = self.space.until_asked.saturating_sub(written);
+        let new_segments = u64::from(segment_of(cursor) - segment_of(tail));
+        self.space
+            .spend(group.bytes().len() as u64 + new_segments * SEGMENT_COST);
         Ok(())
     }
 

@@ -22,6 +22,14 @@ pub(crate) struct StartMark {
     pub(crate) number: u64,
 }
 
+impl StartMark {
+    /// Where a log starts that nothing was ever trimmed from.
+    pub(crate) const FIRST: Self = Self {
+        segment: 1,
+        number: 1,
+    };
+}
+
 impl fmt::Display for StartMark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}-{:016x}.start", self.segment, self.number)

@@ -114,6 +114,13 @@ fn read_header(disk: &dyn Disk, number: u32) -> Result<Option<SegmentHeader>, Lo
     }
 }
 
+/// Something that could not be read.
+struct Gap {
+    from: Position,
+    /// The segments it was met in.
+    segments: BTreeSet<u32>,
+}
+
 struct Recovery<'a> {
     disk: &'a dyn Disk,
     start: Option<StartMark>,
@@ -124,8 +131,10 @@ struct Recovery<'a> {
     expected: u64,
     /// Where the records read so far end.
     end: Position,
-    /// Where something unreadable began that no record has followed yet.
-    gap: Option<Position>,
+    /// Something unreadable that no record has followed yet.
+    gap: Option<Gap>,
+    /// The files that damaged ranges touch.
+    damaged: BTreeSet<u32>,
     /// The highest position known to have been durable, as far as it was looked for.
     synced: Position,
     /// Whether it was looked for in every record.
@@ -144,7 +153,7 @@ impl<'a> Recovery<'a> {
         let first = found.first().map(|segment| segment.number);
         // Without a mark the log is taken to start at its first segment and record ever: what is not
         // there counts as lost, because nothing says that it was trimmed.
-        let (segment, number) = start.map_or((1, 1), |mark| (mark.segment, mark.number));
+        let StartMark { segment, number } = start.unwrap_or(StartMark::FIRST);
         let mut synced = headers().map(|header| header.synced).max();
         if let Some(mark) = start {
             synced = synced.max(Some(first_record(mark.segment)));
@@ -167,13 +176,14 @@ impl<'a> Recovery<'a> {
             expected: number,
             end: first_record(segment),
             gap: None,
+            damaged: BTreeSet::new(),
             synced: synced.unwrap_or_default(),
             looked_ahead: false,
             cut: None,
             found,
         };
         if first != Some(segment) && (first.is_some() || start.is_some()) {
-            recovery.gap = Some(segment_start(segment));
+            recovery.open_gap(segment_start(segment));
         }
         Ok(recovery)
     }
@@ -196,7 +206,7 @@ impl<'a> Recovery<'a> {
                 }
                 continue;
             };
-            if header.first_number > self.expected {
+            if header.first_number > self.expected && self.gap.is_none() {
                 self.open_gap(self.end);
             }
             self.close_gap(index, first_record(number), header.first_number)?;
@@ -257,37 +267,46 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    fn open_gap(&mut self, from: Position) {
-        self.gap.get_or_insert(from);
+    /// Notes that the log cannot be read at `at`.
+    fn open_gap(&mut self, at: Position) {
+        let gap = self.gap.get_or_insert_with(|| Gap {
+            from: at,
+            segments: BTreeSet::new(),
+        });
+        gap.segments.insert(segment_of(at));
     }
 
     /// The log is readable again at `to`, where record `number` is due: decides what the gap was.
     fn close_gap(&mut self, index: usize, to: Position, number: u64) -> Result<(), LogError> {
-        let Some(from) = self.gap.take() else {
+        let Some(gap) = self.gap.take() else {
             return Ok(());
         };
-        if from >= self.synced {
+        if gap.from >= self.synced {
             self.look_ahead(index, to)?;
         }
-        if from >= self.synced {
-            self.cut = Some(from);
+        if gap.from >= self.synced {
+            self.cut = Some(gap.from);
             return Ok(());
         }
-        self.note_damage(from, to, number.saturating_sub(self.expected));
+        self.note_damage(gap, to, number.saturating_sub(self.expected));
         self.expected = self.expected.max(number);
         Ok(())
     }
 
-    fn note_damage(&mut self, from: Position, to: Position, records: u64) {
-        let segment = segment_of(from);
-        let is_there = self.found.iter().any(|found| found.number == segment);
+    fn note_damage(&mut self, gap: Gap, to: Position, records: u64) {
+        let is_there = |number: &u32| self.found.iter().any(|found| found.number == *number);
+        let segments: Vec<u32> = gap.segments.into_iter().filter(is_there).collect();
+        let names: Vec<String> = segments
+            .iter()
+            .map(|&number| segment_name(number))
+            .collect();
         self.report.damaged.push(DamagedRange {
-            from,
+            from: gap.from,
             to,
             records,
-            kept_as: is_there
-                .then(|| format!("{} from byte {} on", segment_name(segment), offset_of(from))),
+            kept_as: (!names.is_empty()).then(|| names.join(", ")),
         });
+        self.damaged.extend(segments);
     }
 
     /// Looks through every record from `from` on for a higher known durable position. At most once,
@@ -324,12 +343,12 @@ impl<'a> Recovery<'a> {
         if let Some(start) = self.start {
             next_segment = next_segment.max(start.segment + 1);
         }
-        if let Some(from) = self.gap.take() {
+        if let Some(gap) = self.gap.take() {
             // Nothing readable follows.
-            if from < self.synced {
-                self.note_damage(from, first_record(next_segment), 0);
+            if gap.from < self.synced {
+                self.note_damage(gap, first_record(next_segment), 0);
             } else {
-                self.cut = Some(from);
+                self.cut = Some(gap.from);
             }
         }
         if let Some(cut) = self.cut {
@@ -340,26 +359,17 @@ impl<'a> Recovery<'a> {
             self.cut_file(last, self.end)?;
         }
         self.make_durable()?;
-        let damaged = self.damaged_segments();
+        if self.start.is_none() && !self.found.is_empty() {
+            self.start = Some(mark_start(self.disk, StartMark::FIRST)?);
+        }
         Ok(Recovered {
             report: self.report,
-            damaged,
+            damaged: self.damaged,
             segments: self.segments,
             start: self.start,
             next_number: self.expected,
             next_segment,
         })
-    }
-
-    /// The files that a damaged range touches.
-    fn damaged_segments(&self) -> BTreeSet<u32> {
-        let is_touched = |number: &u32| {
-            let (start, end) = (segment_start(*number), segment_start(*number + 1));
-            let mut ranges = self.report.damaged.iter();
-            ranges.any(|range| range.from < end && range.to > start)
-        };
-        let numbers = self.found.iter().map(|found| found.number);
-        numbers.filter(is_touched).collect()
     }
 
     /// Cuts everything from `cut` on. Returns the number of the next segment.
@@ -414,7 +424,8 @@ impl<'a> Recovery<'a> {
             let file = self
                 .disk
                 .open(&segment_name(found.number), OpenMode::Existing)?;
-            let from = if found.number == segment_of(since) {
+            // A header says nothing of its own durability, so it goes with the first record.
+            let from = if since > first_record(found.number) {
                 u64::from(offset_of(since))
             } else {
                 0
@@ -424,6 +435,13 @@ impl<'a> Recovery<'a> {
         }
         Ok(self.disk.sync_folder()?)
     }
+}
+
+/// Says durably where the log starts.
+pub(crate) fn mark_start(disk: &dyn Disk, mark: StartMark) -> Result<StartMark, DiskError> {
+    disk.open(&mark.to_string(), OpenMode::CreateNew)?;
+    disk.sync_folder()?;
+    Ok(mark)
 }
 
 /// Writes the file's bytes from `from` on over themselves.

@@ -39,8 +39,9 @@ pub enum Fault {
     Error(io::ErrorKind),
     /// A write fails half way: the first half of its bytes is there.
     Torn(io::ErrorKind),
-    /// A sync fails, and what it should have made durable never will be: later syncs succeed, reads
-    /// still show the bytes, and a power cut takes them. As tried on ext4 and XFS.
+    /// A file's sync fails, and what it should have made durable never will be: later syncs succeed,
+    /// reads still show the bytes, and a power cut takes them. That is what ext4 and XFS do. A sync of
+    /// the folder fails without that: a failed journal lets nothing succeed any more.
     LostPages,
     /// The machine stops: the operation takes effect in the cache (a sync does not), its caller sees
     /// an error, and every later operation fails. [`FaultyDisk::crash`] tells what is left.

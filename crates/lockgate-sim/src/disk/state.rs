@@ -266,29 +266,23 @@ impl State {
 
     pub(super) fn remove(&mut self, name: &str) -> Result<(), DiskError> {
         self.whole(DiskOperation::Remove, name, |state| {
-            if !state.names.contains_key(name) {
-                return Err(io::ErrorKind::NotFound.into());
-            }
+            let id = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
             state.change_name(NameChange::Remove {
                 name: name.to_owned(),
             });
+            let file = state.files.get_mut(&id).expect("named files exist");
+            file.give_back(0, &mut state.free);
             Ok(())
         })
     }
 
     pub(super) fn sync_folder(&mut self) -> Result<(), DiskError> {
-        let lost_pages = self.next_is_lost_pages();
-        let outcome = self.whole(DiskOperation::Sync, "folder", |state| {
+        self.whole(DiskOperation::Sync, "folder", |state| {
             for (_, change) in state.names_unsynced.drain(..) {
                 change.apply(&mut state.names_durable);
             }
             Ok(())
-        });
-        if outcome.is_err() && lost_pages {
-            // Names are journalled: a failed journal loses them for good as well.
-            self.names_unsynced.clear();
-        }
-        outcome
+        })
     }
 
     fn change_name(&mut self, change: NameChange) {

@@ -1,0 +1,458 @@
+//! Damaged bytes and files.
+
+use std::collections::BTreeMap;
+
+use lockgate_core::{Epoch, Log, LogError, LogRecord, Position, RecoveryReport};
+use lockgate_sim::{FaultyDisk, PowerCut, SeededRandom};
+
+use crate::history::{History, Step, open, recover};
+
+const SECTOR: usize = 512;
+const SEGMENT_HEADER_LEN: u64 = 4_096;
+const SEGMENT_HEADER_USED: u64 = 52;
+const RECORD_HEADER_LEN: u64 = 40;
+
+type Image = BTreeMap<String, Vec<u8>>;
+
+/// A small log with several segments and epochs, its last records not known to be synced.
+struct Sample {
+    history: History,
+    image: Image,
+}
+
+impl Sample {
+    fn new() -> Self {
+        use Step::{Append, Restart, Sync};
+        let steps = [
+            Append(vec![100, 700]),
+            Sync,
+            Append(vec![1_300, 5]),
+            Sync,
+            Append(vec![2_500, 30]),
+            Append(vec![300]),
+            Sync,
+            Restart,
+            Append(vec![60, 61]),
+            Sync,
+            Append(vec![900, 1_000, 1_100]),
+            Append(vec![700]),
+            Sync,
+            Append(vec![1_200]),
+            Append(vec![40, 41]),
+        ];
+        let disk = FaultyDisk::new();
+        let history = History::run(&disk, &steps);
+        assert_eq!(history.error, None);
+        let image = disk.image();
+        assert_eq!(segments(&image).len(), 4, "{disk:?}");
+        Self { history, image }
+    }
+
+    /// What must be found if these bytes of a segment are not what they were: the rules of the
+    /// format, said again in the plainest way.
+    fn expect(&self, segment: u64, from: u64, to: u64) -> Expected {
+        let touches = |start: u64, end: u64| from < end && start < to;
+        let header_is_hit = touches(0, SEGMENT_HEADER_USED);
+        let is_hit = |record: &LogRecord| {
+            let (number, start) = parts(record.position);
+            let len = RECORD_HEADER_LEN + record.payload.len() as u64;
+            number == segment && touches(start, start + len)
+        };
+        let records = &self.history.appended;
+        // Highest position known to be synced, from all that can still be read.
+        let in_records = records
+            .iter()
+            .zip(&self.history.synced_when_appended)
+            .filter(|(record, _)| !is_hit(record))
+            .map(|(_, synced)| *synced);
+        let mut synced = in_records.max().unwrap_or_default();
+        for (number, header_synced) in self.header_synced() {
+            if number != segment || !header_is_hit {
+                synced = synced.max(header_synced);
+            }
+        }
+
+        let mut expected = Expected::default();
+        let mut lost = 0;
+        for record in records {
+            let (number, start) = parts(record.position);
+            if is_hit(record) {
+                if record.position >= synced {
+                    expected.is_cut = true;
+                    return expected;
+                }
+                lost += 1;
+                continue;
+            }
+            if number == segment && start == SEGMENT_HEADER_LEN && header_is_hit {
+                if Position(number << 32) >= synced {
+                    expected.is_cut = true;
+                    return expected;
+                }
+                expected.ranges += u64::from(lost == 0);
+            }
+            if lost > 0 {
+                expected.ranges += 1;
+                expected.lost += lost;
+                lost = 0;
+            }
+            expected.records.push(record.clone());
+        }
+        assert_eq!(
+            lost, 0,
+            "the last record of the sample is never known to be synced"
+        );
+        expected
+    }
+
+    /// What each segment's header says about synced positions.
+    fn header_synced(&self) -> Vec<(u64, Position)> {
+        segments(&self.image)
+            .into_iter()
+            .map(|name| {
+                let bytes = &self.image[&name];
+                let synced = u64::from_le_bytes(bytes[40..48].try_into().unwrap());
+                (
+                    u64::from_str_radix(&name[..8], 16).unwrap(),
+                    Position(synced),
+                )
+            })
+            .collect()
+    }
+}
+
+#[derive(Default)]
+struct Expected {
+    records: Vec<LogRecord>,
+    lost: u64,
+    ranges: u64,
+    is_cut: bool,
+}
+
+fn parts(position: Position) -> (u64, u64) {
+    (position.0 >> 32, position.0 & 0xffff_ffff)
+}
+
+fn positions(records: &[LogRecord]) -> Vec<Position> {
+    records.iter().map(|record| record.position).collect()
+}
+
+fn segments(image: &Image) -> Vec<String> {
+    let names = image.keys().filter(|name| name.ends_with(".log"));
+    names.cloned().collect()
+}
+
+/// Recovers a damaged image twice, goes on with it, and checks what holds for any image.
+fn check_image(image: &Image) -> Result<(RecoveryReport, Vec<LogRecord>), LogError> {
+    let disk = FaultyDisk::from_image(image.clone());
+    let mut log = open(&disk);
+    let (report, records) = recover(&mut log)?;
+    let reader = log.reader();
+    for record in &records {
+        assert_eq!(reader.read(record.position).unwrap(), record.payload);
+    }
+    let tail = log.tail();
+    assert!(records.iter().all(|record| record.position < tail));
+    drop(log);
+
+    let disk = disk.crash(PowerCut::LoseAllUnsynced);
+    let mut log = open(&disk);
+    let (again, records_again) = recover(&mut log).unwrap();
+    assert_eq!(records_again, records);
+    assert_eq!(again.damaged, report.damaged);
+    assert_eq!((again.epoch, again.tail_bytes_cut), (report.epoch, 0));
+    assert_eq!(log.tail(), tail);
+    drop(log);
+
+    let mut history = History {
+        appended: records.clone(),
+        ..History::default()
+    };
+    append_to(&disk, report.epoch.next(), &mut history);
+    let disk = disk.crash(PowerCut::LoseAllUnsynced);
+    let mut log = open(&disk);
+    let (later, found) = recover(&mut log).unwrap();
+    assert_eq!(positions(&found), positions(&history.appended));
+    assert_eq!(found, history.appended);
+    assert_eq!(later.damaged, report.damaged, "the same loss is told again");
+    assert_eq!(later.tail_bytes_cut, 0);
+
+    // Trimmed, the log is whole again, and what could not be read is still in the folder.
+    log.begin_epoch(later.epoch.next()).unwrap();
+    let named_before = disk.image().len();
+    log.trim(log.tail()).unwrap();
+    drop(log);
+    let set_aside = disk
+        .image()
+        .keys()
+        .filter(|n| n.ends_with(".damaged"))
+        .count();
+    assert!(set_aside <= named_before);
+    let is_kept = report.damaged.iter().any(|range| range.kept_as.is_some());
+    assert_eq!(set_aside > 0, is_kept, "{report:?} {disk:?}");
+    let (clean, rest) = recover(&mut open(&disk)).unwrap();
+    assert!(clean.damaged.is_empty() && rest.is_empty(), "{clean:?}");
+    Ok((report, records))
+}
+
+fn append_to(disk: &FaultyDisk, epoch: Epoch, history: &mut History) {
+    let mut log = open(disk);
+    recover(&mut log).unwrap();
+    log.begin_epoch(epoch).unwrap();
+    let mut group = lockgate_core::RecordGroup::new(log.capabilities().gap);
+    let mut cursor = log.tail();
+    for len in [0, 70, 3_000] {
+        let payload = vec![9; len];
+        group.push(|buffer| buffer.extend_from_slice(&payload));
+        history.appended.push(LogRecord {
+            position: log.place(&mut cursor, len),
+            payload: payload.into(),
+        });
+    }
+    let tail = log.tail();
+    log.append(epoch, tail, &mut group).unwrap();
+    log.syncer().sync().unwrap();
+}
+
+fn check_expected(sample: &Sample, name: &str, from: usize, to: usize, image: &Image) {
+    let segment = u64::from_str_radix(&name[..8], 16).unwrap();
+    let expected = sample.expect(segment, from as u64, to as u64);
+    let (report, records) = check_image(image).unwrap();
+    let what = format!("{name} {from}..{to}: {report:?}");
+    println!("{what}");
+    assert_eq!(positions(&records), positions(&expected.records), "{what}");
+    assert_eq!(records, expected.records, "{what}");
+    assert_eq!(report.records_lost(), expected.lost, "{what}");
+    assert_eq!(report.damaged.len() as u64, expected.ranges, "{what}");
+    assert_eq!(report.tail_bytes_cut > 0, expected.is_cut, "{what}");
+}
+
+#[test]
+fn every_byte_flipped() {
+    let sample = Sample::new();
+    for name in segments(&sample.image) {
+        for at in 0..sample.image[&name].len() {
+            let mut image = sample.image.clone();
+            image.get_mut(&name).unwrap()[at] ^= 0x40;
+            check_expected(&sample, &name, at, at + 1, &image);
+        }
+    }
+}
+
+#[test]
+fn every_sector_zeroed() {
+    let sample = Sample::new();
+    for name in segments(&sample.image) {
+        for at in (0..sample.image[&name].len()).step_by(SECTOR) {
+            let mut image = sample.image.clone();
+            let file = image.get_mut(&name).unwrap();
+            let end = (at + SECTOR).min(file.len());
+            file[at..end].fill(0);
+            check_expected(&sample, &name, at, end, &image);
+        }
+    }
+}
+
+#[test]
+fn every_stretch_of_noise() {
+    let sample = Sample::new();
+    let mut random = SeededRandom::new(1);
+    for round in 0..300 {
+        let names = segments(&sample.image);
+        let name = &names[random.index(names.len())];
+        let mut image = sample.image.clone();
+        let file = image.get_mut(name).unwrap();
+        let from = random.index(file.len());
+        let to = (from + 1 + random.index(3_000)).min(file.len());
+        for byte in &mut file[from..to] {
+            // Never the byte that was there.
+            *byte ^= 1 + u8::try_from(random.below(255)).unwrap();
+        }
+        println!("round {round}");
+        check_expected(&sample, name, from, to, &image);
+    }
+}
+
+/// What can be found in any folder made of this log's files: records of it, in order.
+fn check_any(sample: &Sample, image: &Image, what: &str) -> (RecoveryReport, Vec<LogRecord>) {
+    println!("{what}");
+    let (report, records) = check_image(image).unwrap();
+    let mut appended = sample.history.appended.iter();
+    for record in &records {
+        assert!(appended.any(|one| one == record), "{what}: from nowhere");
+    }
+    let missing = sample.history.appended.len() - records.len();
+    let is_told = report.records_lost() > 0 || report.tail_bytes_cut > 0;
+    let last_is_there = records.last() == sample.history.appended.last();
+    if missing > 0 && last_is_there {
+        assert_eq!(report.records_lost(), missing as u64, "{what}: {report:?}");
+    }
+    if records.is_empty() {
+        assert!(is_told || !report.damaged.is_empty(), "{what}: {report:?}");
+    }
+    (report, records)
+}
+
+#[test]
+fn every_file_cut_short() {
+    let sample = Sample::new();
+    for name in segments(&sample.image) {
+        for len in (0..sample.image[&name].len()).step_by(37) {
+            let mut image = sample.image.clone();
+            image.get_mut(&name).unwrap().truncate(len);
+            check_any(&sample, &image, &format!("{name} cut to {len}"));
+        }
+    }
+}
+
+#[test]
+fn files_removed_swapped_and_duplicated() {
+    let sample = Sample::new();
+    let names = segments(&sample.image);
+    for (index, name) in names.iter().enumerate() {
+        let mut image = sample.image.clone();
+        image.remove(name);
+        let (report, records) = check_any(&sample, &image, &format!("without {name}"));
+        let segment = u64::from_str_radix(&name[..8], 16).unwrap();
+        let others = sample.history.appended.iter();
+        let others: Vec<_> = others.filter(|r| parts(r.position).0 != segment).collect();
+        if index < 3 {
+            assert_eq!(records.iter().collect::<Vec<_>>(), others);
+            assert!(report.damaged[0].kept_as.is_none());
+        }
+        for other in &names {
+            let mut image = sample.image.clone();
+            let (a, b) = (image[name].clone(), image[other].clone());
+            image.insert(name.clone(), b);
+            check_any(&sample, &image, &format!("{other} copied over {name}"));
+            image.insert(other.clone(), a);
+            check_any(&sample, &image, &format!("{name} and {other} swapped"));
+        }
+    }
+}
+
+#[test]
+fn the_start_mark_lost_or_alone() {
+    let sample = Sample::new();
+    let mark = sample.image.keys().find(|name| name.ends_with(".start"));
+    let mark = mark.unwrap().clone();
+    let mut image = sample.image.clone();
+    image.remove(&mark);
+    let (report, records) = check_image(&image).unwrap();
+    assert!(report.damaged.is_empty(), "the log starts with record 1");
+    assert_eq!(records, sample.history.appended);
+    image.remove(&segments(&sample.image)[0]);
+    let (report, _) = check_any(&sample, &image, "without mark and first segment");
+    assert!(report.records_lost() > 0);
+
+    let alone = BTreeMap::from([(mark, Vec::new())]);
+    let (report, records) = check_image(&alone).unwrap();
+    assert!(records.is_empty());
+    assert_eq!(report.damaged.len(), 1, "a log was there: {report:?}");
+}
+
+#[test]
+fn files_of_noise_and_empty_files() {
+    let sample = Sample::new();
+    let mut random = SeededRandom::new(5);
+    for round in 0..200 {
+        let mut image = Image::new();
+        let has_mark = random.chance(50);
+        for (name, bytes) in &sample.image {
+            let bytes = match random.below(4) {
+                _ if !name.ends_with(".log") && !has_mark => continue,
+                0 => random.bytes(bytes.len()),
+                1 => Vec::new(),
+                2 => vec![0; bytes.len()],
+                _ => bytes.clone(),
+            };
+            image.insert(name.clone(), bytes);
+        }
+        check_any(&sample, &image, &format!("round {round}"));
+    }
+    for len in [1, 51, 4_096, 4_097, 20_000] {
+        let noise = BTreeMap::from([("00000001.log".to_owned(), random.bytes(len))]);
+        let (report, records) = check_image(&noise).unwrap();
+        assert!(records.is_empty());
+        assert_eq!(report.damaged.len(), 1, "{len}: never silently empty");
+    }
+    for len in [0, 1, 4_096, 9_000] {
+        let blank = BTreeMap::from([("00000001.log".to_owned(), vec![0; len])]);
+        let (report, _) = check_image(&blank).unwrap();
+        assert!(
+            report.damaged.is_empty(),
+            "{len}: a first attempt, cut by power"
+        );
+    }
+}
+
+/// A segment's blocks were used before, under another generation, and behind its end stand whole
+/// records of that time, at their right places and with numbers that would go on. They are not taken.
+#[test]
+fn bytes_of_an_earlier_use_are_not_taken() {
+    let steps = [
+        Step::Append(vec![100, 200]),
+        Step::Append(vec![300, 400]),
+        Step::Sync,
+    ];
+    let image_of = |seed, steps: &[Step]| {
+        let disk = FaultyDisk::new();
+        let history = History::run_with(&disk, steps, seed);
+        assert_eq!(history.error, None);
+        (disk.image(), history.appended)
+    };
+    let (old, _) = image_of(1, &steps);
+    let (mut image, appended) = image_of(2, &steps[..1]);
+    let file = image.get_mut("00000001.log").unwrap();
+    let end = file.len();
+    file.extend_from_slice(&old["00000001.log"][end..]);
+    let (report, records) = check_image(&image).unwrap();
+    assert_eq!(records, appended, "{report:?}");
+    assert!(report.damaged.is_empty());
+}
+
+/// Headers can be read and records cannot be told from noise any more: no time is lost on that.
+#[test]
+fn a_segment_full_of_broken_records_ends() {
+    let mut bytes = Sample::new().image["00000001.log"].clone();
+    let record = bytes[4_096..4_096 + 40].to_vec();
+    while bytes.len() < 2 << 20 {
+        bytes.extend_from_slice(&record);
+        *bytes.last_mut().unwrap() ^= 1;
+    }
+    let mut image = Sample::new().image;
+    image.insert("00000001.log".to_owned(), bytes.clone());
+    check_any(&Sample::new(), &image, "broken records behind a header");
+    bytes[..4_096 + 40].fill(0);
+    image.insert("00000001.log".to_owned(), bytes);
+    check_any(&Sample::new(), &image, "broken records without a header");
+}
+
+#[test]
+fn a_newer_format_is_refused_and_left_alone() {
+    let sample = Sample::new();
+    let mut image = sample.image.clone();
+    let name = segments(&image)[2].clone();
+    let file = image.get_mut(&name).unwrap();
+    file[8] = 3;
+    let checksum = crc32c_of(&file[..48]).to_le_bytes();
+    file[48..52].copy_from_slice(&checksum);
+    let disk = FaultyDisk::from_image(image.clone());
+    match recover(&mut open(&disk)) {
+        Err(LogError::NewerFormat { what, found, known }) => {
+            assert!(what.contains(&name), "{what}");
+            assert_eq!((found, known), (3, 0));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(disk.image(), image, "nothing was changed");
+}
+
+/// CRC-32C bit by bit: independent of the code under test.
+fn crc32c_of(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+            (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg())
+        })
+    })
+}
