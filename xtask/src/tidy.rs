@@ -16,7 +16,7 @@ type Problems = Vec<String>;
 
 type Rule = fn(&Workspace) -> Problems;
 
-const RULES: [(&str, Rule); 11] = [
+const RULES: [(&str, Rule); 12] = [
     ("files can be read in one sitting", sources::long_files),
     ("nothing is left for later", sources::leftovers),
     ("every source file is compiled", sources::dead_files),
@@ -26,6 +26,7 @@ const RULES: [(&str, Rule); 11] = [
         crates::folder_names,
     ),
     ("every crate takes the workspace's lints", crates::lints),
+    ("every library shows how it is used", crates::examples),
     (
         "every dependency says why it is there",
         crates::dependency_reasons,

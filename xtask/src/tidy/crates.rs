@@ -89,6 +89,29 @@ pub(super) fn lints(workspace: &Workspace) -> Problems {
     problems
 }
 
+/// The first page of a library shows how it is used, in code that is compiled and run.
+pub(super) fn examples(workspace: &Workspace) -> Problems {
+    let mut problems = Problems::new();
+    for package in workspace.members() {
+        let path = format!(
+            "{}/src/lib.rs",
+            package.folder.as_deref().unwrap_or_default()
+        );
+        let Some(text) = workspace.files.get(&path) else {
+            continue;
+        };
+        let page = text.lines().filter_map(|line| line.strip_prefix("//!"));
+        let fences = page.map(str::trim).filter(|line| line.starts_with("```"));
+        // Every second fence opens a block; one without a word is compiled and run.
+        if !fences.step_by(2).any(|fence| fence == "```") {
+            problems.push(format!(
+                "{path}: no example in the crate's documentation that is run"
+            ));
+        }
+    }
+    problems
+}
+
 pub(super) fn dependency_reasons(workspace: &Workspace) -> Problems {
     let manifest = match workspace.file("Cargo.toml") {
         Ok(manifest) => manifest,
@@ -213,6 +236,26 @@ mod tests {
         ]);
         workspace.packages = vec![member("a", &[]), member("b", &[])];
         assert_caught(&lints(&workspace), &["crates/a/Cargo.toml", "unsafe"]);
+    }
+
+    #[test]
+    fn a_library_without_example_is_caught() {
+        let mut workspace = tree([
+            (
+                "crates/a/src/lib.rs",
+                "//! About.\n//! ```text\n//! x\n//! ```\n",
+            ),
+            (
+                "crates/b/src/lib.rs",
+                "//! About.\n//!\n//! ```\n//! let x = 1;\n//! ```\n",
+            ),
+        ]);
+        workspace.packages = vec![
+            member("a", &[]),
+            member("b", &[]),
+            member("no-library", &[]),
+        ];
+        assert_caught(&examples(&workspace), &["crates/a/src/lib.rs"]);
     }
 
     #[test]
