@@ -61,6 +61,9 @@ async fn run(kills: u64, mut random: Random, server: &mut Server, history: &Hist
         // moment itself is chance.
         workload.progress(random.below(400)).await?;
         tokio::time::sleep(Duration::from_micros(random.below(200_000))).await;
+        if random.once_in(4) {
+            server.kill_and_kill_the_next(Duration::from_micros(random.below(20_000)))?;
+        }
         server
             .restart_after_kill()
             .with_context(|| format!("start after kill {kill}"))?;

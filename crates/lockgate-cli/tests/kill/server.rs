@@ -24,12 +24,15 @@ pub(crate) struct Server {
 impl Server {
     /// Starts one on a free port, with its data and its log in `folder`.
     pub(crate) fn start(folder: &Path) -> Result<Self> {
-        let (process, address) = spawn(folder, "127.0.0.1:0")?;
-        Ok(Self {
+        let (process, ready) = launch(folder, "127.0.0.1:0")?;
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut server = Self {
             process,
             folder: folder.to_owned(),
-            address,
-        })
+            address: any,
+        };
+        server.wait_until_ready(&ready)?;
+        Ok(server)
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -38,12 +41,36 @@ impl Server {
 
     /// SIGKILL, then a start on the same folder and the same port.
     pub(crate) fn restart_after_kill(&mut self) -> Result<()> {
+        let ready = self.kill_and_launch()?;
+        self.wait_until_ready(&ready)
+    }
+
+    /// SIGKILL, then a start that is killed itself after so long, most likely in its recovery.
+    pub(crate) fn kill_and_kill_the_next(&mut self, after: Duration) -> Result<()> {
+        self.kill_and_launch()?;
+        std::thread::sleep(after);
+        Ok(())
+    }
+
+    fn kill_and_launch(&mut self) -> Result<mpsc::Receiver<SocketAddr>> {
         self.process.kill()?;
         self.process.wait()?;
-        let (process, address) = spawn(&self.folder, &self.address.to_string())?;
+        let (process, ready) = launch(&self.folder, &self.address.to_string())?;
         self.process = process;
-        self.address = address;
-        Ok(())
+        Ok(ready)
+    }
+
+    fn wait_until_ready(&mut self, ready: &mpsc::Receiver<SocketAddr>) -> Result<()> {
+        match ready.recv_timeout(START_MAX) {
+            Ok(address) => {
+                self.address = address;
+                Ok(())
+            }
+            Err(error) => {
+                let log = log_tail(&self.folder);
+                Err(error).with_context(|| format!("the server did not get ready:\n{log}"))
+            }
+        }
     }
 }
 
@@ -62,8 +89,12 @@ pub(crate) fn log_tail(folder: &Path) -> String {
     lines[lines.len().saturating_sub(40)..].join("\n")
 }
 
-/// Starts a process and waits for the line that says where it serves.
-fn spawn(folder: &Path, listen: &str) -> Result<(Child, SocketAddr)> {
+/// Starts a process; what comes back tells the address when it serves.
+fn launch(folder: &Path, listen: &str) -> Result<(Child, mpsc::Receiver<SocketAddr>)> {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(folder.join("server.log"))?;
     let mut process = Command::new(env!("CARGO_BIN_EXE_lockgate"))
         .args(["serve", "--listen", listen, "--data"])
         .arg(folder.join("data"))
@@ -73,24 +104,12 @@ fn spawn(folder: &Path, listen: &str) -> Result<(Child, SocketAddr)> {
         .spawn()
         .context("could not start the server")?;
     let stderr = process.stderr.take().context("stderr was asked for")?;
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(folder.join("server.log"))?;
-    let (ready, address) = mpsc::channel();
-    std::thread::spawn(move || copy_log(stderr, log, &ready));
-    match address.recv_timeout(START_MAX) {
-        Ok(address) => Ok((process, address)),
-        Err(error) => {
-            let _ = process.kill();
-            let status = process.wait()?;
-            let log = log_tail(folder);
-            Err(error).with_context(|| format!("the server did not start ({status}):\n{log}"))
-        }
-    }
+    let (sender, ready) = mpsc::channel();
+    std::thread::spawn(move || copy_log(stderr, log, &sender));
+    Ok((process, ready))
 }
 
-/// Keeps the pipe empty for as long as the process lives, and tells the first address it names.
+/// Keeps the pipe empty for as long as the process lives, and tells the address when a line names it.
 fn copy_log(stderr: ChildStderr, mut log: File, ready: &mpsc::Sender<SocketAddr>) {
     for line in BufReader::new(stderr).lines().map_while(Result::ok) {
         // Whoever waits may have gone, and a full disk shows elsewhere.
