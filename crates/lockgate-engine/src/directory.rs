@@ -6,7 +6,7 @@ use std::{
 };
 
 use lockgate_core::{QueueId, QueueName, WallTime};
-use lockgate_machine::QueueSettings;
+use lockgate_machine::{QueueDescription, QueueSettings};
 
 /// The queues of a shard, as of the last durable change.
 ///
@@ -42,11 +42,18 @@ pub struct QueueEntry {
     pub changed: WallTime,
 }
 
-/// A change of the directory that waits until it is durable.
-#[derive(Debug)]
-pub(crate) enum DirectoryChange {
-    Put(Arc<QueueEntry>),
-    Remove(QueueId),
+impl From<QueueDescription> for QueueEntry {
+    fn from(queue: QueueDescription) -> Self {
+        Self {
+            id: queue.id,
+            name: queue.name,
+            settings: queue.settings,
+            annotations: queue.annotations,
+            tags: queue.tags,
+            created: queue.created,
+            changed: queue.changed,
+        }
+    }
 }
 
 impl Directory {
@@ -82,18 +89,19 @@ impl Directory {
         self.len() == 0
     }
 
-    pub(crate) fn apply(&self, change: DirectoryChange) {
+    pub(crate) fn put(&self, entry: Arc<QueueEntry>) {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        match change {
-            DirectoryChange::Put(entry) => {
-                entries.by_name.insert(entry.name.clone(), entry.clone());
-                entries.by_id.insert(entry.id, entry);
-            }
-            DirectoryChange::Remove(id) => {
-                if let Some(entry) = entries.by_id.remove(&id) {
-                    entries.by_name.remove(&entry.name);
-                }
-            }
+        entries.by_name.insert(entry.name.clone(), entry.clone());
+        entries.by_id.insert(entry.id, entry);
+    }
+
+    pub(crate) fn remove(&self, id: QueueId) {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = entries.by_id.remove(&id)
+            // Not a younger queue of the same name.
+            && entries.by_name.get(&entry.name).is_some_and(|named| named.id == id)
+        {
+            entries.by_name.remove(&entry.name);
         }
     }
 

@@ -4,12 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use lockgate_core::{Clock, Log, MachineTime, Now, Term};
 use lockgate_machine::{Answer, Command, Query, Receive, Rejection, Reply};
-use tokio::sync::oneshot;
 
 use crate::{
     Batch, Directory, EngineError, EngineMetrics, EngineOptions, StartError, StartReport,
     StopReason,
-    inbox::{Answered, millis},
+    inbox::{Answered, Ticket, millis},
     request::{Outcome, Request, Work},
     shell::{self, Shared},
 };
@@ -115,10 +114,19 @@ impl Engine {
     /// See [`EngineError`]; [`EngineError::Unreadable`] if storage failed on the first payload.
     pub async fn receive(&self, receive: Receive, wait: Duration) -> Result<Batch, EngineError> {
         let until = (!wait.is_zero()).then(|| self.now().machine.plus(millis(wait)));
-        match self.ask(Work::Receive { receive, until }).await? {
-            Answered::Leases(leases) => self.handle.shared.read(leases),
-            Answered::Other(Outcome::Received(Err(rejection))) => Err(rejection.into()),
-            Answered::Other(_) => Err(mismatched()),
+        loop {
+            let receive = receive.clone();
+            let leases = match self.ask(Work::Receive { receive, until }).await? {
+                Answered::Leases(leases) => leases,
+                Answered::Other(Outcome::Received(Err(rejection))) => return Err(rejection.into()),
+                Answered::Other(_) => return Err(mismatched()),
+            };
+            let leased = !leases.deliveries.is_empty();
+            let batch = self.handle.shared.read(leases)?;
+            // All of them damaged is no reason to come back early.
+            if !(leased && batch.is_empty()) {
+                return Ok(batch);
+            }
         }
     }
 
@@ -209,7 +217,7 @@ impl Engine {
 
     async fn ask(&self, work: Work) -> Result<Answered, EngineError> {
         let shared = &self.handle.shared;
-        let (ticket, answer) = oneshot::channel();
+        let (ticket, answer) = Ticket::new();
         let request = Request { work, ticket };
         if let Err(error) = shared.inbox.enter(request, &*shared.clock).await {
             shared.count_refused(&error);

@@ -13,17 +13,43 @@ use tokio::sync::{Semaphore, TryAcquireError, oneshot};
 use crate::{
     EngineError, EngineOptions, StopReason,
     batch::Leases,
-    request::{Outcome, Request, Work},
+    request::{Outcome, Request},
 };
 
 /// Where the answer to a request goes.
-pub(crate) type Ticket = oneshot::Sender<Result<Answered, EngineError>>;
+#[derive(Debug)]
+pub(crate) struct Ticket(Option<oneshot::Sender<Result<Answered, EngineError>>>);
 
 /// An answer on its way to its caller. Leases are guarded from the start.
 #[derive(Debug)]
 pub(crate) enum Answered {
     Other(Outcome),
     Leases(Leases),
+}
+
+impl Ticket {
+    pub(crate) fn new() -> (Self, oneshot::Receiver<Result<Answered, EngineError>>) {
+        let (sender, receiver) = oneshot::channel();
+        (Self(Some(sender)), receiver)
+    }
+
+    /// For what the engine does of its own accord.
+    pub(crate) fn nobody() -> Self {
+        Self(None)
+    }
+
+    /// Answers. If the caller is gone the answer is dropped, and leases in it go back.
+    pub(crate) fn send(self, answer: Result<Answered, EngineError>) {
+        if let Some(sender) = self.0 {
+            drop(sender.send(answer));
+        }
+    }
+}
+
+impl crate::Ticket for Ticket {
+    fn is_gone(&self) -> bool {
+        self.0.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
 }
 
 /// Both inboxes (sends, and everything else) count in one unit of so many bytes: a request takes
@@ -55,6 +81,8 @@ struct State {
     /// Whether the owner waits on `arrived`, so that others save a system call when it does not.
     owner_waits: bool,
     closed: Option<StopReason>,
+    /// The owner has taken the last of it.
+    finished: bool,
 }
 
 struct Entry {
@@ -141,14 +169,14 @@ impl Inbox {
         Ok(())
     }
 
-    /// Hands over commands that nobody waits for; never blocks. After a stop they are dropped.
+    /// Hands over commands that nobody waits for; never blocks. After the end they are dropped.
     pub(crate) fn notice(&self, commands: impl Iterator<Item = Command>) {
         let mut commands = commands.peekable();
         if commands.peek().is_none() {
             return;
         }
         let mut state = self.lock();
-        if state.closed.is_none() {
+        if !state.finished {
             state.notices.extend(commands);
             self.wake(state);
         }
@@ -222,7 +250,8 @@ impl Inbox {
             taken.requests.push(entry.request);
         }
         state.bytes -= bytes;
-        taken.finished = state.closed.is_some() && state.requests.is_empty();
+        state.finished = state.closed.is_some() && state.requests.is_empty();
+        taken.finished = state.finished;
         drop(state);
         if units_of_sends > 0 {
             self.room_for_sends.add_permits(units_of_sends);

@@ -9,20 +9,27 @@
 //! friendly API (`lockgate`), or know how bytes get to a disk ([`Log`](lockgate_core::Log)).
 
 mod batch;
+mod desk;
 mod directory;
+mod driver;
 mod engine;
 mod error;
 mod inbox;
 mod metrics;
 mod options;
+mod recover;
 mod report;
 mod request;
 mod shell;
+mod waiters;
 
 pub use batch::{Batch, Received};
 pub use directory::{Directory, QueueEntry};
+pub use driver::{Driver, DriverCounts, Output, Ticket, What};
 pub use engine::{Engine, Status};
 pub use error::{EngineError, StartError, StopReason};
 pub use metrics::{AnsweredCounts, EngineMetrics};
 pub use options::{EngineOptions, SyncWindow};
+pub use recover::Beginning;
 pub use report::StartReport;
+pub use request::{Outcome, Request, Work};

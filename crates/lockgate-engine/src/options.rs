@@ -27,9 +27,6 @@ pub struct EngineOptions {
     /// How many receives may wait for a message; default 20,000. Beyond it a receive that finds
     /// nothing is refused as [`Overloaded`](crate::EngineError::Overloaded).
     pub waiters_max: usize,
-    /// Log space that sends leave free, for settles, purges and the like on a full disk. Default
-    /// 4 MiB.
-    pub settle_reserve_bytes: u64,
     /// Name of the engine's threads, for debuggers. Default `lockgate`.
     pub thread_name: String,
 }
@@ -54,7 +51,6 @@ impl Default for EngineOptions {
             group_bytes_max: 4 << 20,
             sync_window: SyncWindow::default(),
             waiters_max: 20_000,
-            settle_reserve_bytes: 4 << 20,
             thread_name: "lockgate".to_owned(),
         }
     }

@@ -26,8 +26,9 @@ pub struct StartReport {
     pub queues: u64,
     /// Messages there are, in any state.
     pub messages: u64,
-    /// Whether the last term ended by a crash, so that sends answered at level `memory` may be lost.
-    pub crashed: bool,
+    /// At most so many messages that were answered at level `memory` are lost to crashes, over the
+    /// life of the queues there are.
+    pub possibly_lost: u64,
 }
 
 impl StartReport {

@@ -1,15 +1,32 @@
-//! Threads around the driver.
+//! The threads around the driver: one that owns it, one that syncs.
 
-use std::sync::Arc;
+use std::{
+    mem,
+    panic::{self, AssertUnwindSafe},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
-use lockgate_core::{Clock, Log, LogError, Now, Term};
+use bytes::Bytes;
+use lockgate_core::{Clock, Incarnation, Log, LogReader, Now, Position, ReadError, Term};
+use lockgate_machine::{Command, Delivery, SettleAction, StoredMessage, read_message};
 use tokio::sync::watch;
 
 use crate::{
-    Batch, Directory, EngineError, EngineMetrics, EngineOptions, StartError, StartReport, Status,
-    StopReason, batch::Leases, inbox::Inbox,
+    AnsweredCounts, Batch, Beginning, Directory, Driver, EngineError, EngineMetrics, EngineOptions,
+    Outcome, Output, Received, Request, StartError, StartReport, Status, StopReason, What, Work,
+    batch::Leases,
+    desk::{Desk, Filing},
+    driver::with_sources,
+    inbox::{Answered, Inbox, Taken, Ticket},
+    recover::machine_time,
 };
 
+/// What the handles and the two threads share.
 pub(crate) struct Shared {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) directory: Directory,
@@ -17,44 +34,401 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) term: Term,
     pub(crate) secret: [u8; 32],
+    clock_offset: i64,
+    reader: Arc<dyn LogReader>,
+    desk: Desk,
+    owner: Mutex<Option<JoinHandle<()>>>,
+    overloaded: AtomicU64,
+    unknown: AtomicU64,
+    damaged: AtomicU64,
+    given_back: AtomicU64,
 }
 
+/// How long the owner sleeps at most while something is due some day: the wall clock may step, and
+/// the computer may be suspended.
+const CLOCK_RECHECK: Duration = Duration::from_secs(1);
+
+/// How soon the owner looks again at something that is due and did not happen: for lack of log
+/// space, say.
+const OVERDUE_RECHECK: Duration = Duration::from_millis(20);
+
+/// Messages whose memory is freed in one step beside the callers' work: some 100 µs.
+const HOUSEKEEPING_BUDGET: usize = 1_000;
+
+/// Starts an engine: recovery here, service on threads of its own.
 pub(crate) fn start(
-    _log: Box<dyn Log>,
+    log: Box<dyn Log>,
     clock: Arc<dyn Clock>,
     options: EngineOptions,
 ) -> Result<(Arc<Shared>, StartReport), StartError> {
-    let _shared = Arc::new(Shared {
+    let mut random = [0; 40];
+    getrandom::fill(&mut random).map_err(|error| StartError::Random {
+        reason: error.to_string(),
+    })?;
+    let (incarnation, secret) = random.split_first_chunk::<8>().expect("40 is more than 8");
+    let beginning = Beginning {
+        wall: clock.wall(),
+        since_boot: clock.since_boot(),
+        boot_id: clock.boot_id(),
+        incarnation: Incarnation(u64::from_le_bytes(*incarnation)),
+        secret: secret.try_into().expect("40 is 8 and 32"),
+    };
+    let (driver, report) = Driver::recover(log, &options, beginning)?;
+    let shared = Arc::new(Shared {
         inbox: Arc::new(Inbox::new(&options)),
         directory: Directory::default(),
         status: watch::Sender::new(Status::Serving),
+        term: driver.term(),
+        secret: driver.machine().secret().unwrap_or(beginning.secret),
+        clock_offset: driver.clock_offset(),
+        reader: driver.reader(),
+        desk: Desk::new(options.sync_window, driver.tail()),
+        owner: Mutex::default(),
+        overloaded: AtomicU64::new(0),
+        unknown: AtomicU64::new(0),
+        damaged: AtomicU64::new(0),
+        given_back: AtomicU64::new(0),
         clock,
-        term: Term::default(),
-        secret: [0; 32],
     });
-    Err(StartError::Recover(LogError::Unsupported {
-        what: "start before the machine has landed",
-    }))
+    driver.for_each_queue(shared.now(), |queue| {
+        shared.directory.put(Arc::new(queue.into()));
+    });
+
+    let syncer = driver.syncer();
+    let sync_thread = spawn(format!("{}-sync", options.thread_name), {
+        let shared = shared.clone();
+        move || {
+            let synced = shared.desk.run(
+                &*syncer,
+                |output| shared.deliver(output),
+                || shared.inbox.poke(),
+            );
+            if let Err(reason) = synced {
+                shared.failed(reason);
+            }
+        }
+    })?;
+    let owner_thread = spawn(options.thread_name.clone(), {
+        let shared = shared.clone();
+        move || own(&shared, driver, sync_thread, &options)
+    });
+    match owner_thread {
+        Ok(thread) => *shared.owner_thread() = Some(thread),
+        Err(error) => {
+            shared.desk.finish();
+            return Err(error);
+        }
+    }
+    Ok((shared, report))
+}
+
+fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
+    thread::Builder::new()
+        .name(name)
+        .spawn(run)
+        .map_err(StartError::Threads)
+}
+
+/// The owner thread, from the first request to the last.
+fn own(
+    shared: &Shared,
+    mut driver: Driver<Ticket>,
+    sync_thread: JoinHandle<()>,
+    options: &EngineOptions,
+) {
+    // A panic is a bug of ours. Callers must be told all the same, and none may wait for ever.
+    let served = panic::catch_unwind(AssertUnwindSafe(|| serve(shared, &mut driver, options)));
+    if served.is_err() {
+        shared.failed(
+            "the engine's thread panicked; the panic's message is on standard error".into(),
+        );
+        // Dropping their tickets tells them that the outcome is unknown.
+        let mut taken = Taken::default();
+        while !mem::take(&mut taken).finished {
+            shared
+                .inbox
+                .take(Some(Duration::ZERO), usize::MAX, usize::MAX, &mut taken);
+        }
+    }
+    shared.desk.finish();
+    let sync_panicked = sync_thread.join().is_err();
+    if sync_panicked {
+        shared.failed("the engine's sync thread panicked".into());
+    }
+    let failed = shared.desk.durable().err();
+    if let Some(reason) = &failed {
+        // What was filed after the sync thread had gone.
+        shared.failed(reason.clone());
+    }
+    // The log is free for another owner before anybody is told that this one has stopped.
+    drop(driver);
+    let reason = failed.map_or(StopReason::ShutDown, StopReason::Failed);
+    shared.status.send_replace(Status::Stopped { reason });
+}
+
+fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) {
+    let mut taken = Taken::default();
+    let mut held = Vec::new();
+    let mut timeout = None;
+    let mut durable = Position::default();
+    loop {
+        shared.inbox.take(
+            timeout,
+            options.group_requests_max,
+            options.group_bytes_max,
+            &mut taken,
+        );
+        let now = shared.now();
+        match shared.desk.durable() {
+            Ok(position) if position > durable => {
+                durable = position;
+                driver.reached(durable);
+            }
+            Ok(_) => {}
+            Err(reason) => driver.stop(reason, &mut |output| shared.deliver(output)),
+        }
+        let notices = taken.notices.drain(..).map(|command| {
+            if matches!(&command, Command::Settle(settle) if settle.action == SettleAction::GiveBack)
+            {
+                shared.given_back.fetch_add(1, Relaxed);
+            }
+            Request {
+                work: Work::one(command),
+                ticket: Ticket::nobody(),
+            }
+        });
+        let requests = notices.chain(taken.requests.drain(..));
+        let mut out = |output: Output<Ticket>| {
+            if output.durable <= durable {
+                shared.deliver(output);
+            } else {
+                held.push(output);
+            }
+        };
+        driver.run_group(requests, now, &mut out);
+        if taken.finished {
+            driver.end_waiters(&mut out);
+            let last = Request {
+                work: Work::one(Command::EndTerm),
+                ticket: Ticket::nobody(),
+            };
+            driver.run_group([last], now, &mut out);
+        }
+        let filing = Filing {
+            outputs: &mut held,
+            appended: driver.tail(),
+            wanted: driver.promised(),
+            counts: driver.counts(),
+            waiters: driver.waiting(),
+        };
+        shared.desk.file(filing, |output| shared.deliver(output));
+        if let Some(reason) = driver.stopped() {
+            let reason = reason.clone();
+            shared.failed(reason.clone());
+            driver.stop(reason, &mut |output| shared.deliver(output));
+        }
+        if taken.finished {
+            return;
+        }
+        let more = driver.housekeep(HOUSEKEEPING_BUDGET);
+        timeout = if more {
+            Some(Duration::ZERO)
+        } else {
+            until_next(driver, shared.now())
+        };
+    }
+}
+
+/// How long there is nothing to do; `None`: until somebody asks.
+fn until_next(driver: &Driver<Ticket>, now: Now) -> Option<Duration> {
+    let next = driver.next_deadline();
+    let wall = next.wall.map(|at| at.since(now.wall));
+    let machine = next.machine.map(|at| at.since(now.machine));
+    let left = wall.into_iter().chain(machine).min()?;
+    Some(match left {
+        0 => OVERDUE_RECHECK,
+        left => Duration::from_millis(left).min(CLOCK_RECHECK),
+    })
 }
 
 impl Shared {
     pub(crate) fn now(&self) -> Now {
-        Now::default()
+        Now {
+            wall: self.clock.wall(),
+            machine: machine_time(self.clock_offset, self.clock.since_boot()),
+        }
     }
 
-    pub(crate) fn read(&self, leases: Leases) -> Result<Batch, EngineError> {
-        Ok(Batch::new(Vec::new(), leases))
+    /// Reads the payloads of leases. Consecutive messages of one record cost one read.
+    pub(crate) fn read(&self, mut leases: Leases) -> Result<Batch, EngineError> {
+        let mut deliveries = mem::take(&mut leases.deliveries).into_iter();
+        let mut received = Vec::with_capacity(deliveries.len());
+        let mut last = None;
+        while let Some(delivery) = deliveries.next() {
+            match self.read_one(&delivery, &mut last) {
+                Ok(stored) => received.push(Received { delivery, stored }),
+                Err(ReadError::Log(error)) => {
+                    // Storage fails, which says nothing about the message. It and what comes behind
+                    // it, which may be of the same key, go back.
+                    let at = delivery.location.position;
+                    tracing::warn!(
+                        position = at.0,
+                        error = with_sources(&error),
+                        "reading failed"
+                    );
+                    leases.deliveries.push(delivery);
+                    leases.deliveries.extend(deliveries);
+                    if received.is_empty() {
+                        let source = ReadError::Log(error);
+                        return Err(EngineError::Unreadable { at, source });
+                    }
+                    break;
+                }
+                Err(error) => self.drop_damaged(&delivery, &error),
+            }
+        }
+        Ok(Batch::new(received, leases))
     }
 
     pub(crate) fn metrics(&self) -> EngineMetrics {
-        EngineMetrics::default()
+        let counts = self.desk.counts();
+        let (inbox, inbox_bytes, age) = self.inbox.depth(self.clock.since_boot());
+        let driver = counts.driver;
+        EngineMetrics {
+            groups: driver.groups,
+            records: driver.records,
+            bytes: driver.bytes,
+            group_records_max: driver.group_records_max,
+            syncs: counts.syncs,
+            sync_time: counts.sync_time,
+            sync_time_max: counts.sync_time_max,
+            commands: driver.commands,
+            queries: driver.queries,
+            answered: AnsweredCounts {
+                memory: driver.answered_memory,
+                process: driver.answered_process,
+                disk: driver.answered_disk,
+            },
+            rejected: driver.rejected,
+            overloaded: driver.overloaded + self.overloaded.load(Relaxed),
+            unknown: self.unknown.load(Relaxed),
+            damaged: self.damaged.load(Relaxed),
+            given_back: self.given_back.load(Relaxed),
+            inbox,
+            inbox_bytes,
+            inbox_age: Duration::from_millis(age),
+            held: counts.held,
+            waiters: counts.waiters,
+        }
     }
 
-    pub(crate) fn count_refused(&self, _error: &EngineError) {}
+    /// Counts a request that did not get in.
+    pub(crate) fn count_refused(&self, error: &EngineError) {
+        if matches!(error, EngineError::Overloaded) {
+            self.overloaded.fetch_add(1, Relaxed);
+        }
+    }
 
+    /// Begins to stop, unless that was begun before.
     pub(crate) fn stop(&self) {
+        self.status.send_if_modified(|status| {
+            let serving = *status == Status::Serving;
+            if serving {
+                *status = Status::Stopping;
+            }
+            serving
+        });
         self.inbox.close(StopReason::ShutDown);
     }
 
-    pub(crate) fn join(&self) {}
+    /// Waits for the owner thread, which has nothing left to do but return when it has stopped.
+    pub(crate) fn join(&self) {
+        if let Some(thread) = self.owner_thread().take() {
+            // It catches its own panics.
+            let _ = thread.join();
+        }
+    }
+
+    /// Ends service: nothing more gets in, and whoever waits for the disk is told that it is unknown.
+    fn failed(&self, reason: Arc<str>) {
+        self.inbox.close(StopReason::Failed(reason.clone()));
+        self.desk.fail(reason, |output, reason| {
+            if let What::Answer { ticket, .. } = output.what {
+                self.unknown.fetch_add(1, Relaxed);
+                ticket.send(Err(EngineError::UnknownOutcome {
+                    reason: reason.clone(),
+                }));
+            }
+        });
+    }
+
+    /// Lets an output out into the world.
+    fn deliver(&self, output: Output<Ticket>) {
+        match output.what {
+            What::QueueChanged { queue, entry } => match entry {
+                Some(entry) => self.directory.put(entry),
+                None => self.directory.remove(queue),
+            },
+            What::Answer { ticket, result } => ticket.send(match result {
+                Ok(Outcome::Received(Ok(deliveries))) => Ok(Answered::Leases(Leases::new(
+                    deliveries,
+                    self.inbox.clone(),
+                ))),
+                Ok(outcome) => Ok(Answered::Other(outcome)),
+                Err(error) => {
+                    if matches!(error, EngineError::UnknownOutcome { .. }) {
+                        self.unknown.fetch_add(1, Relaxed);
+                    }
+                    Err(error)
+                }
+            }),
+        }
+    }
+
+    fn read_one(
+        &self,
+        delivery: &Delivery,
+        last: &mut Option<(Position, Bytes)>,
+    ) -> Result<StoredMessage, ReadError> {
+        let at = delivery.location.position;
+        let record = match last {
+            Some((position, record)) if *position == at => record.clone(),
+            _ => {
+                let record = self.reader.read(at)?;
+                *last = Some((at, record.clone()));
+                record
+            }
+        };
+        let stored =
+            read_message(&record, delivery.location.part).map_err(|_| ReadError::Damaged {
+                at,
+                what: "no message where one should be",
+            })?;
+        if stored.id != delivery.id {
+            return Err(ReadError::Damaged {
+                at,
+                what: "another message where one should be",
+            });
+        }
+        Ok(stored)
+    }
+
+    fn drop_damaged(&self, delivery: &Delivery, error: &ReadError) {
+        self.damaged.fetch_add(1, Relaxed);
+        tracing::warn!(
+            message = %delivery.id,
+            queue = delivery.token.queue.0,
+            position = delivery.location.position.0,
+            error = with_sources(error),
+            "dropped a message whose payload cannot be read any more"
+        );
+        self.inbox.notice(std::iter::once(Command::Damaged {
+            queue: delivery.token.queue,
+            sequence: delivery.token.sequence,
+        }));
+    }
+
+    fn owner_thread(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.owner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

@@ -18,8 +18,8 @@ pub struct Decision {
     pub outcome: Result<Reply, Rejection>,
     /// The level the record of `effects` must have reached before the answer leaves.
     pub level: Level,
-    /// The answer also waits until everything before this position is durable: it rests on effects
-    /// of other commands. `None`: it rests on nothing that is still on its way.
+    /// The answer also waits until the record at this position, and every one before it, is durable:
+    /// it rests on effects of other commands. `None`: it rests on nothing that is still on its way.
     pub rests_on: Option<Position>,
 }
 

@@ -1,0 +1,243 @@
+//! Where answers wait for the disk, and the thread that syncs it.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use lockgate_core::{LogSync, Position};
+
+use crate::{DriverCounts, Output, SyncWindow, driver::with_sources, inbox::Ticket};
+
+/// Between the owner thread, which appends and files answers, and the sync thread, which syncs and
+/// lets them out. Answers leave from the sync thread, so that a caller need not wait until the owner
+/// has time.
+pub(crate) struct Desk {
+    state: Mutex<State>,
+    work: Condvar,
+    window: SyncWindow,
+}
+
+struct State {
+    /// In the order filed. An answer may stand behind one that waits for more than itself; the sync
+    /// that lets that one out is never more than one later.
+    held: VecDeque<Output<Ticket>>,
+    /// Behind the last record appended.
+    appended: Position,
+    /// Behind the last record that an answer waits for.
+    wanted: Position,
+    /// Everything that starts before this is durable.
+    durable: Position,
+    /// Records appended since the last sync began, and when the first of them was.
+    unsynced_records: u64,
+    unsynced_since: Option<Instant>,
+    /// Whether the owner must know of each sync at once: somebody waits for a message.
+    owner_cares: bool,
+    sync_thread_waits: bool,
+    /// Sync what there is and end.
+    finishing: bool,
+    failed: Option<Arc<str>>,
+    counts: Counts,
+}
+
+/// What is counted here, and what the owner files with its answers for others to see.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) driver: DriverCounts,
+    pub(crate) waiters: u64,
+    pub(crate) held: u64,
+    pub(crate) syncs: u64,
+    pub(crate) sync_time: Duration,
+    pub(crate) sync_time_max: Duration,
+}
+
+/// What the owner tells after a group.
+pub(crate) struct Filing<'a> {
+    /// Answers that wait for a sync.
+    pub(crate) outputs: &'a mut Vec<Output<Ticket>>,
+    pub(crate) appended: Position,
+    pub(crate) wanted: Position,
+    pub(crate) counts: DriverCounts,
+    pub(crate) waiters: usize,
+}
+
+impl Desk {
+    pub(crate) fn new(window: SyncWindow, durable: Position) -> Self {
+        Self {
+            state: Mutex::new(State {
+                held: VecDeque::new(),
+                appended: durable,
+                wanted: Position::default(),
+                durable,
+                unsynced_records: 0,
+                unsynced_since: None,
+                owner_cares: false,
+                sync_thread_waits: false,
+                finishing: false,
+                failed: None,
+                counts: Counts::default(),
+            }),
+            work: Condvar::new(),
+            window,
+        }
+    }
+
+    /// How far the log is durable, or why it will never be further.
+    pub(crate) fn durable(&self) -> Result<Position, Arc<str>> {
+        let state = self.lock();
+        match &state.failed {
+            Some(reason) => Err(reason.clone()),
+            None => Ok(state.durable),
+        }
+    }
+
+    /// Takes in what a group has brought. Hands back at once what need not wait (any more).
+    pub(crate) fn file(&self, filing: Filing<'_>, mut deliver: impl FnMut(Output<Ticket>)) {
+        let mut state = self.lock();
+        let records = filing.counts.records - state.counts.driver.records;
+        if records > 0 {
+            state.appended = filing.appended;
+            state.unsynced_records += records;
+            state.unsynced_since.get_or_insert_with(Instant::now);
+        }
+        state.wanted = state.wanted.max(filing.wanted);
+        state.counts.driver = filing.counts;
+        state.counts.waiters = filing.waiters as u64;
+        state.owner_cares = filing.waiters > 0;
+        let durable = state.durable;
+        state.held.extend(
+            filing
+                .outputs
+                .extract_if(.., |output| output.durable > durable),
+        );
+        // The sync thread must also be woken to begin the wait for the end of its window.
+        let wake = state.sync_thread_waits && records > 0;
+        drop(state);
+        if wake {
+            self.work.notify_one();
+        }
+        filing.outputs.drain(..).for_each(&mut deliver);
+    }
+
+    /// Fails everything that waits, and the sync thread's further work.
+    pub(crate) fn fail(&self, reason: Arc<str>, fail: impl FnMut(Output<Ticket>, &Arc<str>)) {
+        let mut state = self.lock();
+        let reason = state.failed.get_or_insert(reason).clone();
+        let held = std::mem::take(&mut state.held);
+        drop(state);
+        self.work.notify_one();
+        let mut fail = fail;
+        held.into_iter().for_each(|output| fail(output, &reason));
+    }
+
+    /// Has the sync thread sync what there is and end.
+    pub(crate) fn finish(&self) {
+        self.lock().finishing = true;
+        self.work.notify_one();
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let state = self.lock();
+        Counts {
+            held: state.held.len() as u64,
+            ..state.counts
+        }
+    }
+
+    /// The sync thread. Ends after [`finish`](Self::finish), or at a failure, whose reason it gives.
+    ///
+    /// One sync covers everything appended before it, and there is no timer in the way of an answer
+    /// that waits: while one sync runs, the next group gathers.
+    pub(crate) fn run(
+        &self,
+        syncer: &dyn LogSync,
+        mut deliver: impl FnMut(Output<Ticket>),
+        mut on_synced: impl FnMut(),
+    ) -> Result<(), Arc<str>> {
+        let mut released = Vec::new();
+        let mut state = self.lock();
+        loop {
+            state = self.wait_for_work(state);
+            if let Some(reason) = &state.failed {
+                return Err(reason.clone());
+            }
+            if state.unsynced_records == 0 && state.wanted <= state.durable {
+                return Ok(());
+            }
+            state.unsynced_records = 0;
+            state.unsynced_since = None;
+            drop(state);
+
+            let started = Instant::now();
+            let synced = syncer.sync();
+            let took = started.elapsed();
+
+            state = self.lock();
+            state.counts.syncs += 1;
+            state.counts.sync_time += took;
+            state.counts.sync_time_max = state.counts.sync_time_max.max(took);
+            match synced {
+                Ok(position) => state.durable = state.durable.max(position),
+                Err(error) => {
+                    // Never tried again: the pages may be gone, and the next try would succeed.
+                    let reason: Arc<str> = with_sources(&error).into();
+                    state.failed.get_or_insert_with(|| reason.clone());
+                    return Err(reason);
+                }
+            }
+            if state.durable >= state.appended {
+                state.unsynced_records = 0;
+                state.unsynced_since = None;
+            }
+            while let Some(output) = state.held.front()
+                && output.durable <= state.durable
+            {
+                released.extend(state.held.pop_front());
+            }
+            let tell_owner = state.owner_cares;
+            drop(state);
+            released.drain(..).for_each(&mut deliver);
+            if tell_owner {
+                on_synced();
+            }
+            state = self.lock();
+        }
+    }
+
+    /// Until a sync is wanted, or there will be none.
+    fn wait_for_work<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        loop {
+            if state.failed.is_some() || state.finishing || state.wanted > state.durable {
+                return state;
+            }
+            let left = state
+                .unsynced_since
+                .map(|since| self.window.after.saturating_sub(since.elapsed()));
+            if left == Some(Duration::ZERO)
+                || (state.unsynced_records > 0 && state.unsynced_records >= self.window.records)
+            {
+                return state;
+            }
+            state.sync_thread_waits = true;
+            state = match left {
+                Some(left) => {
+                    self.work
+                        .wait_timeout(state, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+                None => self
+                    .work
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+            };
+            state.sync_thread_waits = false;
+        }
+    }
+
+    /// No code that can panic runs under the lock, so a poisoned lock is still good.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

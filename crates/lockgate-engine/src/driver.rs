@@ -1,0 +1,700 @@
+//! The engine without its threads: synchronous and deterministic, for the engine's owner thread and
+//! for simulation.
+
+use std::{mem, sync::Arc};
+
+use lockgate_core::{
+    AppendError, Epoch, Level, Log, LogCapabilities, LogReader, LogSync, MachineTime, Now,
+    Position, QueueId, RecordGroup, ReserveError, Term,
+};
+use lockgate_machine::{
+    Command, Deadlines, Delivery, Effect, Machine, Receive, Rejection, Reply, encode_record,
+};
+use smallvec::SmallVec;
+
+use crate::{
+    EngineError, EngineOptions, QueueEntry, StartError, StopReason,
+    request::{Outcome, Request, Work, command_bytes},
+    waiters::{Waiter, Waiters},
+};
+
+/// One machine over one log, with the receives that wait.
+///
+/// Use it in this order, always from one thread:
+///
+/// 1. [`recover`](Self::recover) begins a term.
+/// 2. [`run_group`](Self::run_group), any number of times: whatever has arrived, decided and
+///    appended together. It hands out what may be answered, and from when on.
+/// 3. [`reached`](Self::reached) after each sync, then `run_group` again, if need be with nothing:
+///    messages that have become durable may now be leased to receives that wait.
+///
+/// The driver keeps nothing that waits for a sync; [`Output::durable`] says when an answer may
+/// leave, and the caller keeps it until then.
+///
+/// `T` is the caller's ticket, handed back with the answer.
+pub struct Driver<T> {
+    pub(crate) machine: Machine,
+    pub(crate) log: Box<dyn Log>,
+    capabilities: LogCapabilities,
+    epoch: Epoch,
+    pub(crate) clock_offset: i64,
+    /// Records decided and folded, and not yet appended.
+    group: RecordGroup,
+    group_payload_bytes: u64,
+    /// Behind the last record appended.
+    tail: Position,
+    /// Where the next record goes: the tail, moved on by the records of `group`.
+    cursor: Position,
+    /// Queues deleted in the current group, whose waiters are to be told.
+    queues_deleted: Vec<QueueId>,
+    /// Behind the last record that some answer waits to see synced.
+    promised: Position,
+    waiters: Waiters<T>,
+    waiters_max: usize,
+    /// When waiters whose callers are gone were last looked for.
+    swept: MachineTime,
+    /// The last time given to the machine, which must not go back.
+    machine_time: MachineTime,
+    /// Outputs of the current group that wait for its append.
+    after_append: Vec<Output<T>>,
+    stopped: Option<Arc<str>>,
+    counts: DriverCounts,
+}
+
+/// What a [`Driver`] hands out.
+#[derive(Debug)]
+pub struct Output<T> {
+    /// It may leave when everything that starts before this is durable. The lowest position: at
+    /// once.
+    pub durable: Position,
+    /// What it is.
+    pub what: What<T>,
+}
+
+/// See [`Output`].
+#[derive(Debug)]
+pub enum What<T> {
+    /// An answer.
+    Answer {
+        /// Whose.
+        ticket: T,
+        /// Its text.
+        result: Result<Outcome, EngineError>,
+    },
+    /// A queue was made, changed or deleted. Comes before the answer to the command that did it.
+    QueueChanged {
+        /// Which.
+        queue: QueueId,
+        /// As it is now; `None` if it was deleted.
+        entry: Option<Arc<QueueEntry>>,
+    },
+}
+
+/// Who waits for an answer.
+pub trait Ticket {
+    /// Whether nobody waits any more, so that nothing need be leased for them. May be wrong in one
+    /// direction: somebody who left just now may not be noticed.
+    fn is_gone(&self) -> bool {
+        false
+    }
+}
+
+impl Ticket for u64 {}
+
+/// What a driver counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DriverCounts {
+    /// Groups appended.
+    pub groups: u64,
+    /// Records appended.
+    pub records: u64,
+    /// Payload bytes appended.
+    pub bytes: u64,
+    /// Records of the largest group.
+    pub group_records_max: u64,
+    /// Commands decided.
+    pub commands: u64,
+    /// Queries answered.
+    pub queries: u64,
+    /// Commands rejected.
+    pub rejected: u64,
+    /// Receives refused because too many wait.
+    pub overloaded: u64,
+    /// Commands done at level `memory`.
+    pub answered_memory: u64,
+    /// Commands done at level `process`.
+    pub answered_process: u64,
+    /// Commands done at level `disk` or above.
+    pub answered_disk: u64,
+}
+
+/// How far the answer to a request has to wait.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Wait {
+    Nothing,
+    Append,
+    Sync(Position),
+}
+
+/// A buffer that a rare large group has made larger than this is given back.
+const GROUP_BUFFER_KEEP_BYTES: usize = 8 << 20;
+
+/// How often, at most, waiters whose callers are gone are looked for when too many wait.
+const SWEEP_EVERY_MS: u64 = 100;
+
+impl<T: Ticket> Driver<T> {
+    pub(crate) fn new(
+        machine: Machine,
+        log: Box<dyn Log>,
+        epoch: Epoch,
+        clock_offset: i64,
+        options: &EngineOptions,
+    ) -> Self {
+        let capabilities = log.capabilities();
+        Self {
+            tail: log.tail(),
+            cursor: log.tail(),
+            queues_deleted: Vec::new(),
+            promised: Position::default(),
+            group: RecordGroup::new(capabilities.gap),
+            group_payload_bytes: 0,
+            capabilities,
+            epoch,
+            clock_offset,
+            waiters: Waiters::default(),
+            waiters_max: options.waiters_max,
+            swept: MachineTime::default(),
+            machine_time: MachineTime::default(),
+            after_append: Vec::new(),
+            stopped: None,
+            counts: DriverCounts::default(),
+            machine,
+            log,
+        }
+    }
+
+    /// Decides the requests in order, appends what they do as one group, and hands out everything
+    /// that can be answered then, also to receives that have been waiting. Before that, time passes:
+    /// what is due by `now` happens.
+    ///
+    /// Outputs come in the order in which they were decided, except that those which wait for
+    /// nothing come first, before the append.
+    ///
+    /// After a failure of the log every output is an error: [`EngineError::UnknownOutcome`] for what
+    /// was decided in that group, [`EngineError::Stopped`] for what comes later.
+    pub fn run_group(
+        &mut self,
+        requests: impl IntoIterator<Item = Request<T>>,
+        now: Now,
+        out: &mut impl FnMut(Output<T>),
+    ) {
+        // The wall clock may step; the machine's time must not, whatever the caller's clock does.
+        self.machine_time = self.machine_time.max(now.machine);
+        let now = Now {
+            machine: self.machine_time,
+            ..now
+        };
+        let requests = requests.into_iter();
+        if self.stopped.is_some() {
+            for Request { ticket, .. } in requests {
+                let stopped = self.stopped_error();
+                self.answer(ticket, Err(stopped), Wait::Nothing);
+            }
+            return self.hand_out(out);
+        }
+        self.tick(now);
+        self.serve_woken(now);
+        for Request { work, ticket } in requests {
+            match work {
+                Work::Commands(commands) => self.run_commands(&commands, ticket, now, out),
+                Work::Receive { receive, until } => self.run_receive(receive, until, ticket, now),
+                Work::Query(query) => {
+                    self.counts.queries += 1;
+                    let outcome = Outcome::Answered(self.machine.query(&query, now));
+                    let seen = self.promised;
+                    self.answer(ticket, Ok(outcome), Wait::Sync(seen));
+                }
+            }
+        }
+        self.serve_woken(now);
+        while let Some(waiter) = self.waiters.pop_ended(now.machine) {
+            let seen = Wait::Sync(self.promised);
+            self.answer(waiter.ticket, Ok(Outcome::Received(Ok(Vec::new()))), seen);
+        }
+        self.append();
+        self.hand_out(out);
+    }
+
+    /// Everything that starts before `durable` survives a power cut. Follow with
+    /// [`run_group`](Self::run_group) if receives wait.
+    pub fn reached(&mut self, durable: Position) {
+        self.machine.reached(durable);
+    }
+
+    /// Ends all waiting receives empty. For a shutdown.
+    pub fn end_waiters(&mut self, out: &mut impl FnMut(Output<T>)) {
+        while let Some(waiter) = self.waiters.pop_ended(MachineTime::MAX) {
+            out(Output {
+                durable: self.promised,
+                what: What::Answer {
+                    ticket: waiter.ticket,
+                    result: Ok(Outcome::Received(Ok(Vec::new()))),
+                },
+            });
+        }
+    }
+
+    /// Stops the driver for good, as after a failed append: for a failed sync. Waiting receives are
+    /// told.
+    pub fn stop(&mut self, reason: Arc<str>, out: &mut impl FnMut(Output<T>)) {
+        let reason = self.stopped.get_or_insert(reason).clone();
+        while let Some(waiter) = self.waiters.pop_ended(MachineTime::MAX) {
+            out(Output {
+                durable: Position::default(),
+                what: What::Answer {
+                    ticket: waiter.ticket,
+                    result: Err(EngineError::Stopped {
+                        reason: StopReason::Failed(reason.clone()),
+                    }),
+                },
+            });
+        }
+    }
+
+    /// Why the driver has stopped, if it has.
+    #[must_use]
+    pub fn stopped(&self) -> Option<&Arc<str>> {
+        self.stopped.as_ref()
+    }
+
+    /// Behind the last record appended.
+    #[must_use]
+    pub fn tail(&self) -> Position {
+        self.tail
+    }
+
+    /// Behind the last record that some answer waits to see synced: a sync is wanted as long as this
+    /// is not durable.
+    #[must_use]
+    pub fn promised(&self) -> Position {
+        self.promised
+    }
+
+    /// Receives that wait for a message.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// When something is to be done although nobody asks.
+    #[must_use]
+    pub fn next_deadline(&self) -> Deadlines {
+        let mut next = self.machine.next_deadline();
+        let waiter = self.waiters.next_deadline();
+        next.machine = match (next.machine, waiter) {
+            (Some(timer), Some(waiter)) => Some(timer.min(waiter)),
+            (timer, waiter) => timer.or(waiter),
+        };
+        next
+    }
+
+    /// Frees memory of purged and deleted messages, at most `budget` of them. Whether there is more.
+    pub fn housekeep(&mut self, budget: usize) -> bool {
+        self.machine.housekeep(budget)
+    }
+
+    /// The machine, to look at.
+    #[must_use]
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// A handle that syncs the log.
+    #[must_use]
+    pub fn syncer(&self) -> Arc<dyn LogSync> {
+        self.log.syncer()
+    }
+
+    /// A handle that reads payloads.
+    #[must_use]
+    pub fn reader(&self) -> Arc<dyn LogReader> {
+        self.log.reader()
+    }
+
+    /// The term that [`recover`](Self::recover) began.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        self.machine.term()
+    }
+
+    /// What was counted since the start.
+    #[must_use]
+    pub fn counts(&self) -> DriverCounts {
+        self.counts
+    }
+
+    /// Appends the record with which the term begins.
+    pub(crate) fn begin(&mut self, start: &Command, now: Now) -> Result<(), StartError> {
+        self.machine_time = now.machine;
+        let decision = self.machine.decide(start, now);
+        // It is a few dozen bytes and always fits in a record.
+        let _fits = self.log_effects(&decision.effects, Level::Disk);
+        self.log
+            .append(self.epoch, self.tail, &mut self.group)
+            .map_err(StartError::BeginTerm)?;
+        self.tail = self.cursor;
+        self.group.clear(GROUP_BUFFER_KEEP_BYTES);
+        self.group_payload_bytes = 0;
+        Ok(())
+    }
+
+    /// Lets time pass: what has ended or come due is logged and folded.
+    fn tick(&mut self, now: Now) {
+        while let Some(effect) = self.machine.tick(now) {
+            // An instant and a number always fit in a record.
+            let _fits = self.log_effects(&[effect], Level::Process);
+        }
+    }
+
+    fn run_commands(
+        &mut self,
+        commands: &[Command],
+        ticket: T,
+        now: Now,
+        out: &mut impl FnMut(Output<T>),
+    ) {
+        let mut wait = Wait::Nothing;
+        let mut results = SmallVec::with_capacity(commands.len());
+        for command in commands {
+            let (result, command_wait) = self.run_command(command, now);
+            wait = wait.max(command_wait);
+            results.push(result);
+        }
+        let outcome = Ok(Outcome::Commands(results));
+        if wait == Wait::Nothing {
+            out(Output {
+                durable: Position::default(),
+                what: What::Answer {
+                    ticket,
+                    result: outcome,
+                },
+            });
+        } else {
+            self.answer(ticket, outcome, wait);
+        }
+    }
+
+    fn run_command(&mut self, command: &Command, now: Now) -> (Result<Reply, Rejection>, Wait) {
+        self.counts.commands += 1;
+        if let Err(rejection) = self.reserve(command) {
+            self.counts.rejected += 1;
+            return (Err(rejection), Wait::Sync(self.promised));
+        }
+        let decision = self.machine.decide(command, now);
+        self.machine.note_outcome(command, &decision.outcome);
+        // The record at that position included.
+        let rests_on = decision.rests_on.map(|at| Position(at.0 + 1));
+        let mut wait = if decision.effects.is_empty() {
+            // An answer about the state as it is: that a queue is missing, that a lease is stale. It
+            // must not tell of anything that a power cut can still take back.
+            Wait::Sync(rests_on.unwrap_or(self.promised))
+        } else if let Err(rejection) = self.log_effects(&decision.effects, decision.level) {
+            self.counts.rejected += 1;
+            return (Err(rejection), Wait::Sync(self.promised));
+        } else if decision.level > self.capabilities.append_level {
+            Wait::Sync(self.cursor)
+        } else if decision.level > Level::Memory || !may_be_lost(&decision.outcome) {
+            Wait::Append
+        } else {
+            Wait::Nothing
+        };
+        if let Some(position) = rests_on {
+            wait = wait.max(Wait::Sync(position));
+        }
+        match (&decision.outcome, decision.level) {
+            (Err(_), _) => self.counts.rejected += 1,
+            (Ok(_), Level::Memory) => self.counts.answered_memory += 1,
+            (Ok(_), Level::Process) => self.counts.answered_process += 1,
+            (Ok(_), _) => self.counts.answered_disk += 1,
+        }
+        (decision.outcome, wait)
+    }
+
+    /// Gives leases, or lets the caller wait for some.
+    fn run_receive(&mut self, receive: Receive, until: Option<MachineTime>, ticket: T, now: Now) {
+        let queue = self.machine.queue_id(&receive.queue);
+        // Who has been waiting goes first.
+        if let Some(queue) = queue {
+            self.serve(queue, now);
+        }
+        let (result, wait) = self.lease(&receive, now);
+        match (queue, until) {
+            (Some(queue), Some(until)) if until > now.machine && is_empty(&result) => {
+                let waiter = Waiter {
+                    receive,
+                    until,
+                    ticket,
+                };
+                self.let_wait(queue, waiter, now);
+            }
+            _ => self.answer(ticket, Ok(Outcome::Received(result)), wait),
+        }
+    }
+
+    fn let_wait(&mut self, queue: QueueId, waiter: Waiter<T>, now: Now) {
+        if self.waiters.len() >= self.waiters_max && now.machine.since(self.swept) >= SWEEP_EVERY_MS
+        {
+            self.swept = now.machine;
+            self.waiters.sweep(T::is_gone);
+        }
+        if self.waiters.len() < self.waiters_max {
+            self.waiters.push(queue, waiter);
+        } else {
+            self.counts.overloaded += 1;
+            self.answer(waiter.ticket, Err(EngineError::Overloaded), Wait::Nothing);
+        }
+    }
+
+    /// Decides a receive as often as it takes: one decision moves only so many exhausted messages
+    /// out of the way and may come back empty although more can be found behind them.
+    fn lease(&mut self, receive: &Receive, now: Now) -> (Result<Vec<Delivery>, Rejection>, Wait) {
+        let command = Command::Receive(receive.clone());
+        loop {
+            let before = self.cursor;
+            let (result, wait) = self.run_command(&command, now);
+            let result = result.map(|reply| match reply {
+                Reply::Received(leases) => leases,
+                _ => Vec::new(),
+            });
+            let moved = self.cursor != before;
+            if !(is_empty(&result) && moved && self.machine.leasable(&receive.queue)) {
+                return (result, wait);
+            }
+        }
+    }
+
+    /// Serves the receives that wait for queues which have gained leasable messages, or are gone.
+    fn serve_woken(&mut self, now: Now) {
+        loop {
+            let mut woken: SmallVec<[QueueId; 8]> = self.machine.take_woken().collect();
+            woken.extend(self.queues_deleted.drain(..));
+            if woken.is_empty() || self.stopped.is_some() {
+                return;
+            }
+            for queue in woken {
+                self.serve(queue, now);
+            }
+        }
+    }
+
+    /// Serves the receives that wait for a queue, oldest first, as long as it has something.
+    fn serve(&mut self, queue: QueueId, now: Now) {
+        while let Some(waiter) = self.waiters.first(queue) {
+            if waiter.ticket.is_gone() {
+                self.waiters.pop(queue);
+                continue;
+            }
+            // A queue that was deleted, or made anew under its name, is told as a rejection.
+            let there = self.machine.queue_id(&waiter.receive.queue) == Some(queue);
+            if there && !self.machine.leasable(&waiter.receive.queue) {
+                return;
+            }
+            let receive = waiter.receive.clone();
+            let (result, wait) = if there {
+                self.lease(&receive, now)
+            } else {
+                let queue = receive.queue;
+                let gone = Rejection::QueueNotFound { queue };
+                (Err(gone), Wait::Sync(self.promised))
+            };
+            if is_empty(&result) {
+                // There were only exhausted messages. It keeps its place in the line.
+                return;
+            }
+            if let Some(waiter) = self.waiters.pop(queue) {
+                self.answer(waiter.ticket, Ok(Outcome::Received(result)), wait);
+            }
+        }
+    }
+
+    /// Makes sure that the record of a command that adds to the log fits behind those of the group.
+    /// Everything else goes on from what the log keeps back: it is what makes room again.
+    fn reserve(&mut self, command: &Command) -> Result<(), Rejection> {
+        if !grows(command) {
+            return Ok(());
+        }
+        let bytes = self.group_payload_bytes + command_bytes(command) as u64;
+        match self.log.reserve(bytes, self.group.len() as u64 + 1) {
+            Ok(()) => Ok(()),
+            Err(ReserveError::Full { needed, free }) => Err(Rejection::LogFull { needed, free }),
+            Err(error) => {
+                self.fail(&error);
+                let needed = bytes;
+                Err(Rejection::LogFull { needed, free: 0 })
+            }
+        }
+    }
+
+    /// Encodes effects as a record of the group and folds them at the position it will have.
+    fn log_effects(&mut self, effects: &[Effect], level: Level) -> Result<(), Rejection> {
+        let bytes = self.group.push(|buffer| encode_record(effects, buffer));
+        if bytes > self.capabilities.record_bytes_max {
+            self.group.pop();
+            return Err(Rejection::RecordTooLarge {
+                bytes: bytes as u64,
+                max: self.capabilities.record_bytes_max as u64,
+            });
+        }
+        self.group_payload_bytes += bytes as u64;
+        let position = self.log.place(&mut self.cursor, bytes);
+        self.machine.fold(effects, position);
+        for effect in effects {
+            let (Effect::QueueCreated { queue, .. }
+            | Effect::QueueChanged { queue, .. }
+            | Effect::QueueDeleted { queue }) = effect
+            else {
+                continue;
+            };
+            let entry = self
+                .machine
+                .queue(*queue)
+                .map(|queue| Arc::new(queue.into()));
+            if entry.is_none() {
+                self.queues_deleted.push(*queue);
+            }
+            self.after_append.push(Output {
+                durable: if level > self.capabilities.append_level {
+                    self.cursor
+                } else {
+                    Position::default()
+                },
+                what: What::QueueChanged {
+                    queue: *queue,
+                    entry,
+                },
+            });
+        }
+        Ok(())
+    }
+
+    /// Appends the group. If that fails the driver stops, and what was to be handed out becomes an
+    /// error.
+    fn append(&mut self) {
+        if self.group.is_empty() {
+            return;
+        }
+        let records = self.group.len() as u64;
+        let bytes = mem::take(&mut self.group_payload_bytes);
+        let error = match &self.stopped {
+            // Storage failed while room was reserved.
+            Some(_) => self.stopped_error(),
+            None => match self.log.append(self.epoch, self.tail, &mut self.group) {
+                Ok(()) => {
+                    self.tail = self.cursor;
+                    self.counts.groups += 1;
+                    self.counts.records += records;
+                    self.counts.bytes += bytes;
+                    self.counts.group_records_max = self.counts.group_records_max.max(records);
+                    self.group.clear(GROUP_BUFFER_KEEP_BYTES);
+                    return;
+                }
+                Err(error) => {
+                    let reason = self.fail(&error);
+                    match error {
+                        // All other errors are certain that nothing was written.
+                        AppendError::Unknown(_) => EngineError::UnknownOutcome { reason },
+                        _ => self.stopped_error(),
+                    }
+                }
+            },
+        };
+        self.after_append
+            .retain_mut(|output| match &mut output.what {
+                What::Answer { result, .. } => {
+                    *result = Err(copy(&error));
+                    output.durable = Position::default();
+                    true
+                }
+                What::QueueChanged { .. } => false,
+            });
+    }
+
+    fn answer(&mut self, ticket: T, result: Result<Outcome, EngineError>, wait: Wait) {
+        let durable = match wait {
+            Wait::Nothing | Wait::Append => Position::default(),
+            Wait::Sync(position) => position,
+        };
+        self.promised = self.promised.max(durable);
+        self.after_append.push(Output {
+            durable,
+            what: What::Answer { ticket, result },
+        });
+    }
+
+    fn hand_out(&mut self, out: &mut impl FnMut(Output<T>)) {
+        for output in self.after_append.drain(..) {
+            out(output);
+        }
+    }
+
+    fn fail(&mut self, error: &dyn std::error::Error) -> Arc<str> {
+        self.stopped
+            .get_or_insert_with(|| with_sources(error).into())
+            .clone()
+    }
+
+    fn stopped_error(&self) -> EngineError {
+        let reason = match &self.stopped {
+            Some(reason) => StopReason::Failed(reason.clone()),
+            None => StopReason::ShutDown,
+        };
+        EngineError::Stopped { reason }
+    }
+}
+
+/// An error's text with those of its sources.
+pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}
+
+/// The same error for another caller of the group. Only for the two that concern all.
+fn copy(error: &EngineError) -> EngineError {
+    match error {
+        EngineError::UnknownOutcome { reason } => EngineError::UnknownOutcome {
+            reason: reason.clone(),
+        },
+        EngineError::Stopped { reason } => EngineError::Stopped {
+            reason: reason.clone(),
+        },
+        other => EngineError::UnknownOutcome {
+            reason: with_sources(other).into(),
+        },
+    }
+}
+
+fn is_empty(result: &Result<Vec<Delivery>, Rejection>) -> bool {
+    matches!(result, Ok(leases) if leases.is_empty())
+}
+
+/// Whether a command adds to what the shard holds, so that a full log refuses it first.
+fn grows(command: &Command) -> bool {
+    match command {
+        Command::Send(_) | Command::CreateQueue(_) | Command::ChangeQueue { .. } => true,
+        Command::Transact { sends, .. } => !sends.is_empty(),
+        _ => false,
+    }
+}
+
+/// Whether nothing but messages accepted and settled is at stake. Leases are of no use before they
+/// and their payloads can be found in the log, and queues are there for all.
+fn may_be_lost(outcome: &Result<Reply, Rejection>) -> bool {
+    !matches!(outcome, Ok(Reply::Queue { .. } | Reply::Received(_)))
+}

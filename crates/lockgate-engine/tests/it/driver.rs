@@ -1,0 +1,254 @@
+//! What leaves when, and what happens when the log fails.
+
+use std::io;
+
+use lockgate_core::{DiskOperation, Level, Position};
+use lockgate_engine::{EngineError, EngineOptions, Outcome, Work};
+use lockgate_machine::{Command, Query, QueueSettings, Rejection, Reply, SettleAction, Settled};
+use lockgate_sim::{Fault, FaultyDisk, ManualClock};
+
+use crate::support::{Shard, at_level, create, keyed, send, settle, text, unique};
+
+#[test]
+fn an_answer_leaves_when_its_level_is_reached_and_not_before() {
+    let mut shard = Shard::new();
+    for level in [Level::Memory, Level::Process, Level::Disk] {
+        let queue = level.name();
+        shard.run(create(queue, at_level(level))).unwrap();
+        // Whatever a queue has to reserve with its first message.
+        shard.run(send(queue, text("first"))).unwrap();
+
+        let writes = shard.disk.operations().writes;
+        let mut answers = shard.group([Work::one(send(queue, text("second")))]);
+        match level {
+            Level::Memory => assert_eq!(answers[0].writes, writes, "before the write"),
+            Level::Process => assert_eq!(answers[0].writes, writes + 1, "after the write"),
+            _ => assert!(answers.is_empty(), "not before the sync"),
+        }
+        answers.extend(shard.sync());
+        assert_eq!(answers.len(), 1);
+        assert!(matches!(answers.remove(0).reply(), Ok(Reply::Sent(_))));
+    }
+}
+
+#[test]
+fn a_duplicate_waits_for_its_original() {
+    let mut shard = Shard::new();
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    let works = [(); 2].map(|()| Work::one(send("q", unique("same", "id"))));
+    assert!(shard.group(works).is_empty(), "the original is not durable");
+    let answers = shard.sync();
+    let sent: Vec<_> = answers
+        .into_iter()
+        .map(|answer| match answer.reply() {
+            Ok(Reply::Sent(sent)) => sent,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(sent[0].id, sent[1].id);
+    assert_eq!([sent[0].duplicate, sent[1].duplicate], [false, true]);
+
+    let answers = shard.group([Work::one(send("q", unique("same", "id")))]);
+    assert_eq!(
+        answers.len(),
+        1,
+        "the original is durable: nothing to wait for"
+    );
+}
+
+#[test]
+fn a_query_tells_nothing_that_can_be_taken_back_and_causes_no_sync() {
+    let mut shard = Shard::new();
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    let query = || {
+        Work::Query(Query::Queue {
+            queue: crate::support::name("q"),
+        })
+    };
+    assert_eq!(shard.group([query()]).len(), 1, "nothing is on its way");
+
+    assert!(shard.group([Work::one(send("q", text("a")))]).is_empty());
+    let promised = shard.driver.promised();
+    assert!(shard.group([query()]).is_empty(), "the send is on its way");
+    assert_eq!(
+        shard.driver.promised(),
+        promised,
+        "no further sync is asked for"
+    );
+    assert_eq!(shard.sync().len(), 2);
+
+    shard.run(create("p", at_level(Level::Process))).unwrap();
+    assert_eq!(shard.group([Work::one(send("p", text("b")))]).len(), 1);
+    assert!(shard.driver.tail() > shard.durable);
+    assert_eq!(
+        shard.group([query()]).len(),
+        1,
+        "nobody was promised that the other send is durable"
+    );
+}
+
+#[test]
+fn a_stale_settle_is_not_told_before_what_made_it_stale_is_durable() {
+    let mut shard = Shard::new();
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    shard.run(send("q", text("a"))).unwrap();
+    let token = shard.receive_now("q", 1)[0].token;
+    let twice = [(); 2].map(|()| Work::one(settle(token, SettleAction::Ack)));
+    assert!(shard.group(twice).is_empty());
+    let settled: Vec<_> = shard
+        .sync()
+        .into_iter()
+        .map(|answer| match answer.reply() {
+            Ok(Reply::Settled(settled)) => settled,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(settled[0], Settled::Done);
+    assert!(matches!(settled[1], Settled::Stale(_)));
+}
+
+#[test]
+fn commands_of_one_request_are_answered_together() {
+    let mut shard = Shard::new();
+    shard.run(create("p", at_level(Level::Process))).unwrap();
+    let commands: Vec<_> = [("p", "a"), ("missing", "b"), ("p", "c")]
+        .map(|(queue, body)| send(queue, text(body)))
+        .into();
+    let mut answers = shard.group([Work::Commands(commands.into())]);
+    assert_eq!(answers.len(), 1);
+    let Ok(Outcome::Commands(results)) = answers.remove(0).result else {
+        panic!("another kind of answer");
+    };
+    assert!(matches!(
+        results[..],
+        [
+            Ok(Reply::Sent(_)),
+            Err(Rejection::QueueNotFound { .. }),
+            Ok(Reply::Sent(_))
+        ]
+    ));
+}
+
+#[test]
+fn a_failed_append_leaves_its_group_unknown_and_stops_the_rest() {
+    let mut shard = Shard::new();
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    let waits = shard.wait_for("empty", 60_000);
+    shard
+        .run(create("empty", QueueSettings::default()))
+        .unwrap();
+    assert!(shard.group([waits]).is_empty());
+
+    let fault = Fault::Torn(io::ErrorKind::Other);
+    shard.disk.fail(DiskOperation::Write, 0, fault);
+    let answers = shard.group([Work::one(send("q", text("a")))]);
+    assert!(matches!(
+        answers[0].result,
+        Err(EngineError::UnknownOutcome { .. })
+    ));
+    let answers = shard.group([Work::one(send("q", text("b")))]);
+    assert!(matches!(
+        answers[0].result,
+        Err(EngineError::Stopped { .. })
+    ));
+    let mut told = 0;
+    let reason = shard.driver.stopped().unwrap().clone();
+    shard.driver.stop(reason, &mut |_| told += 1);
+    assert_eq!(told, 1, "the waiting receive is told too");
+    assert!(shard.syncer.sync().is_err(), "the instance is dead");
+}
+
+#[test]
+fn a_full_log_refuses_sends_and_lets_settles_go_on() {
+    let disk = FaultyDisk::new();
+    disk.set_free_bytes(Some(300 << 10));
+    let (mut shard, _) = Shard::start(disk, ManualClock::default(), &EngineOptions::default());
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    let full = loop {
+        match shard.run(send("q", text(&"x".repeat(1_000)))) {
+            Ok(_) => {}
+            Err(rejection) => break rejection,
+        }
+    };
+    assert!(matches!(full, Rejection::LogFull { .. }), "{full:?}");
+
+    // From here on it is what the log keeps back for this case.
+    let deliveries = shard.receive_now("q", 1_000);
+    assert!(deliveries.len() > 100);
+    for delivery in &deliveries {
+        let settled = shard.run(settle(delivery.token, SettleAction::Ack));
+        assert!(matches!(settled, Ok(Reply::Settled(Settled::Done))));
+        let refused = shard.run(send("q", text("y")));
+        assert!(matches!(refused, Err(Rejection::LogFull { .. })));
+    }
+    assert!(shard.driver.stopped().is_none());
+    shard.disk.set_free_bytes(None);
+    shard
+        .run(send("q", text("again")))
+        .expect("normal again by itself");
+}
+
+#[test]
+fn a_command_too_large_for_a_record_is_refused_and_leaves_nothing() {
+    let mut shard = Shard::new();
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    let before = shard.driver.tail();
+    let sends: Vec<_> = (0..3)
+        .map(|_| match send("q", text(&"x".repeat(30_000))) {
+            Command::Send(send) => *send,
+            _ => unreachable!(),
+        })
+        .collect();
+    let refused = shard.run(Command::Transact {
+        settles: Vec::new(),
+        sends,
+    });
+    assert!(
+        matches!(refused, Err(Rejection::RecordTooLarge { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(shard.driver.tail(), before);
+    assert!(shard.receive_now("q", 10).is_empty());
+}
+
+#[test]
+fn machine_time_never_goes_back() {
+    let mut shard = Shard::new();
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    shard.run(send("q", text("a"))).unwrap();
+    shard.clock.advance(10_000);
+    let deadline = shard.receive_now("q", 1)[0].deadline;
+    // As if another clock had been asked.
+    let past = lockgate_core::Now {
+        machine: lockgate_core::MachineTime(0),
+        ..shard.now()
+    };
+    shard.driver.run_group([], past, &mut |_| {});
+    assert!(shard.driver.next_deadline().machine.unwrap() <= deadline);
+    assert!(shard.receive_now("q", 1).is_empty());
+}
+
+#[test]
+fn one_key_is_one_holder_also_within_a_group() {
+    let mut shard = Shard::new();
+    let settings = QueueSettings {
+        keyed: true,
+        ..QueueSettings::default()
+    };
+    shard.run(create("q", settings)).unwrap();
+    for body in ["a", "b"] {
+        shard.run(send("q", keyed(body, "k"))).unwrap();
+    }
+    let works = [(); 2].map(|()| Work::Receive {
+        receive: crate::support::receive("q", 1),
+        until: None,
+    });
+    let mut answers = shard.group(works);
+    answers.extend(shard.sync());
+    let counts: Vec<_> = answers
+        .into_iter()
+        .map(|answer| answer.deliveries().len())
+        .collect();
+    assert_eq!(counts, [1, 0]);
+    assert!(shard.durable > Position::default());
+}

@@ -1,0 +1,465 @@
+//! What all tests here use: a shard in memory, and a log that can be watched and held up.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Condvar, Mutex},
+};
+
+use bytes::Bytes;
+use lockgate_core::{
+    AppendError, Clock, Epoch, HolderName, Incarnation, Key, LeaseToken, Level, Log,
+    LogCapabilities, LogError, LogReader, LogRecord, LogSync, Message, Now, Position, QueueName,
+    ReadError, RecordGroup, RecoveryReport, ReserveError, UniqueId,
+};
+use lockgate_engine::{
+    Beginning, Driver, Engine, EngineError, EngineOptions, Outcome, Output, Request, StartReport,
+    What, Work,
+};
+use lockgate_log::{LocalLog, LocalLogOptions};
+use lockgate_machine::{
+    Command, CreateQueue, Delivery, QueueSettings, Receive, Rejection, Reply, SendMessage, Settle,
+    SettleAction,
+};
+use lockgate_sim::{FaultyDisk, ManualClock};
+
+pub(crate) fn name(text: &str) -> QueueName {
+    QueueName::new(text).unwrap()
+}
+
+pub(crate) fn create(queue: &str, settings: QueueSettings) -> Command {
+    Command::CreateQueue(Box::new(CreateQueue {
+        name: name(queue),
+        settings,
+        annotations: BTreeMap::new(),
+        tags: BTreeMap::new(),
+    }))
+}
+
+pub(crate) fn at_level(level: Level) -> QueueSettings {
+    QueueSettings {
+        level,
+        ..QueueSettings::default()
+    }
+}
+
+pub(crate) fn send(queue: &str, message: Message) -> Command {
+    Command::Send(Box::new(SendMessage {
+        queue: name(queue),
+        message,
+    }))
+}
+
+pub(crate) fn text(body: &str) -> Message {
+    Message::new(body.to_owned())
+}
+
+pub(crate) fn keyed(body: &str, key: &str) -> Message {
+    text(body).with_key(Key::new(key).unwrap())
+}
+
+pub(crate) fn unique(body: &str, id: &str) -> Message {
+    text(body).with_unique_id(UniqueId::new(id).unwrap())
+}
+
+pub(crate) fn receive(queue: &str, max: u16) -> Receive {
+    Receive {
+        queue: name(queue),
+        max,
+        lease: None,
+        holder: HolderName::new("test").unwrap(),
+    }
+}
+
+pub(crate) fn settle(token: LeaseToken, action: SettleAction) -> Command {
+    Command::Settle(Settle { token, action })
+}
+
+pub(crate) fn local_log(disk: &FaultyDisk) -> LocalLog {
+    let options = LocalLogOptions {
+        segment_bytes: 1 << 20,
+        record_bytes_max: 64 << 10,
+        free_bytes_min: 64 << 10,
+        generation_seed: Some(1),
+        ..LocalLogOptions::default()
+    };
+    LocalLog::open(Arc::new(disk.clone()), options).unwrap()
+}
+
+/// A driver with its disk and clock; tickets are numbers.
+pub(crate) struct Shard {
+    pub(crate) disk: FaultyDisk,
+    pub(crate) clock: ManualClock,
+    pub(crate) driver: Driver<u64>,
+    pub(crate) syncer: Arc<dyn LogSync>,
+    pub(crate) durable: Position,
+    next_ticket: u64,
+    /// Answers that wait for a sync.
+    pub(crate) held: Vec<Answer>,
+}
+
+pub(crate) struct Answer {
+    pub(crate) ticket: u64,
+    pub(crate) durable: Position,
+    pub(crate) result: Result<Outcome, EngineError>,
+    /// Writes to the disk before it came.
+    pub(crate) writes: u64,
+}
+
+impl Shard {
+    pub(crate) fn new() -> Self {
+        Self::with_options(&EngineOptions::default())
+    }
+
+    pub(crate) fn with_options(options: &EngineOptions) -> Self {
+        Self::start(FaultyDisk::new(), ManualClock::default(), options).0
+    }
+
+    pub(crate) fn start(
+        disk: FaultyDisk,
+        clock: ManualClock,
+        options: &EngineOptions,
+    ) -> (Self, StartReport) {
+        let beginning = Beginning {
+            wall: clock.wall(),
+            since_boot: clock.since_boot(),
+            boot_id: clock.boot_id(),
+            incarnation: Incarnation(1),
+            secret: [9; 32],
+        };
+        let (driver, report) =
+            Driver::recover(Box::new(local_log(&disk)), options, beginning).unwrap();
+        let shard = Self {
+            syncer: driver.syncer(),
+            durable: driver.tail(),
+            disk,
+            clock,
+            driver,
+            next_ticket: 1,
+            held: Vec::new(),
+        };
+        (shard, report)
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        Now {
+            wall: self.clock.wall(),
+            machine: self.driver.machine_time(self.clock.since_boot()),
+        }
+    }
+
+    /// Runs one group. Answers that need not wait for a sync, by ticket; the others are held.
+    pub(crate) fn group(&mut self, works: impl IntoIterator<Item = Work>) -> Vec<Answer> {
+        let mut requests = Vec::new();
+        for work in works {
+            let ticket = self.next_ticket;
+            self.next_ticket += 1;
+            requests.push(Request { work, ticket });
+        }
+        let (now, disk) = (self.now(), self.disk.clone());
+        let mut answers = Vec::new();
+        self.driver.run_group(requests, now, &mut |output| {
+            answers.extend(answer(output, &disk));
+        });
+        let durable = self.durable;
+        self.held
+            .extend(answers.extract_if(.., |answer| answer.durable > durable));
+        answers
+    }
+
+    /// Syncs, and lets time-less consequences happen. Answers that need not wait any more.
+    pub(crate) fn sync(&mut self) -> Vec<Answer> {
+        self.durable = self.syncer.sync().unwrap();
+        self.driver.reached(self.durable);
+        let durable = self.durable;
+        let mut answers: Vec<_> = self
+            .held
+            .extract_if(.., |answer| answer.durable <= durable)
+            .collect();
+        answers.extend(self.group([]));
+        answers
+    }
+
+    /// Runs one command to its end, sync included.
+    pub(crate) fn run(&mut self, command: Command) -> Result<Reply, Rejection> {
+        let mut answers = self.group([Work::one(command)]);
+        answers.extend(self.sync());
+        let [answer] = <[Answer; 1]>::try_from(answers).ok().expect("one answer");
+        answer.reply()
+    }
+
+    pub(crate) fn receive_now(&mut self, queue: &str, max: u16) -> Vec<Delivery> {
+        let work = Work::Receive {
+            receive: receive(queue, max),
+            until: None,
+        };
+        let mut answers = self.group([work]);
+        answers.extend(self.sync());
+        let [answer] = <[Answer; 1]>::try_from(answers).ok().expect("one answer");
+        answer.deliveries()
+    }
+
+    /// A receive that waits for `wait` milliseconds.
+    pub(crate) fn wait_for(&self, queue: &str, wait: u64) -> Work {
+        Work::Receive {
+            receive: receive(queue, 1),
+            until: Some(self.now().machine.plus(wait)),
+        }
+    }
+}
+
+fn answer(output: Output<u64>, disk: &FaultyDisk) -> Option<Answer> {
+    let What::Answer { ticket, result } = output.what else {
+        return None;
+    };
+    Some(Answer {
+        ticket,
+        durable: output.durable,
+        result,
+        writes: disk.operations().writes,
+    })
+}
+
+impl Answer {
+    pub(crate) fn reply(self) -> Result<Reply, Rejection> {
+        match self.result.unwrap() {
+            Outcome::Commands(mut results) => results.pop().unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn deliveries(self) -> Vec<Delivery> {
+        match self.result.unwrap() {
+            Outcome::Received(Ok(deliveries)) => deliveries,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Tickets and numbers of messages of answers to receives.
+pub(crate) fn got(answers: Vec<Answer>) -> Vec<(u64, usize)> {
+    answers
+        .into_iter()
+        .map(|answer| (answer.ticket, answer.deliveries().len()))
+        .collect()
+}
+
+/// A log that can be held up, watched, and made to read badly.
+pub(crate) struct WatchedLog {
+    log: LocalLog,
+    controls: Arc<Controls>,
+}
+
+/// The other end of a [`WatchedLog`].
+#[derive(Default)]
+pub(crate) struct Controls {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    hold_appends: bool,
+    hold_syncs: bool,
+    appends_begun: u64,
+    syncs_begun: u64,
+    panic_at_append: bool,
+    unreadable: Vec<(Position, Unreadable)>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Unreadable {
+    Damaged,
+    Storage,
+}
+
+impl Controls {
+    pub(crate) fn hold_appends(&self, hold: bool) {
+        self.change(|state| state.hold_appends = hold);
+    }
+
+    pub(crate) fn hold_syncs(&self, hold: bool) {
+        self.change(|state| state.hold_syncs = hold);
+    }
+
+    pub(crate) fn panic_at_append(&self) {
+        self.change(|state| state.panic_at_append = true);
+    }
+
+    pub(crate) fn make_unreadable(&self, at: Position, how: Unreadable) {
+        self.change(|state| state.unreadable.push((at, how)));
+    }
+
+    pub(crate) fn syncs(&self) -> u64 {
+        self.state.lock().unwrap().syncs_begun
+    }
+
+    /// Waits until `appends` appends have begun.
+    pub(crate) fn wait_for_appends(&self, appends: u64) {
+        self.wait(|state| state.appends_begun >= appends);
+    }
+
+    /// Waits until `syncs` syncs have begun.
+    pub(crate) fn wait_for_syncs(&self, syncs: u64) {
+        self.wait(|state| state.syncs_begun >= syncs);
+    }
+
+    pub(crate) fn appends(&self) -> u64 {
+        self.state.lock().unwrap().appends_begun
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().unwrap());
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, until: impl Fn(&State) -> bool) {
+        let state = self.state.lock().unwrap();
+        drop(
+            self.changed
+                .wait_while(state, |state| !until(state))
+                .unwrap(),
+        );
+    }
+}
+
+impl Log for WatchedLog {
+    fn capabilities(&self) -> LogCapabilities {
+        self.log.capabilities()
+    }
+
+    fn recover(&mut self, visit: &mut dyn FnMut(LogRecord)) -> Result<RecoveryReport, LogError> {
+        self.log.recover(visit)
+    }
+
+    fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError> {
+        self.log.begin_epoch(epoch)
+    }
+
+    fn tail(&self) -> Position {
+        self.log.tail()
+    }
+
+    fn place(&self, cursor: &mut Position, len: usize) -> Position {
+        self.log.place(cursor, len)
+    }
+
+    fn reserve(&mut self, bytes: u64, records: u64) -> Result<(), ReserveError> {
+        self.log.reserve(bytes, records)
+    }
+
+    fn append(
+        &mut self,
+        epoch: Epoch,
+        expected: Position,
+        group: &mut RecordGroup,
+    ) -> Result<(), AppendError> {
+        self.controls.change(|state| state.appends_begun += 1);
+        self.controls.wait(|state| !state.hold_appends);
+        let panics = self.controls.state.lock().unwrap().panic_at_append;
+        assert!(!panics, "a panic made on purpose");
+        self.log.append(epoch, expected, group)
+    }
+
+    fn syncer(&self) -> Arc<dyn LogSync> {
+        Arc::new(WatchedSync {
+            syncer: self.log.syncer(),
+            controls: self.controls.clone(),
+        })
+    }
+
+    fn reader(&self) -> Arc<dyn LogReader> {
+        Arc::new(WatchedReader {
+            reader: self.log.reader(),
+            controls: self.controls.clone(),
+        })
+    }
+
+    fn trim(&mut self, before: Position) -> Result<(), LogError> {
+        self.log.trim(before)
+    }
+
+    fn release(&mut self, from: Position, to: Position) -> Result<(), LogError> {
+        self.log.release(from, to)
+    }
+}
+
+struct WatchedSync {
+    syncer: Arc<dyn LogSync>,
+    controls: Arc<Controls>,
+}
+
+impl LogSync for WatchedSync {
+    fn sync(&self) -> Result<Position, LogError> {
+        self.controls.change(|state| state.syncs_begun += 1);
+        self.controls.wait(|state| !state.hold_syncs);
+        self.syncer.sync()
+    }
+}
+
+struct WatchedReader {
+    reader: Arc<dyn LogReader>,
+    controls: Arc<Controls>,
+}
+
+impl LogReader for WatchedReader {
+    fn read(&self, at: Position) -> Result<Bytes, ReadError> {
+        let state = self.controls.state.lock().unwrap();
+        let how = state.unreadable.iter().find(|(bad, _)| *bad == at);
+        match how {
+            Some((_, Unreadable::Damaged)) => Err(ReadError::Damaged {
+                at,
+                what: "made unreadable by a test",
+            }),
+            Some((_, Unreadable::Storage)) => Err(ReadError::Log(LogError::Stopped {
+                reason: "made unreadable by a test".to_owned(),
+            })),
+            None => self.reader.read(at),
+        }
+    }
+}
+
+/// An engine over a disk in memory that can be held up.
+pub(crate) struct Watched {
+    pub(crate) engine: Engine,
+    pub(crate) disk: FaultyDisk,
+    pub(crate) clock: ManualClock,
+    pub(crate) controls: Arc<Controls>,
+}
+
+impl Watched {
+    pub(crate) fn new() -> Self {
+        Self::with_options(EngineOptions::default())
+    }
+
+    pub(crate) fn with_options(options: EngineOptions) -> Self {
+        Self::on(FaultyDisk::new(), ManualClock::default(), options)
+    }
+
+    pub(crate) fn on(disk: FaultyDisk, clock: ManualClock, options: EngineOptions) -> Self {
+        let controls = Arc::<Controls>::default();
+        let log = WatchedLog {
+            log: local_log(&disk),
+            controls: controls.clone(),
+        };
+        let (engine, _report) =
+            Engine::start(Box::new(log), Arc::new(clock.clone()), options).unwrap();
+        Self {
+            engine,
+            disk,
+            clock,
+            controls,
+        }
+    }
+
+    pub(crate) async fn with_queue(settings: QueueSettings) -> Self {
+        let watched = Self::new();
+        watched.engine.submit(create("q", settings)).await.unwrap();
+        watched
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pass(&self, span: u64) {
+        self.clock.advance(span);
+        self.engine.clock_changed();
+    }
+}

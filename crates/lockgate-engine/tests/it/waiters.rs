@@ -1,0 +1,250 @@
+//! Receives that wait: oldest first, one woken per leasable message, whatever made it leasable.
+
+use lockgate_core::{Clock, Level};
+use lockgate_engine::{EngineError, EngineOptions, Outcome, Work};
+use lockgate_machine::{Command, QueueSettings, Rejection, SettleAction};
+
+use crate::support::{Shard, at_level, create, got, name, send, settle, text};
+
+fn shard_with_waiters(settings: QueueSettings, waiters: u64) -> (Shard, u64) {
+    let mut shard = Shard::new();
+    shard.run(create("q", settings)).unwrap();
+    let works: Vec<_> = (0..waiters).map(|_| shard.wait_for("q", 60_000)).collect();
+    assert!(shard.group(works).is_empty(), "there is nothing");
+    assert_eq!(shard.driver.waiting() as u64, waiters);
+    // The queue took the first ticket.
+    (shard, 2)
+}
+
+#[test]
+fn a_send_wakes_the_oldest() {
+    let (mut shard, first) = shard_with_waiters(at_level(Level::Process), 3);
+    let mut answers = shard.group([Work::one(send("q", text("a")))]);
+    answers.extend(shard.sync());
+    let tickets: Vec<_> = answers.iter().map(|answer| answer.ticket).collect();
+    assert_eq!(
+        tickets,
+        [first + 3, first],
+        "the send, and the oldest in the same group"
+    );
+    assert_eq!(shard.driver.waiting(), 2);
+
+    // A receive that comes with the next message stands behind who waits.
+    let late = shard.wait_for("q", 60_000);
+    let answers = shard.group([Work::one(send("q", text("b"))), late]);
+    let tickets: Vec<_> = answers.iter().map(|answer| answer.ticket).collect();
+    assert_eq!(tickets, [first + 4, first + 1]);
+}
+
+#[test]
+fn a_disk_level_send_wakes_when_it_is_durable() {
+    let (mut shard, first) = shard_with_waiters(QueueSettings::default(), 2);
+    assert!(shard.group([Work::one(send("q", text("a")))]).is_empty());
+    assert_eq!(
+        shard.driver.waiting(),
+        2,
+        "nobody has it before it is durable"
+    );
+    let answers = shard.sync();
+    // The lease's own horizon may need a sync.
+    let mut tickets: Vec<_> = answers.iter().map(|answer| answer.ticket).collect();
+    tickets.extend(shard.sync().iter().map(|answer| answer.ticket));
+    assert_eq!(tickets, [first + 2, first]);
+}
+
+#[test]
+fn as_many_are_woken_as_there_are_messages() {
+    let (mut shard, first) = shard_with_waiters(at_level(Level::Process), 5);
+    let sends: Vec<_> = ["a", "b", "c"].map(|body| send("q", text(body))).into();
+    let mut answers = shard.group([Work::Commands(sends.into())]);
+    answers.extend(shard.sync());
+    answers.retain(|answer| answer.ticket < first + 5);
+    assert_eq!(got(answers), [(first, 1), (first + 1, 1), (first + 2, 1)]);
+    assert_eq!(shard.driver.waiting(), 2);
+}
+
+#[test]
+fn a_due_time_wakes() {
+    let (mut shard, first) = shard_with_waiters(at_level(Level::Process), 1);
+    let due = shard.clock.wall().plus(5_000);
+    shard.run(send("q", text("later").with_due(due))).unwrap();
+    shard.clock.advance(4_999);
+    assert!(shard.group([]).is_empty(), "never early");
+    assert!(shard.driver.next_deadline().wall.unwrap() <= due);
+    shard.clock.advance(1);
+    let mut answers = shard.group([]);
+    answers.extend(shard.sync());
+    assert_eq!(got(answers), [(first, 1)]);
+}
+
+#[test]
+fn the_end_of_a_lease_wakes() {
+    let mut shard = Shard::new();
+    shard.run(create("q", at_level(Level::Process))).unwrap();
+    shard.run(send("q", text("a"))).unwrap();
+    let lease = shard.receive_now("q", 1).remove(0);
+    let waits = shard.wait_for("q", 60_000);
+    assert!(shard.group([waits]).is_empty());
+    let left = lease.deadline.since(shard.now().machine);
+    assert!(shard.driver.next_deadline().machine.unwrap() <= lease.deadline);
+    shard.clock.advance(left - 1);
+    assert!(shard.group([]).is_empty());
+    shard.clock.advance(1);
+    let mut answers = shard.group([]);
+    answers.extend(shard.sync());
+    let again = answers.remove(0).deliveries().remove(0);
+    assert_eq!((again.id, again.attempt), (lease.id, 2));
+}
+
+#[test]
+fn settling_wakes_and_giving_back_does_not_count() {
+    for (action, attempt) in [
+        (SettleAction::Nack { delay: 0 }, 2),
+        (SettleAction::GiveBack, 1),
+    ] {
+        let mut shard = Shard::new();
+        shard.run(create("q", at_level(Level::Process))).unwrap();
+        shard.run(send("q", text("a"))).unwrap();
+        let lease = shard.receive_now("q", 1).remove(0);
+        let waits = shard.wait_for("q", 60_000);
+        assert!(shard.group([waits]).is_empty());
+        let mut answers = shard.group([Work::one(settle(lease.token, action))]);
+        answers.extend(shard.sync());
+        let again = answers.pop().unwrap().deliveries().remove(0);
+        assert_eq!(again.attempt, attempt);
+    }
+}
+
+#[test]
+fn resuming_a_queue_wakes() {
+    let mut shard = Shard::new();
+    shard.run(create("q", at_level(Level::Process))).unwrap();
+    let pause = |paused| Command::Pause {
+        queue: name("q"),
+        paused,
+    };
+    shard.run(pause(true)).unwrap();
+    shard.run(send("q", text("a"))).unwrap();
+    let waits = shard.wait_for("q", 60_000);
+    assert!(shard.group([waits]).is_empty());
+    let mut answers = shard.group([Work::one(pause(false))]);
+    answers.extend(shard.sync());
+    answers.extend(shard.sync());
+    let served = answers
+        .into_iter()
+        .filter(|answer| matches!(answer.result, Ok(Outcome::Received(_))));
+    assert_eq!(served.count(), 1);
+}
+
+#[test]
+fn a_message_moved_to_a_dead_letter_queue_wakes_there() {
+    let mut shard = Shard::new();
+    shard.run(create("dead", at_level(Level::Process))).unwrap();
+    let settings = QueueSettings {
+        dead_letter: Some(lockgate_machine::DeadLetter {
+            queue: name("dead"),
+            attempts_max: 1,
+        }),
+        ..at_level(Level::Process)
+    };
+    shard.run(create("q", settings)).unwrap();
+    shard.run(send("q", text("a"))).unwrap();
+    let lease = shard.receive_now("q", 1).remove(0);
+    let waits = shard.wait_for("dead", 60_000);
+    assert!(shard.group([waits]).is_empty());
+    let reject = SettleAction::Reject { reason: None };
+    let mut answers = shard.group([Work::one(settle(lease.token, reject))]);
+    answers.extend(shard.sync());
+    let moved = answers.pop().unwrap().deliveries().remove(0);
+    assert_eq!(moved.id, lease.id);
+    assert!(moved.origin.is_some());
+}
+
+#[test]
+fn time_that_runs_out_ends_empty_in_order() {
+    let mut shard = Shard::new();
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    let waits = [3_000, 1_000, 2_000].map(|span| shard.wait_for("q", span));
+    assert!(shard.group(waits).is_empty());
+    let deadline = shard.driver.next_deadline().machine.unwrap();
+    assert_eq!(deadline.since(shard.now().machine), 1_000);
+    shard.clock.advance(999);
+    assert!(shard.group([]).is_empty());
+    shard.clock.advance(1_001);
+    assert_eq!(got(shard.group([])), [(3, 0), (4, 0)]);
+    shard.clock.advance(1_000);
+    assert_eq!(got(shard.group([])), [(2, 0)]);
+    assert_eq!(shard.driver.waiting(), 0);
+}
+
+#[test]
+fn deleting_the_queue_tells_who_waits() {
+    let (mut shard, first) = shard_with_waiters(QueueSettings::default(), 2);
+    let delete = Command::DeleteQueue { queue: name("q") };
+    let mut answers = shard.group([Work::one(delete)]);
+    answers.extend(shard.sync());
+    let told: Vec<_> = answers
+        .into_iter()
+        .filter(|answer| {
+            matches!(
+                answer.result,
+                Ok(Outcome::Received(Err(Rejection::QueueNotFound { .. })))
+            )
+        })
+        .map(|answer| answer.ticket)
+        .collect();
+    assert_eq!(told, [first, first + 1]);
+}
+
+#[test]
+fn waiters_are_bounded() {
+    let options = EngineOptions {
+        waiters_max: 2,
+        ..EngineOptions::default()
+    };
+    let mut shard = Shard::with_options(&options);
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    let waits = [(); 3].map(|()| shard.wait_for("q", 1_000));
+    let answers = shard.group(waits);
+    assert_eq!(answers.len(), 1);
+    assert!(matches!(answers[0].result, Err(EngineError::Overloaded)));
+}
+
+#[test]
+fn exhausted_messages_in_front_do_not_end_a_receive() {
+    let mut shard = Shard::new();
+    shard.run(create("dead", QueueSettings::default())).unwrap();
+    let settings = |attempts_max| QueueSettings {
+        dead_letter: Some(lockgate_machine::DeadLetter {
+            queue: name("dead"),
+            attempts_max,
+        }),
+        in_flight_max: 1_000,
+        ..QueueSettings::default()
+    };
+    shard.run(create("q", settings(2))).unwrap();
+    // More than one receive moves away.
+    for _ in 0..300 {
+        shard.group([Work::one(send("q", text("bad")))]);
+    }
+    shard.sync();
+    let leases = shard.receive_now("q", 1_000);
+    assert_eq!(leases.len(), 300);
+    for lease in leases {
+        let nack = SettleAction::Nack { delay: 0 };
+        shard.group([Work::one(settle(lease.token, nack))]);
+    }
+    shard.sync();
+    // Now one attempt is all there is, and all of them have had it.
+    let change = Command::ChangeQueue {
+        queue: name("q"),
+        settings: Some(Box::new(settings(1))),
+        annotations: None,
+        tags: None,
+    };
+    shard.run(change).unwrap();
+    shard.run(send("q", text("good"))).unwrap();
+    let leases = shard.receive_now("q", 1);
+    assert_eq!(leases.len(), 1, "found behind 300 exhausted ones");
+    assert_eq!(leases[0].attempt, 1);
+}
