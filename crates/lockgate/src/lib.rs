@@ -1,1 +1,75 @@
-//! Durable keyed queues inside a service: the facade over Lockgate's crates.
+//! Durable keyed queues inside a service.
+//!
+//! [`Lockgate::open`] makes a folder into a set of queues: messages survive a crash of the process
+//! and of the computer, messages of one key stay in order with one holder at a time, and every
+//! other key flows. Timers, expiry and long polls run in the library; there is no server to start.
+//!
+//! What is promised, and what is not:
+//!
+//! - A send that was answered is there after a power cut (level `disk`, the default), after a kill
+//!   of the process (`process`), or usually (`memory`). See [`Level`].
+//! - Delivery is *at least once*: a message comes again if its lease ends before it is settled.
+//!   Sends with a unique id are accepted once within the queue's window.
+//! - In a keyed queue the messages of one key are delivered in order, and none of them to anybody
+//!   while one is held.
+//! - A folder belongs to one process at a time. To share queues between processes, run the server.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use lockgate::{Key, Lockgate, Message};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path();
+//! let lockgate = Lockgate::open(path).await?;
+//! let orders = lockgate.queue("orders").keyed().create().await?;
+//!
+//! let user = Key::new("user-42")?;
+//! orders.send(Message::new("post").with_key(user.clone())).await?;
+//! orders.send(Message::new("delete").with_key(user)).await?;
+//!
+//! // Both are of one key: they come in order, to one holder.
+//! let deliveries = orders
+//!     .receive()
+//!     .max(10)
+//!     .wait(Duration::from_secs(5))
+//!     .holder("worker-1")
+//!     .await?;
+//! let bodies: Vec<_> = deliveries.iter().map(|delivery| &delivery.body()[..]).collect();
+//! assert_eq!(bodies, [b"post".as_slice(), b"delete"]);
+//! for delivery in deliveries {
+//!     delivery.ack().await?;
+//! }
+//! lockgate.shutdown().await;
+//! # Ok(())
+//! # }
+//! ```
+
+mod delivery;
+mod error;
+mod open;
+mod queue;
+mod transaction;
+
+pub use bytes::Bytes;
+pub use delivery::{Delivery, ExtendError, ReceiveBuilder, SettleError};
+pub use error::{Error, ErrorKind};
+pub use lockgate_core::Message;
+pub use lockgate_core::{
+    Header, HolderName, Key, Level, MessageId, NameError, ProducerMark, QueueName, Sequence,
+    UniqueId, WallTime,
+};
+pub use lockgate_engine::{
+    EngineError, EngineMetrics, EngineOptions, StartError, StartReport, Status, StopReason,
+    SyncWindow,
+};
+pub use lockgate_log::LocalLogOptions;
+pub use lockgate_machine::{
+    DeadLetterReason, DedupScope, KeyPolicy, KeyProfile, KeyStatus, KeyWait, Origin, QueueCounts,
+    QueueDescription, QueueSettings, QueueTotals, Rejection, Sent, StaleReason,
+};
+pub use open::{Builder, Lockgate, OpenError};
+pub use queue::{Queue, QueueBuilder};
+pub use transaction::{Transaction, TransactionError};

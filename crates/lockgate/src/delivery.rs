@@ -1,0 +1,343 @@
+//! Receiving and settling.
+
+use std::{
+    fmt,
+    future::{Future, IntoFuture},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use lockgate_core::{
+    Header, HolderName, Key, LeaseToken, Message, MessageId, Millis, QueueName, Sequence, UniqueId,
+    WallTime,
+};
+use lockgate_engine::{Engine, EngineError, Received};
+use lockgate_machine::{
+    Command, Origin, Receive, Reply, Settle, SettleAction, Settled, StaleReason,
+};
+
+use crate::{
+    Error, ErrorKind,
+    error::{kind, mismatched},
+    queue::millis,
+};
+
+/// A receive about to be made: await it.
+///
+/// Cancellation safe: leases given to a receive that nobody waits for any more go back, and the
+/// attempts do not count.
+#[derive(Clone)]
+#[must_use = "nothing is received before it is awaited"]
+pub struct ReceiveBuilder {
+    engine: Engine,
+    queue: QueueName,
+    max: u16,
+    wait: Duration,
+    lease: Option<Millis>,
+    holder: Option<String>,
+}
+
+/// A leased message: its holder's alone until it is settled or the lease ends.
+///
+/// Settling consumes it, so it cannot happen twice; if settling fails it comes back in the error.
+/// Dropping it unsettled does nothing: the message is delivered again when the lease has ended.
+pub struct Delivery {
+    engine: Engine,
+    received: Box<Received>,
+}
+
+/// A settling that did not take place, with the delivery.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettleError {
+    /// The lease is not current any more: nothing was changed, and somebody else may have the
+    /// message.
+    #[error("the lease is not current any more ({reason:?}): nothing was changed")]
+    Stale {
+        /// Why.
+        reason: StaleReason,
+        /// What was to be settled.
+        delivery: Delivery,
+    },
+    /// The engine refused it, or could not do it.
+    #[error("settling failed")]
+    Engine {
+        /// Why.
+        #[source]
+        source: EngineError,
+        /// What was to be settled.
+        delivery: Delivery,
+    },
+}
+
+impl ReceiveBuilder {
+    pub(crate) fn new(engine: Engine, queue: QueueName) -> Self {
+        Self {
+            engine,
+            queue,
+            max: 1,
+            wait: Duration::ZERO,
+            lease: None,
+            holder: None,
+        }
+    }
+
+    /// At most so many messages; 1 to 1,000. Default: 1.
+    pub fn max(mut self, max: u16) -> Self {
+        self.max = max;
+        self
+    }
+
+    /// How long to wait for a first message. Default: not at all.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// How long the leases last; up to 12 h. Default: the queue's.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(millis(lease));
+        self
+    }
+
+    /// Who will hold the messages, for whoever asks why a key does not move. Default: `embedded`.
+    pub fn holder(mut self, name: impl Into<String>) -> Self {
+        self.holder = Some(name.into());
+        self
+    }
+
+    async fn run(self) -> Result<Vec<Delivery>, Error> {
+        let holder = self.holder.as_deref().unwrap_or("embedded");
+        let receive = Receive {
+            queue: self.queue,
+            max: self.max,
+            lease: self.lease,
+            holder: HolderName::new(holder)?,
+        };
+        let batch = self.engine.receive(receive, self.wait).await?;
+        let engine = self.engine;
+        Ok(batch
+            .keep()
+            .into_iter()
+            .map(|received| Delivery {
+                engine: engine.clone(),
+                received: Box::new(received),
+            })
+            .collect())
+    }
+}
+
+impl IntoFuture for ReceiveBuilder {
+    type Output = Result<Vec<Delivery>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+impl Delivery {
+    /// The payload.
+    #[must_use]
+    pub fn body(&self) -> &Bytes {
+        &self.message().body
+    }
+
+    /// The whole message, as it was sent.
+    #[must_use]
+    pub fn message(&self) -> &Message {
+        &self.received.stored.message
+    }
+
+    /// Its key.
+    #[must_use]
+    pub fn key(&self) -> Option<&Key> {
+        self.message().key.as_ref()
+    }
+
+    /// Its unique id.
+    #[must_use]
+    pub fn unique_id(&self) -> Option<&UniqueId> {
+        self.message().unique_id.as_ref()
+    }
+
+    /// Its headers.
+    #[must_use]
+    pub fn headers(&self) -> &[Header] {
+        &self.message().headers
+    }
+
+    /// The id its send was answered with.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        self.received.delivery.id
+    }
+
+    /// Its number in the queue it was received from.
+    #[must_use]
+    pub fn sequence(&self) -> Sequence {
+        self.received.delivery.token.sequence
+    }
+
+    /// How many leases it has had in this queue, this one included.
+    #[must_use]
+    pub fn attempt(&self) -> u16 {
+        self.received.delivery.attempt
+    }
+
+    /// When the queue that first had it accepted it.
+    #[must_use]
+    pub fn accepted(&self) -> WallTime {
+        self.received.stored.accepted
+    }
+
+    /// Where it comes from, if it was moved here: a dead-letter queue's "why".
+    #[must_use]
+    pub fn origin(&self) -> Option<&Origin> {
+        self.received.delivery.origin.as_ref()
+    }
+
+    /// How much longer the lease lasts; zero if it has ended.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.engine.remaining(self.received.delivery.deadline)
+    }
+
+    /// Whether the lease still lasts, by the engine's clock. A purge of the queue, or a settle
+    /// under way, is not seen here: only settling itself is certain.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// Done: the message leaves the queue.
+    ///
+    /// # Errors
+    /// See [`SettleError`]; the delivery comes back in it.
+    pub async fn ack(self) -> Result<(), SettleError> {
+        self.settle(SettleAction::Ack).await
+    }
+
+    /// Failed: the message returns to its place and may be leased again after `delay`.
+    ///
+    /// # Errors
+    /// See [`SettleError`]; the delivery comes back in it.
+    pub async fn nack(self, delay: Duration) -> Result<(), SettleError> {
+        let delay = millis(delay);
+        self.settle(SettleAction::Nack { delay }).await
+    }
+
+    /// Can never succeed: the message goes to the dead-letter queue at once, or is dropped where
+    /// there is none.
+    ///
+    /// # Errors
+    /// See [`SettleError`]; the delivery comes back in it.
+    pub async fn reject(self, reason: impl Into<Arc<str>>) -> Result<(), SettleError> {
+        let reason = Some(reason.into());
+        self.settle(SettleAction::Reject { reason }).await
+    }
+
+    /// Never tried: the message returns to its place, and the attempt does not count.
+    ///
+    /// # Errors
+    /// See [`SettleError`]; the delivery comes back in it.
+    pub async fn give_back(self) -> Result<(), SettleError> {
+        self.settle(SettleAction::GiveBack).await
+    }
+
+    /// The lease lasts `lease` from now on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Input`] if `lease` is out of range; [`ExtendError::Stale`] if it has ended.
+    pub async fn extend(&mut self, lease: Duration) -> Result<(), ExtendError> {
+        let lease = millis(lease);
+        let before = self.engine.now().machine;
+        match self.submit(SettleAction::Extend { lease }).await? {
+            Settled::Done => {
+                // The engine counts from when it decided, which was not earlier than this.
+                self.received.delivery.deadline = before.plus(lease);
+                Ok(())
+            }
+            Settled::Stale(reason) => Err(ExtendError::Stale { reason }),
+            _ => Err(mismatched().into()),
+        }
+    }
+
+    pub(crate) fn token(&self) -> LeaseToken {
+        self.received.delivery.token
+    }
+
+    async fn settle(self, action: SettleAction) -> Result<(), SettleError> {
+        match self.submit(action).await {
+            Ok(Settled::Done) => Ok(()),
+            Ok(Settled::Stale(reason)) => Err(SettleError::Stale {
+                reason,
+                delivery: self,
+            }),
+            Ok(_) => Err(SettleError::Engine {
+                source: mismatched(),
+                delivery: self,
+            }),
+            Err(source) => Err(SettleError::Engine {
+                source,
+                delivery: self,
+            }),
+        }
+    }
+
+    async fn submit(&self, action: SettleAction) -> Result<Settled, EngineError> {
+        let token = self.token();
+        let settle = Command::Settle(Settle { token, action });
+        match self.engine.submit(settle).await? {
+            Reply::Settled(settled) => Ok(settled),
+            _ => Err(mismatched()),
+        }
+    }
+}
+
+/// An extension that did not take place.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExtendError {
+    /// The lease is not current any more: nothing was changed, and somebody else may have the
+    /// message.
+    #[error("the lease is not current any more ({reason:?}): nothing was changed")]
+    Stale {
+        /// Why.
+        reason: StaleReason,
+    },
+    /// The engine refused it, or could not do it.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+impl SettleError {
+    /// What was to be settled.
+    #[must_use]
+    pub fn into_delivery(self) -> Delivery {
+        match self {
+            Self::Stale { delivery, .. } | Self::Engine { delivery, .. } => delivery,
+        }
+    }
+
+    /// What to do about it; `None` if the lease is stale and nothing can be done.
+    #[must_use]
+    pub fn kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::Stale { .. } => None,
+            Self::Engine { source, .. } => Some(kind(source)),
+        }
+    }
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("id", &self.id())
+            .field("attempt", &self.attempt())
+            .field("key", &self.key())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,204 @@
+//! A folder of queues.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+};
+
+use lockgate_core::DiskError;
+use lockgate_engine::{Engine, EngineMetrics, EngineOptions, StartError, StartReport, Status};
+use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
+use tokio::sync::oneshot;
+
+use crate::{QueueBuilder, Transaction, queue::Queue};
+
+/// An open folder of queues. Cheap to clone.
+///
+/// When the last clone, queue and delivery is dropped, the folder is closed in the background;
+/// [`shutdown`](Self::shutdown) closes it in good order and waits for that.
+#[derive(Clone)]
+pub struct Lockgate {
+    engine: Engine,
+    report: Arc<StartReport>,
+}
+
+/// Opens a folder with other than the default options.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Builder {
+    path: PathBuf,
+    engine: EngineOptions,
+    log: LocalLogOptions,
+}
+
+/// Why a folder could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The folder cannot be made or read.
+    #[error("opening the data folder {}", .path.display())]
+    Folder {
+        /// Which.
+        path: PathBuf,
+        /// What failed.
+        #[source]
+        source: DiskError,
+    },
+    /// The folder is in use, by this or another process, or the log's options are wrong.
+    #[error("taking the data folder {}", .path.display())]
+    Log {
+        /// Which.
+        path: PathBuf,
+        /// What failed.
+        #[source]
+        source: lockgate_log::OpenError,
+    },
+    /// What is in the folder cannot be served.
+    #[error("starting from the data folder {}", .path.display())]
+    Start {
+        /// Which.
+        path: PathBuf,
+        /// What failed.
+        #[source]
+        source: StartError,
+    },
+    /// The thread that opens it could not be started, or died.
+    #[error("starting a thread to open the data folder")]
+    Thread(#[source] io::Error),
+}
+
+impl Lockgate {
+    /// Opens the folder at `path`, making it (mode 0700) if it is not there.
+    ///
+    /// Recovery reads the log; it runs on a thread of its own, not in the caller's task.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; in particular if the folder is open already.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        Self::builder(path).open().await
+    }
+
+    /// Opens the folder at `path` with other than the default options.
+    pub fn builder(path: impl AsRef<Path>) -> Builder {
+        Builder {
+            path: path.as_ref().to_owned(),
+            engine: EngineOptions::default(),
+            log: LocalLogOptions::default(),
+        }
+    }
+
+    /// Starts to make, or open, the queue of that name.
+    pub fn queue(&self, name: &str) -> QueueBuilder {
+        QueueBuilder::new(self.engine.clone(), name)
+    }
+
+    /// The names of all queues, in order.
+    #[must_use]
+    pub fn queues(&self) -> Vec<Queue> {
+        let entries = self.engine.directory().all();
+        entries
+            .into_iter()
+            .map(|entry| Queue::new(self.engine.clone(), entry.name.clone()))
+            .collect()
+    }
+
+    /// Starts a transaction: settles and sends that all happen, or none.
+    pub fn transact(&self) -> Transaction {
+        Transaction::new(self.engine.clone())
+    }
+
+    /// What opening found and did: how much was recovered, and whether anything was damaged.
+    #[must_use]
+    pub fn start_report(&self) -> &StartReport {
+        &self.report
+    }
+
+    /// Whether it takes work, or why not.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.engine.status()
+    }
+
+    /// What was counted since it was opened.
+    #[must_use]
+    pub fn metrics(&self) -> EngineMetrics {
+        self.engine.metrics()
+    }
+
+    /// The engine below, for what this crate has no word for.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Closes the folder: answers what was asked, ends waiting receives empty, syncs, and gives the
+    /// folder free. Leases go on until they end or the next opener's consumers settle them.
+    ///
+    /// May be called more than once. Cancellation safe: it closes also if nobody waits.
+    pub async fn shutdown(&self) {
+        self.engine.shutdown().await;
+    }
+}
+
+impl Builder {
+    /// Limits and windows of the engine.
+    pub fn engine_options(mut self, options: EngineOptions) -> Self {
+        self.engine = options;
+        self
+    }
+
+    /// Sizes and limits of the log.
+    pub fn log_options(mut self, options: LocalLogOptions) -> Self {
+        self.log = options;
+        self
+    }
+
+    /// Opens the folder. See [`Lockgate::open`].
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub async fn open(self) -> Result<Lockgate, OpenError> {
+        let (sender, opened) = oneshot::channel();
+        thread::Builder::new()
+            .name(format!("{}-open", self.engine.thread_name))
+            // If nobody waits any more, what was opened is dropped and thereby closed.
+            .spawn(move || drop(sender.send(self.open_blocking())))
+            .map_err(OpenError::Thread)?;
+        opened.await.unwrap_or_else(|_died| {
+            let died = io::Error::other("it panicked; the panic's message is on standard error");
+            Err(OpenError::Thread(died))
+        })
+    }
+
+    /// Opens the folder on the caller's thread, which may take as long as reading the log: not for
+    /// an async task.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_blocking(self) -> Result<Lockgate, OpenError> {
+        let Self { path, engine, log } = self;
+        let disk = match FolderDisk::open(&path) {
+            Ok(disk) => disk,
+            Err(source) => return Err(OpenError::Folder { path, source }),
+        };
+        let log = match LocalLog::open(Arc::new(disk), log) {
+            Ok(log) => log,
+            Err(source) => return Err(OpenError::Log { path, source }),
+        };
+        match Engine::start(Box::new(log), Arc::new(SystemClock::new()), engine) {
+            Ok((engine, report)) => Ok(Lockgate {
+                engine,
+                report: Arc::new(report),
+            }),
+            Err(source) => Err(OpenError::Start { path, source }),
+        }
+    }
+}
+
+impl fmt::Debug for Lockgate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Lockgate").field(&self.engine).finish()
+    }
+}

@@ -1,0 +1,407 @@
+//! One queue: making it, sending to it, looking at it.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use lockgate_core::{Key, Level, Message, MessageId, Millis, QueueName, WallTime};
+use lockgate_engine::Engine;
+use lockgate_machine::{
+    Answer, Command, CreateQueue, DeadLetter, DedupScope, KeyAction, KeyPolicy, KeyProfile,
+    KeyStatus, Query, QueueDescription, QueueSettings, Rejection, Reply, SendMessage, Sent,
+};
+
+use crate::{Error, ReceiveBuilder, error::mismatched};
+
+/// A queue. Cheap to clone.
+#[derive(Clone)]
+pub struct Queue {
+    engine: Engine,
+    name: QueueName,
+}
+
+/// Makes a queue, or opens one that is there. What is not set has the default of
+/// [`QueueSettings`].
+#[derive(Clone)]
+#[must_use]
+pub struct QueueBuilder {
+    engine: Engine,
+    name: String,
+    dead_letter: Option<(String, u16)>,
+    settings: QueueSettings,
+    tags: BTreeMap<String, String>,
+}
+
+impl QueueBuilder {
+    pub(crate) fn new(engine: Engine, name: &str) -> Self {
+        Self {
+            engine,
+            name: name.to_owned(),
+            dead_letter: None,
+            settings: QueueSettings::default(),
+            tags: BTreeMap::new(),
+        }
+    }
+
+    /// Messages of one key are kept in order, with one holder at a time; every message needs a key.
+    /// Fixed once the queue is made. Default: not keyed.
+    pub fn keyed(mut self) -> Self {
+        self.settings.keyed = true;
+        self
+    }
+
+    /// What an answered send or settle survives. Default: [`Level::Disk`].
+    pub fn level(mut self, level: Level) -> Self {
+        self.settings.level = level;
+        self
+    }
+
+    /// How long a lease lasts when the receive does not say; up to 12 h. Default: 30 s.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = millis(lease);
+        self
+    }
+
+    /// How long every message waits before its first delivery when it does not say itself. Default:
+    /// not at all.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.settings.delay = millis(delay);
+        self
+    }
+
+    /// How long a message is kept; at least 1 s. Default: 4 days.
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.settings.retention = millis(retention);
+        self
+    }
+
+    /// Messages that had `attempts_max` leases (1 to 1,000) go to the queue of that name, which must
+    /// be there, and be keyed exactly if this one is. Default: none, they are tried for ever.
+    pub fn dead_letter(mut self, queue: &str, attempts_max: u16) -> Self {
+        self.dead_letter = Some((queue.to_owned(), attempts_max));
+        self
+    }
+
+    /// What a failing message does to its key. Default: `skip` with a dead-letter queue, else
+    /// `block`.
+    pub fn key_policy(mut self, policy: KeyPolicy) -> Self {
+        self.settings.key_policy = Some(policy);
+        self
+    }
+
+    /// After how many attempts [`KeyPolicy::Park`] freezes the key; 1 to 1,000. Default: 5.
+    pub fn park_after(mut self, attempts: u16) -> Self {
+        self.settings.park_after = attempts;
+        self
+    }
+
+    /// Which rules a batch of one key follows. Default: [`KeyProfile::Strict`].
+    pub fn key_profile(mut self, profile: KeyProfile) -> Self {
+        self.settings.key_profile = profile;
+        self
+    }
+
+    /// How long a unique id is remembered; zero: not at all. Default: 5 min.
+    pub fn dedup_window(mut self, window: Duration) -> Self {
+        self.settings.dedup.window = millis(window);
+        self
+    }
+
+    /// Within what a unique id is unique. Default: the queue.
+    pub fn dedup_scope(mut self, scope: DedupScope) -> Self {
+        self.settings.dedup.scope = scope;
+        self
+    }
+
+    /// The largest message in bytes, body and headers; 1 to 16 MiB. Default: 1 MiB.
+    pub fn message_bytes_max(mut self, bytes: u32) -> Self {
+        self.settings.message_bytes_max = bytes;
+        self
+    }
+
+    /// How much the queue may hold, in messages and in bytes; sends beyond it are refused. Default:
+    /// no limit.
+    pub fn quota(mut self, messages_max: u64, bytes_max: u64) -> Self {
+        self.settings.quota.messages_max = messages_max;
+        self.settings.quota.bytes_max = bytes_max;
+        self
+    }
+
+    /// A tag, for whoever operates the queue.
+    pub fn tag(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.tags.insert(name.into(), value.into());
+        self
+    }
+
+    /// All settings at once, for those without a method here.
+    pub fn settings(mut self, settings: QueueSettings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Makes the queue. If it is there with the same settings it is opened; its tags stay as they
+    /// are then.
+    ///
+    /// # Errors
+    /// [`Error::QueueDiffers`] if it is there with other settings; a rejection if the settings do
+    /// not fit together.
+    pub async fn create(self) -> Result<Queue, Error> {
+        let settings = self.checked_settings()?;
+        let name = QueueName::new(&self.name)?;
+        let create = Command::CreateQueue(Box::new(CreateQueue {
+            name: name.clone(),
+            settings: settings.clone(),
+            annotations: BTreeMap::new(),
+            tags: self.tags,
+        }));
+        match self.engine.submit(create).await? {
+            Reply::Queue { description, .. } if description.settings == settings => {
+                Ok(Queue::new(self.engine, name))
+            }
+            Reply::Queue { .. } => Err(Error::QueueDiffers { queue: name }),
+            _ => Err(mismatched().into()),
+        }
+    }
+
+    /// Opens the queue if it is there, whatever its settings are.
+    ///
+    /// # Errors
+    /// [`Rejection::QueueNotFound`] if it is not.
+    pub fn open(self) -> Result<Queue, Error> {
+        let queue = QueueName::new(&self.name)?;
+        match self.engine.directory().get(&queue) {
+            Some(_) => Ok(Queue::new(self.engine, queue)),
+            None => Err(Rejection::QueueNotFound { queue }.into()),
+        }
+    }
+
+    /// Gives the queue that is there these settings. Its tags stay as they are if none are set
+    /// here.
+    ///
+    /// # Errors
+    /// A rejection if it is not there, or if the settings do not fit together.
+    pub async fn configure(self) -> Result<Queue, Error> {
+        let settings = self.checked_settings()?;
+        let queue = QueueName::new(&self.name)?;
+        let change = Command::ChangeQueue {
+            queue: queue.clone(),
+            settings: Some(Box::new(settings)),
+            annotations: None,
+            tags: (!self.tags.is_empty()).then_some(self.tags),
+        };
+        self.engine.submit(change).await?;
+        Ok(Queue::new(self.engine, queue))
+    }
+
+    fn checked_settings(&self) -> Result<QueueSettings, Error> {
+        let mut settings = self.settings.clone();
+        if let Some((queue, attempts_max)) = &self.dead_letter {
+            settings.dead_letter = Some(DeadLetter {
+                queue: QueueName::new(queue)?,
+                attempts_max: *attempts_max,
+            });
+        }
+        Ok(settings)
+    }
+}
+
+impl Queue {
+    pub(crate) fn new(engine: Engine, name: QueueName) -> Self {
+        Self { engine, name }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &QueueName {
+        &self.name
+    }
+
+    /// Sends a message; answers when it has reached its level. A message with a unique id that the
+    /// queue remembers is not added again: the answer is that of the first one, marked as
+    /// [`duplicate`](Sent::duplicate).
+    ///
+    /// Cancelled after it got to the engine, it may have been accepted.
+    ///
+    /// # Errors
+    /// A rejection by the queue's rules and limits, or the engine's state; see [`Error::kind`].
+    pub async fn send(&self, message: Message) -> Result<Sent, Error> {
+        let send = Command::Send(Box::new(self.to_send(message)));
+        match self.engine.submit(send).await? {
+            Reply::Sent(sent) => Ok(sent),
+            _ => Err(mismatched().into()),
+        }
+    }
+
+    /// Sends messages in order, each on its own: one may be refused and the others accepted. Much
+    /// cheaper than one by one: they are written and synced together.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send), for all of them; what concerns one stands in its result.
+    pub async fn send_all(
+        &self,
+        messages: impl IntoIterator<Item = Message>,
+    ) -> Result<Vec<Result<Sent, Rejection>>, Error> {
+        let sends = messages
+            .into_iter()
+            .map(|message| Command::Send(Box::new(self.to_send(message))))
+            .collect();
+        let replies = self.engine.submit_all(sends).await?;
+        replies
+            .into_iter()
+            .map(|reply| match reply {
+                Ok(Reply::Sent(sent)) => Ok(Ok(sent)),
+                Ok(_) => Err(mismatched().into()),
+                Err(rejection) => Ok(Err(rejection)),
+            })
+            .collect()
+    }
+
+    /// Starts a receive, which is an awaitable builder.
+    pub fn receive(&self) -> ReceiveBuilder {
+        ReceiveBuilder::new(self.engine.clone(), self.name.clone())
+    }
+
+    /// All about the queue: settings, what it holds, what came and went.
+    ///
+    /// # Errors
+    /// A rejection if it is not there any more.
+    pub async fn describe(&self) -> Result<QueueDescription, Error> {
+        let queue = self.name.clone();
+        match self.engine.query(Query::Queue { queue }).await? {
+            Answer::Queue(description) => Ok(*description),
+            _ => Err(mismatched().into()),
+        }
+    }
+
+    /// Removes all messages, also those in flight and delayed. Answers with how many there were.
+    ///
+    /// # Errors
+    /// A rejection if it is not there any more.
+    pub async fn purge(&self) -> Result<u64, Error> {
+        let queue = self.name.clone();
+        self.dropping(Command::Purge { queue }).await
+    }
+
+    /// Removes the queue and all it holds.
+    ///
+    /// # Errors
+    /// A rejection if it is not there any more.
+    pub async fn delete(&self) -> Result<(), Error> {
+        let queue = self.name.clone();
+        self.engine.submit(Command::DeleteQueue { queue }).await?;
+        Ok(())
+    }
+
+    /// Gives no more leases until [`resume`](Self::resume); sends and settles go on. Survives a
+    /// restart.
+    ///
+    /// # Errors
+    /// A rejection if it is not there any more.
+    pub async fn pause(&self) -> Result<(), Error> {
+        self.set_paused(true).await
+    }
+
+    /// Gives leases again.
+    ///
+    /// # Errors
+    /// A rejection if it is not there any more.
+    pub async fn resume(&self) -> Result<(), Error> {
+        self.set_paused(false).await
+    }
+
+    /// Removes a message that is not in flight.
+    ///
+    /// # Errors
+    /// [`Rejection::MessageInFlight`], or [`Rejection::MessageNotFound`].
+    pub async fn cancel(&self, message: MessageId) -> Result<(), Error> {
+        let queue = self.name.clone();
+        let cancel = Command::Cancel { queue, message };
+        self.engine.submit(cancel).await?;
+        Ok(())
+    }
+
+    /// Gives a message that is not in flight another due time; it counts as accepted when it is due.
+    ///
+    /// # Errors
+    /// [`Rejection::MessageInFlight`], or [`Rejection::MessageNotFound`].
+    pub async fn reschedule(&self, message: MessageId, due: WallTime) -> Result<(), Error> {
+        let queue = self.name.clone();
+        let reschedule = Command::Reschedule {
+            queue,
+            message,
+            due,
+        };
+        self.engine.submit(reschedule).await?;
+        Ok(())
+    }
+
+    /// Why a key does, or does not, move: who holds it, and for how much longer.
+    ///
+    /// # Errors
+    /// [`Rejection::KeyNotFound`] if the queue has nothing under that key.
+    pub async fn explain(&self, key: Key) -> Result<KeyStatus, Error> {
+        let queue = self.name.clone();
+        match self.engine.query(Query::Key { queue, key }).await? {
+            Answer::Key(status) => Ok(status),
+            _ => Err(mismatched().into()),
+        }
+    }
+
+    /// Freezes a key, durably: no more leases until [`resume_key`](Self::resume_key).
+    ///
+    /// # Errors
+    /// [`Rejection::KeyNotFound`] if the queue has nothing under that key.
+    pub async fn park_key(&self, key: Key) -> Result<(), Error> {
+        self.key(key, KeyAction::Park).await.map(drop)
+    }
+
+    /// Unfreezes a key; attempts of its first message count from zero.
+    ///
+    /// # Errors
+    /// [`Rejection::KeyNotFound`] if the queue has nothing under that key.
+    pub async fn resume_key(&self, key: Key) -> Result<(), Error> {
+        self.key(key, KeyAction::Resume).await.map(drop)
+    }
+
+    /// Drops the waiting messages of a key; what is in flight may settle. Answers with how many.
+    ///
+    /// # Errors
+    /// [`Rejection::KeyNotFound`] if the queue has nothing under that key.
+    pub async fn drop_key(&self, key: Key) -> Result<u64, Error> {
+        self.key(key, KeyAction::Drop).await
+    }
+
+    pub(crate) fn to_send(&self, message: Message) -> SendMessage {
+        SendMessage {
+            queue: self.name.clone(),
+            message,
+        }
+    }
+
+    async fn set_paused(&self, paused: bool) -> Result<(), Error> {
+        let queue = self.name.clone();
+        self.engine.submit(Command::Pause { queue, paused }).await?;
+        Ok(())
+    }
+
+    async fn key(&self, key: Key, action: KeyAction) -> Result<u64, Error> {
+        let queue = self.name.clone();
+        self.dropping(Command::Key { queue, key, action }).await
+    }
+
+    async fn dropping(&self, command: Command) -> Result<u64, Error> {
+        Ok(match self.engine.submit(command).await? {
+            Reply::Dropped { messages } => messages,
+            _ => 0,
+        })
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Queue").field(&self.name).finish()
+    }
+}
+
+/// Whole milliseconds, rounded up, so that nothing is ever shorter than asked.
+pub(crate) fn millis(span: Duration) -> Millis {
+    u64::try_from(span.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
