@@ -6,7 +6,7 @@ use lockgate_core::{
     BootId, Incarnation, Log, LogRecord, MachineTime, Millis, Now, Position, Term, WallTime,
 };
 use lockgate_machine::{
-    Answer, ClockState, Command, DecodeError, Machine, MachineLimits, Query, decode_record,
+    Answer, ClockState, Command, DecodeError, Effect, Machine, MachineLimits, Query, decode_record,
 };
 
 use crate::{Driver, EngineOptions, StartError, StartReport, Ticket, driver::with_sources};
@@ -82,6 +82,7 @@ impl<T: Ticket> Driver<T> {
             damaged: recovered.damaged,
             undecodable: folding.undecodable,
             tail_bytes_cut: recovered.tail_bytes_cut,
+            crashed: recovered.records > 0 && !folding.ended,
             ..StartReport::default()
         };
         driver.for_each_queue(now, |queue| {
@@ -155,13 +156,19 @@ fn clock_offset(last: ClockState, beginning: &Beginning) -> i64 {
 #[derive(Default)]
 struct Folding {
     undecodable: u64,
+    /// The last record ends a term in good order.
+    ended: bool,
     newer: Option<(Position, String)>,
 }
 
 impl Folding {
     fn fold(&mut self, machine: &mut Machine, record: LogRecord) {
+        self.ended = false;
         match decode_record(&record.payload) {
-            Ok(effects) => machine.fold(&effects, record.position),
+            Ok(effects) => {
+                self.ended = matches!(effects[..], [Effect::TermEnded { .. }]);
+                machine.fold(&effects, record.position);
+            }
             Err(error @ DecodeError::NewerFormat { .. }) => {
                 self.newer
                     .get_or_insert_with(|| (record.position, with_sources(&error)));

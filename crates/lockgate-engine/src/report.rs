@@ -29,6 +29,8 @@ pub struct StartReport {
     /// At most so many messages that were answered at level `memory` are lost to crashes, over the
     /// life of the queues there are.
     pub possibly_lost: u64,
+    /// Whether the last term did not end in good order.
+    pub crashed: bool,
 }
 
 impl StartReport {
