@@ -64,7 +64,7 @@ pub enum Command {
     /// Ends or extends one lease.
     Settle(Settle),
     /// Several settles and sends of this shard, all or nothing: consume, then produce, atomically.
-    /// One stale token or refused send refuses all.
+    /// One stale token or refused send refuses all. Up to 1,000 of both together; settles come first.
     Transact {
         /// Leases to settle.
         settles: Vec<Settle>,
@@ -177,11 +177,12 @@ pub enum SettleAction {
 /// What to do with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyAction {
-    /// Freeze it: no more leases.
+    /// Freeze it: no more leases. Keyed queues only, like [`Resume`](Self::Resume).
     Park,
     /// Unfreeze it, with attempts counted from zero for its first message.
     Resume,
-    /// Drop its waiting messages; what is in flight may settle.
+    /// Drop its waiting messages, also those not yet due; what is in flight may settle. Drops at most
+    /// 10,000 and says how many: to be repeated until it is fewer. Unfreezes a key it has emptied.
     Drop,
 }
 

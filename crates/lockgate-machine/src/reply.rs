@@ -16,7 +16,8 @@ pub struct Decision {
     pub effects: Effects,
     /// The answer. A rejection has no effects.
     pub outcome: Result<Reply, Rejection>,
-    /// The level the record of `effects` must have reached before the answer leaves.
+    /// The level the record of `effects` must have reached before the answer leaves. Without effects
+    /// it is about what was decided before: from `process` on, all of that must be written first.
     pub level: Level,
     /// The answer also waits until the record at this position, and every one before it, is durable:
     /// it rests on effects of other commands. `None`: it rests on nothing that is still on its way.

@@ -144,6 +144,23 @@ impl Machine {
         problems
     }
 
+    /// Messages, keys and contents but those of live queues, in use.
+    pub(crate) fn memory_in_use(&self) -> (usize, usize, usize) {
+        (
+            self.messages.len() + self.touches.len(),
+            self.keys.len() + self.holders.len(),
+            self.contents.len() - self.queues.len(),
+        )
+    }
+
+    /// How many keys a receive from the queue could walk over.
+    pub(crate) fn ready_keys(&self, queue: &lockgate_core::QueueName) -> usize {
+        let content = self.queues[self.queue_names[queue]].content;
+        self.length(self.contents[content].ready_keys, |key| {
+            self.keys[key].links.after
+        })
+    }
+
     fn ready_now(&self, key: u32) -> bool {
         let state = &self.keys[key];
         let leasable = |index: u32| index != NONE && self.messages[index].is_leasable();

@@ -57,6 +57,16 @@ impl Machine {
             KeyAction::Drop => {
                 let found = found.ok_or_else(not_found)?;
                 let messages = self.draft_drop_key(draft, index, found);
+                // An emptied key has nothing left to be frozen for.
+                if self.keys[found].parked && messages < KEY_DROPS_MAX {
+                    draft.add(
+                        Effect::KeyResumed {
+                            queue: id,
+                            key: key.clone(),
+                        },
+                        level,
+                    );
+                }
                 Ok(Reply::Dropped {
                     messages: messages as u64,
                 })

@@ -90,9 +90,12 @@ impl Machine {
         queue: &QueueName,
         message: MessageId,
         due: WallTime,
+        now: Now,
     ) -> Result<Reply, Rejection> {
         check_range("due time", due.0, 0, U48::MAX)?;
         let (queue, index) = self.waiting_message(queue, message)?;
+        // It counts as accepted when it is due, which cannot be before it was asked for.
+        let due = due.max(now.wall);
         let queue = &self.queues[queue];
         draft.add(
             Effect::Rescheduled {
@@ -165,7 +168,9 @@ impl Machine {
         let from_index = self.queue_index(from)?;
         let index = self.message_of(from_index, sequence)?;
         // Lost with a damaged record: then the message stays where it is.
-        let to_index = self.queue_index(to)?;
+        let to_index = self
+            .queue_index(to)
+            .filter(|&to| to_sequence >= self.queues[to].next_sequence)?;
         let id = self.origin(index).map_or_else(
             || self.queues[from_index].id_of(sequence),
             |origin| origin.id,
@@ -179,7 +184,7 @@ impl Machine {
         self.wake(self.queues[from_index].content);
 
         let target = &mut self.queues[to_index];
-        target.next_sequence = target.next_sequence.max(to_sequence.next());
+        target.next_sequence = to_sequence.next();
         target.totals.moved_in += 1;
         let (content, level) = (target.content, target.settings.level);
         let key = self.key_or_new(content, name.as_ref());

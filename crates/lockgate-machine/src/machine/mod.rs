@@ -37,7 +37,10 @@ mod tests;
 mod time;
 mod transact;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+};
 
 use lockgate_core::{
     BootId, HolderName, Level, MachineTime, Now, Position, QueueId, QueueName, Term,
@@ -106,7 +109,6 @@ pub struct Deadlines {
 /// All queues of one shard.
 ///
 /// Cheap to make; its memory follows what it holds. Never more than one thread's: an engine owns it.
-#[derive(Debug)]
 pub struct Machine {
     limits: MachineLimits,
 
@@ -152,6 +154,19 @@ pub struct Machine {
     /// The record being folded.
     folding_at: Position,
     effects_ignored: u64,
+}
+
+/// How much it holds, not what: a machine may hold millions of messages, and a secret.
+impl fmt::Debug for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machine")
+            .field("term", &self.term())
+            .field("now", &self.clock.now)
+            .field("queues", &self.queues.len())
+            .field("keys", &self.keys.len())
+            .field("messages", &self.messages.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Machine {
@@ -272,7 +287,7 @@ impl Machine {
                 queue,
                 message,
                 due,
-            } => self.decide_reschedule(draft, queue, *message, *due),
+            } => self.decide_reschedule(draft, queue, *message, *due, now),
             Command::Key { queue, key, action } => self.decide_key(draft, queue, key, *action),
             Command::Damaged { queue, sequence } => self.decide_damaged(draft, *queue, *sequence),
         }

@@ -15,6 +15,10 @@ use crate::{
 /// messages, and at most as many counted as possibly lost after a crash.
 const RESERVE_STEP: u64 = 1024;
 
+/// What a remembered unique id counts against its queue's limit: the most it takes, so that the
+/// limit does not depend on how full a table happens to be.
+const UNIQUE_ID_BYTES: u64 = 64;
+
 /// What the slabs can hold, less what they keep for themselves.
 const MESSAGES_MAX: u32 = 4_000_000_000;
 
@@ -77,7 +81,7 @@ impl Machine {
                     duplicate: true,
                 });
             }
-            if queue.dedup.bytes() as u64 >= settings.dedup.bytes_max {
+            if (queue.dedup.len() as u64 + 1) * UNIQUE_ID_BYTES > settings.dedup.bytes_max {
                 return Err(Rejection::DedupFull {
                     queue: send.queue.clone(),
                     max: settings.dedup.bytes_max,
@@ -190,34 +194,33 @@ impl Machine {
         let sync = self.limits.log_level.min(Level::Disk);
         if sequence.0 + RESERVE_STEP / 2 >= reserve.below.0 && !draft.delta(index).reserved {
             let below = Sequence(sequence.0 + RESERVE_STEP).min(Sequence(Sequence::MAX.0 + 1));
-            // Not covered by an earlier reserve: the caller is told only when this one is synced.
-            let level = if sequence >= reserve.below {
-                sync
-            } else {
-                Level::Memory
-            };
             draft.add(
                 Effect::SequencesReserved {
                     queue: queue.id,
                     below,
                 },
-                level,
+                Level::Memory,
             );
             draft.delta_mut(index).reserved = true;
         }
-        if sequence >= reserve.below_before && sequence < reserve.below {
+        if sequence >= reserve.below {
+            // Covered by the reserve of this very command.
+            draft.level = draft.level.max(sync);
+        } else if sequence >= reserve.below_before {
             draft.rest_on(self.unless_durable(reserve.at));
+        } else {
+            draft.rest_on(self.unless_durable(reserve.at_before));
         }
     }
 
     pub(super) fn fold_accepted(&mut self, stored: &StoredMessage, part: u16) -> Option<()> {
         let index = self.queue_index(stored.queue)?;
-        if self.message_of(index, stored.sequence).is_some() {
-            return None;
-        }
         let at = self.folding_at;
         let queue = &mut self.queues[index];
-        queue.next_sequence = queue.next_sequence.max(stored.sequence.next());
+        if stored.sequence < queue.next_sequence {
+            return None;
+        }
+        queue.next_sequence = stored.sequence.next();
         queue.note_id(stored.sequence, stored.id);
         queue.totals.accepted += 1;
         let (content, settings) = (queue.content, queue.settings.clone());
@@ -249,6 +252,7 @@ impl Machine {
         let at = self.folding_at;
         let reserve = &mut self.queues[index].reserve;
         reserve.below_before = reserve.below;
+        reserve.at_before = reserve.at;
         reserve.below = reserve.below.max(below);
         reserve.at = at;
         Some(())

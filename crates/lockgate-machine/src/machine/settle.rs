@@ -56,7 +56,10 @@ impl Machine {
         }
         let (queue, index) = match self.current(draft, settle) {
             Ok(found) => found,
-            Err(stale) => return Ok(Err(stale)),
+            Err(stale) => {
+                self.rest_on_removals(draft, settle.token.queue);
+                return Ok(Err(stale));
+            }
         };
         if let Err(stale) = self.check_batch_order(draft, queue, index, &settle.action) {
             return Ok(Err(stale));
@@ -75,10 +78,12 @@ impl Machine {
                     level,
                 );
                 self.draft_leaving(draft, queue, index);
-                draft.fronts.insert(message.key, message.order.after);
+                if draft.in_transaction {
+                    draft.fronts.insert(message.key, message.order.after);
+                }
             }
             SettleAction::Extend { lease } => {
-                self.draft_extend(draft, queue, index, *lease, now)?
+                self.draft_extend(draft, queue, index, *lease, now)?;
             }
             SettleAction::Nack { delay } => {
                 let until = (*delay > 0).then(|| now.machine.plus(*delay));
@@ -123,6 +128,20 @@ impl Machine {
             draft.settled.insert(index, settled);
         }
         Ok(Ok(()))
+    }
+
+    /// That a message is gone may be taken for success (SQS does so), so the record by which it went
+    /// must have reached its level.
+    fn rest_on_removals(&self, draft: &mut Draft, queue: QueueId) {
+        if let Some(queue) = self.queue_index(queue) {
+            let queue = &self.queues[queue];
+            let level = queue.settings.level;
+            draft.level = draft.level.max(level.min(Level::Process));
+            if level >= Level::Disk {
+                let removed_at = self.contents[queue.content].removed_at;
+                draft.rest_on(self.unless_durable(removed_at.max(queue.changed_at)));
+            }
+        }
     }
 
     /// The queue and message whose lease the token names, if it may settle it in that way.
@@ -317,7 +336,8 @@ impl Machine {
         until: Option<MachineTime>,
     ) -> Option<()> {
         let index = self.leased_message(queue, sequence)?;
-        self.settled_key(index);
+        let key = self.messages[index].key;
+        self.keys[key].set_settled_at(self.folding_at);
         match until {
             Some(until) => self.back_off(index, until),
             None => self.return_to_order(index),
@@ -327,7 +347,6 @@ impl Machine {
 
     pub(super) fn fold_given_back(&mut self, queue: QueueId, sequence: Sequence) -> Option<()> {
         let index = self.leased_message(queue, sequence)?;
-        self.settled_key(index);
         self.return_to_order(index);
         let touch = self.messages[index].extra;
         let touch = &mut self.touches[touch];
@@ -366,12 +385,6 @@ impl Machine {
         let queue = self.queue_index(queue)?;
         self.message_of(queue, sequence)
             .filter(|&index| self.messages[index].state == State::Leased)
-    }
-
-    /// The next delivery of the message's key rests on the record being folded.
-    fn settled_key(&mut self, index: u32) {
-        let key = self.messages[index].key;
-        self.keys[key].set_settled_at(self.folding_at);
     }
 
     /// Whether the token's lease is the current one of its message: what a holder asks before it does

@@ -432,9 +432,11 @@ pub(super) struct Queue {
 pub(super) struct Reserve {
     /// Numbers below may have been told.
     pub(super) below: Sequence,
-    /// Numbers below are covered by an older record than the one at `at`.
-    pub(super) below_before: Sequence,
+    /// The record that says so.
     pub(super) at: Position,
+    /// Numbers below this are covered by an earlier record already, the one at `at_before`.
+    pub(super) below_before: Sequence,
+    pub(super) at_before: Position,
 }
 
 impl Queue {

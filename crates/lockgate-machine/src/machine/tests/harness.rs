@@ -13,7 +13,7 @@ use lockgate_core::{
 };
 
 use crate::{
-    Answer, Command, CreateQueue, DeadLetter, DedupScope, Effect, Effects, KeyAction, KeyPolicy,
+    Answer, Command, CreateQueue, DeadLetter, DedupScope, Effects, KeyAction, KeyPolicy,
     KeyProfile, KeyWait, Machine, MachineLimits, Query, QueueSettings, Receive, Rejection, Reply,
     SendMessage, Settle, SettleAction, Settled, decode_record, encode_record,
 };
@@ -533,12 +533,8 @@ impl Run {
             ("possibly lost", totals.possibly_lost),
         ];
         let some = all.iter().filter(|(_, count)| *count > 0);
-        or_nothing(
-            some.map(|(what, count)| format!("{what} {count}"))
-                .collect::<Vec<_>>(),
-        )
-        .replace(' ', " ")
-        .replace("; ", ", ")
+        let some = some.map(|(what, count)| format!("{what} {count}"));
+        some.collect::<Vec<_>>().join(", ")
     }
 
     fn key(&self, queue: &str, key: &str) -> String {
@@ -684,9 +680,4 @@ fn or_nothing(items: Vec<String>) -> String {
     } else {
         items.join(" ")
     }
-}
-
-/// All effects of a log, in order.
-pub(super) fn effects(run: &Run) -> impl Iterator<Item = &Effect> {
-    run.log.iter().flat_map(|(_, effects)| effects)
 }

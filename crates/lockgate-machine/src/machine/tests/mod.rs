@@ -1,4 +1,14 @@
-//! Scripts of commands with what each is answered.
+//! Scripts of commands with what each is answered; `harness` says how to read them.
 
 mod basics;
+mod dead_letters;
+mod dedup;
+mod durability;
 mod harness;
+mod keys;
+mod queues;
+mod scale;
+mod settles;
+mod terms;
+mod time;
+mod transactions;

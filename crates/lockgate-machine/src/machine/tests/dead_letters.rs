@@ -1,0 +1,170 @@
+//! The attempt limit, and dead-letter queues.
+
+use super::harness::check;
+
+#[test]
+fn after_its_attempts_a_message_is_skipped_when_the_next_lease_would_be_given() {
+    check(
+        "
+        queue dead keyed
+        queue q keyed dlq=dead/2
+        send q key=a                    => #1
+        send q key=a                    => #2
+        receive q 1                     => 1
+        nack q 1
+        receive q 1                     => 1/2
+        nack q 1
+        counts dead                     => ready 0, in flight 0, delayed 0
+        // the key goes on with the same receive
+        receive q 1                     => 2
+        receive dead 1                  => 1<q#1
+        nack dead 1
+        // attempts start at zero, and it stays
+        receive dead 1                  => 1/2<q#1
+        totals q                        => accepted 2, moved out 1, leased 3
+        totals dead                     => moved in 1, leased 2
+        ",
+    );
+}
+
+#[test]
+fn a_message_is_moved_past_dedup_and_keeps_its_id() {
+    let run = check(
+        "
+        queue dead
+        queue q dlq=dead/1
+        send q id=x                     => #1
+        send dead id=x                  => #1
+        receive q 1                     => 1
+        nack q 1
+        woken                           => q dead
+        receive q 1                     => nothing
+        woken                           => q
+        receive dead 9                  => 1 2<q#1
+        send q id=x                     => #1 duplicate
+        cancel dead 2                   => refused MessageNotFound
+        ",
+    );
+    let dead = &run.machine.snapshot().queues[&super::harness::name("dead")];
+    let q = run.machine.queue_id(&super::harness::name("q")).unwrap();
+    let moved = &dead.messages[&lockgate_core::Sequence(2)];
+    assert_eq!((moved.id.queue(), moved.id.sequence().0), (q, 1));
+}
+
+#[test]
+fn a_rejected_message_goes_to_the_dead_letter_queue_at_once() {
+    check(
+        "
+        queue dead keyed
+        queue q keyed strict dlq=dead/9
+        send q key=a
+        send q key=a
+        send q key=a
+        receive q 3                     => 1 2 3
+        reject q 2                      => done
+        // the later one is given back; the earlier one is still out
+        ack q 3                         => stale Ended
+        receive q 9                     => nothing
+        ack q 1                         => done
+        receive q 9                     => 3
+        receive dead 9                  => 1<q#2
+        ",
+    );
+}
+
+#[test]
+fn without_its_dead_letter_queue_a_message_is_delivered_further() {
+    check(
+        "
+        queue dead keyed
+        queue q keyed dlq=dead/1
+        send q key=a
+        receive q 1                     => 1
+        nack q 1
+        delete dead
+        receive q 1                     => 1/2
+        nack q 1
+        queue dead keyed
+        receive q 1                     => nothing
+        receive dead 1                  => 1<q#1
+        ",
+    );
+}
+
+#[test]
+fn a_receive_moves_a_bounded_number_and_is_tried_again() {
+    let mut script = String::from("queue dead\nqueue q dlq=dead/1\n");
+    for _ in 0..100 {
+        script += "send q\n";
+    }
+    script += "receive q 100\n";
+    for message in 1..=100 {
+        script += &format!("nack q {message}\n");
+    }
+    script += "
+        send q
+        woken                           => q
+        receive q 1                     => 101
+        receive q 1                     => nothing
+        woken                           => q dead
+        leasable q                      => yes
+        receive q 1                     => nothing
+        leasable q                      => no
+        counts dead                     => ready 100, in flight 0, delayed 0
+    ";
+    check(&script);
+}
+
+#[test]
+fn block_tries_for_ever() {
+    check(
+        "
+        queue dead keyed
+        queue q keyed dlq=dead/1 policy=block
+        send q key=a
+        receive q 1                     => 1
+        nack q 1
+        receive q 1                     => 1/2
+        nack q 1
+        receive q 1                     => 1/3
+        reject q 1                      => done
+        receive dead 1                  => 1<q#1
+        ",
+    );
+}
+
+#[test]
+fn park_freezes_the_key_when_the_last_lease_ends() {
+    check(
+        "
+        queue q keyed policy=park park-after=2 lease=10s
+        send q key=a                    => #1
+        send q key=a                    => #2
+        send q key=b                    => #3
+        receive q 1                     => 1
+        nack q 1
+        keys q                          => 2, parked 0
+        receive q 1                     => 3
+        ack q 3
+        receive q 1                     => 1/2
+        nack q 1
+        key q a                         => Parked
+        keys q                          => 1, parked 1
+        send q key=a                    => #4
+        receive q 9                     => nothing
+        // attempts count from zero again
+        resume q a                      => done
+        woken                           => q
+        receive q 1                     => 1
+        nack q 1
+        receive q 1                     => 1/2
+        // by the end of the lease as well
+        wait 10s
+        key q a                         => Parked
+        resume q a
+        receive q 1                     => 1
+        ack q 1                         => done
+        receive q 9                     => 2 4
+        ",
+    );
+}
