@@ -1,0 +1,102 @@
+//! The metrics page: its format, its names, and that its figures add up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::support::TestServer;
+
+/// Parses the Prometheus text format, strictly: types and samples by name.
+struct Page {
+    types: BTreeMap<String, String>,
+    /// By name and labels, as written.
+    samples: BTreeMap<String, f64>,
+}
+
+impl Page {
+    fn parse(text: &str) -> Self {
+        let mut page = Self {
+            types: BTreeMap::new(),
+            samples: BTreeMap::new(),
+        };
+        let mut help = None;
+        let mut family = None;
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                let (name, words) = rest.split_once(' ').unwrap();
+                assert!(words.ends_with('.'), "{line}");
+                help = Some(name.to_owned());
+            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                assert_eq!(help.take().as_deref(), Some(name), "{line}");
+                assert!(matches!(kind, "counter" | "gauge"), "{line}");
+                assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+                let before = page.types.insert(name.to_owned(), kind.to_owned());
+                assert_eq!(before, None, "{line}");
+                family = Some(name.to_owned());
+            } else {
+                let (series, value) = line.rsplit_once(' ').unwrap();
+                let name = series.split('{').next().unwrap();
+                assert_eq!(family.as_deref(), Some(name), "{line}");
+                let value = value.parse().unwrap_or_else(|_| panic!("{line}"));
+                let before = page.samples.insert(series.to_owned(), value);
+                assert_eq!(before, None, "{line}");
+            }
+        }
+        page
+    }
+}
+
+async fn page(server: &TestServer) -> Page {
+    let answer = server.get("/metrics").await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(
+        answer.header("content-type"),
+        Some("text/plain; version=0.0.4; charset=utf-8")
+    );
+    Page::parse(&answer.body)
+}
+
+#[tokio::test]
+async fn every_metric_is_documented_and_every_documented_metric_exists() {
+    let server = TestServer::start().await;
+    let page = page(&server).await;
+    let documented: BTreeSet<String> = include_str!("../../../../docs/metrics.md")
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `lockgate_"))
+        .map(|rest| format!("lockgate_{}", rest.split('`').next().unwrap()))
+        .collect();
+    let served: BTreeSet<String> = page.types.into_keys().collect();
+    assert_eq!(served, documented);
+}
+
+#[tokio::test]
+async fn requests_and_refusals_are_counted() {
+    let server = TestServer::start().await;
+    server.get("/healthz").await;
+    server.get("/favicon.ico").await;
+    server
+        .ask("GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+        .await;
+    let page = page(&server).await;
+    for (series, value) in [
+        (
+            "lockgate_http_requests_total{action=\"healthz\",status=\"200\"}",
+            1.0,
+        ),
+        (
+            "lockgate_http_requests_total{action=\"other\",status=\"404\"}",
+            1.0,
+        ),
+        (
+            "lockgate_http_requests_total{action=\"other\",status=\"403\"}",
+            1.0,
+        ),
+        ("lockgate_http_refused_total{reason=\"host\"}", 1.0),
+        ("lockgate_http_refused_total{reason=\"path\"}", 1.0),
+        ("lockgate_http_refused_total{reason=\"origin\"}", 0.0),
+        ("lockgate_http_connections_total", 4.0),
+        ("lockgate_ready", 1.0),
+        ("lockgate_queues", 0.0),
+    ] {
+        assert_eq!(page.samples.get(series), Some(&value), "{series}");
+    }
+}

@@ -1,0 +1,81 @@
+//! Health, and paths and methods that lead nowhere.
+
+use lockgate_engine::Status;
+
+use crate::support::TestServer;
+
+#[tokio::test]
+async fn health_pages_tell_what_they_promise() {
+    let server = TestServer::start().await;
+    let health = server.get("/healthz").await;
+    assert_eq!((health.status, health.body.as_str()), (200, "ok\n"));
+    assert_eq!(health.header("cache-control"), Some("no-store"));
+    let ready = server.get("/readyz").await;
+    assert_eq!(
+        (ready.status, ready.body.as_str()),
+        (200, "{\"ready\":true}\n")
+    );
+}
+
+#[tokio::test]
+async fn readiness_ends_with_the_engine_and_health_does_not() {
+    let server = TestServer::start().await;
+    server.engine.shutdown().await;
+    assert!(matches!(server.engine.status(), Status::Stopped { .. }));
+    let ready = server.get("/readyz").await;
+    assert_eq!(ready.status, 503);
+    let body: serde_json::Value = serde_json::from_str(&ready.body).unwrap();
+    assert_eq!(body["ready"], false);
+    assert_eq!(body["reason"], "stopped");
+    assert_eq!(server.get("/healthz").await.status, 200);
+    let metrics = server.get("/metrics").await;
+    assert_eq!(metrics.status, 200);
+    assert!(metrics.body.contains("\nlockgate_ready 0\n"), "{metrics:?}");
+}
+
+#[tokio::test]
+async fn head_is_get_without_the_body() {
+    let server = TestServer::start().await;
+    let mut raw = server.connect().await;
+    raw.send("HEAD /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .await;
+    let answer = String::from_utf8(raw.closed().await).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.contains("content-length: 3\r\n"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_said_so() {
+    let server = TestServer::start().await;
+    for path in [
+        "/favicon.ico",
+        "/console",
+        "/healthz/",
+        "/a/b/c",
+        "/%00",
+        "//",
+    ] {
+        server
+            .get(path)
+            .await
+            .expect_refusal(404, "The Amazon SQS API is at /");
+    }
+    for path in ["/", "/000000000000/orders"] {
+        let answer = server.get(path).await;
+        answer.expect_refusal(400, "X-Amz-Target");
+        assert_eq!(answer.header("allow"), Some("POST"));
+    }
+    for (request, allowed) in [
+        ("DELETE /", "POST"),
+        ("PUT /000000000000/orders", "POST"),
+        ("OPTIONS /", "POST"),
+        ("POST /healthz", "GET, HEAD"),
+        ("DELETE /metrics", "GET, HEAD"),
+    ] {
+        let request = format!("{request} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let answer = server.ask(request).await;
+        answer.expect_refusal(405, "not allowed here");
+        assert_eq!(answer.header("allow"), Some(allowed));
+    }
+}

@@ -1,0 +1,188 @@
+//! A server of its own for each test, and a client that sends exactly the bytes it is told to.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use lockgate_engine::{Engine, EngineOptions};
+use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
+use lockgate_server::{RunReport, Server, ServerOptions};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::oneshot,
+    task::JoinHandle,
+    time::timeout,
+};
+
+/// Nothing in these tests takes this long; a test that waits for it has failed.
+const FAR: Duration = Duration::from_secs(60);
+
+/// A running server.
+pub(crate) struct TestServer {
+    pub(crate) address: SocketAddr,
+    pub(crate) engine: Engine,
+    shutdown: oneshot::Sender<()>,
+    run: JoinHandle<RunReport>,
+    _folder: TempDir,
+}
+
+impl TestServer {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(|_| ()).await
+    }
+
+    pub(crate) async fn start_with(change: impl FnOnce(&mut ServerOptions)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        let engine = tokio::task::spawn_blocking(move || start_engine(&path))
+            .await
+            .unwrap();
+        let mut options = ServerOptions {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            ..ServerOptions::default()
+        };
+        change(&mut options);
+        let server = Server::bind(options, engine.clone()).await.unwrap();
+        let address = server.local_addr();
+        let (shutdown, called) = oneshot::channel();
+        let run = tokio::spawn(server.run(async {
+            let _ = called.await;
+        }));
+        Self {
+            address,
+            engine,
+            shutdown,
+            run,
+            _folder: folder,
+        }
+    }
+
+    pub(crate) async fn connect(&self) -> Raw {
+        Raw(TcpStream::connect(self.address).await.unwrap())
+    }
+
+    /// Sends `request` on a connection of its own and returns the first answer.
+    pub(crate) async fn ask(&self, request: impl AsRef<[u8]>) -> Answer {
+        let mut raw = self.connect().await;
+        raw.send(request).await;
+        raw.answer().await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.ask(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+            .await
+    }
+
+    /// Calls for the end of the run, without waiting for it.
+    pub(crate) fn call_shutdown(self) -> JoinHandle<RunReport> {
+        let _ = self.shutdown.send(());
+        // The folder goes when the run has ended.
+        tokio::spawn(async move {
+            let report = self.run.await.unwrap();
+            drop(self._folder);
+            report
+        })
+    }
+
+    pub(crate) async fn stop(self) -> RunReport {
+        in_time(self.call_shutdown()).await.unwrap()
+    }
+}
+
+/// An engine over the log in the folder `path`. Blocks.
+pub(crate) fn start_engine(path: &std::path::Path) -> Engine {
+    let disk = FolderDisk::open(path).unwrap();
+    let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default()).unwrap();
+    let clock = Arc::new(SystemClock::new());
+    let (engine, _report) = Engine::start(Box::new(log), clock, EngineOptions::default()).unwrap();
+    engine
+}
+
+/// A connection without a client library's good manners.
+pub(crate) struct Raw(pub(crate) TcpStream);
+
+/// An HTTP answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// Status line and headers, as sent.
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Raw {
+    /// Sends all of `bytes`; that the server has hung up is no error yet.
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = in_time(self.0.write_all(bytes.as_ref())).await;
+    }
+
+    /// Reads one answer.
+    pub(crate) async fn answer(&mut self) -> Answer {
+        self.try_answer().await.expect("closed without an answer")
+    }
+
+    /// Reads one answer; `None` if the connection ends instead.
+    pub(crate) async fn try_answer(&mut self) -> Option<Answer> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(in_time(self.0.read_u8()).await.ok()?);
+        }
+        let head = String::from_utf8(head).unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let len = header(&head, "content-length").map_or(0, |len| len.parse().unwrap());
+        let mut body = vec![0; len];
+        in_time(self.0.read_exact(&mut body)).await.ok()?;
+        Some(Answer {
+            status,
+            head,
+            body: String::from_utf8(body).unwrap(),
+        })
+    }
+
+    /// Waits until the server has closed the connection; returns what came before.
+    pub(crate) async fn closed(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        // A reset is as good an end as any.
+        let _ = in_time(self.0.read_to_end(&mut rest)).await;
+        rest
+    }
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        header(&self.head, name)
+    }
+
+    /// Expects an error that SQS clients read, with this status and a text about `about`.
+    #[track_caller]
+    pub(crate) fn expect_refusal(&self, status: u16, about: &str) {
+        assert_eq!(self.status, status, "{self:?}");
+        let body: serde_json::Value = serde_json::from_str(&self.body).unwrap();
+        let message = body["message"].as_str().unwrap();
+        assert!(
+            message.contains(about),
+            "{message:?} is not about {about:?}"
+        );
+        let kind = body["__type"].as_str().unwrap();
+        assert!(kind.starts_with("com.amazon"), "{kind}");
+        let legacy = self.header("x-amzn-query-error").unwrap();
+        assert!(legacy.contains(';'), "{legacy}");
+    }
+}
+
+fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines().find_map(|line| {
+        let (found, value) = line.split_once(": ")?;
+        found.eq_ignore_ascii_case(name).then_some(value)
+    })
+}
+
+/// Fails the test instead of hanging it.
+pub(crate) async fn in_time<T>(future: impl Future<Output = T>) -> T {
+    timeout(FAR, future).await.expect("nothing happened")
+}
+
+/// A POST to the SQS endpoint with these headers (each ending in CRLF) and this body.
+pub(crate) fn post(headers: &str, body: &str) -> String {
+    format!("POST / HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n{body}")
+}
