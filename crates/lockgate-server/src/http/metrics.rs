@@ -183,8 +183,10 @@ fn engine(page: &mut Exposition, engine: &EngineMetrics) {
     .value(engine.sync_time_max.as_secs_f64());
 }
 
-/// Metrics of a queue that come from one field each.
-const QUEUE_GAUGES: &[(&str, &str, fn(&QueueCounts) -> u64)] = &[
+/// A metric of a queue that comes from one field: its name, what it tells, the field.
+type OfField<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+const QUEUE_GAUGES: &[OfField<QueueCounts>] = &[
     (
         "lockgate_queue_ready_messages",
         "Messages waiting for a lease, also behind a message of the same key.",
@@ -222,7 +224,7 @@ const QUEUE_GAUGES: &[(&str, &str, fn(&QueueCounts) -> u64)] = &[
     ),
 ];
 
-const QUEUE_COUNTERS: &[(&str, &str, fn(&QueueTotals) -> u64)] = &[
+const QUEUE_COUNTERS: &[OfField<QueueTotals>] = &[
     (
         "lockgate_queue_accepted_total",
         "Sends accepted, duplicates not counted.",

@@ -255,7 +255,7 @@ async fn random_bytes_do_no_harm() {
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        state >> 33
+        usize::try_from(state >> 33).unwrap()
     };
     const PIECES: [&str; 16] = [
         "POST",
@@ -278,7 +278,7 @@ async fn random_bytes_do_no_harm() {
     for _ in 0..300 {
         let pieces = random() % 30;
         let bytes: String = (0..pieces)
-            .map(|_| PIECES[random() as usize % PIECES.len()])
+            .map(|_| PIECES[random() % PIECES.len()])
             .collect();
         let mut raw = server.connect().await;
         raw.send(&bytes).await;

@@ -152,7 +152,7 @@ async fn options_out_of_range_are_refused_by_name() {
             options.advertised_host = Some("http://a".to_owned());
         }),
         ("head_bytes_max", |options| {
-            options.limits.head_bytes_max = 1
+            options.limits.head_bytes_max = 1;
         }),
         ("transfer_rate_min", |options| {
             options.deadlines.transfer_rate_min = 0;

@@ -1,11 +1,14 @@
 //! The server as clients see it: through real sockets, with a real engine over a log in a folder of
 //! its own.
 
+#![allow(clippy::unwrap_used, reason = "in tests a panic is the report")]
+
 mod bad_input;
 mod connections;
 mod deadlines;
 mod hosts;
 mod metrics;
 mod pages;
+mod polling;
 mod shutdown;
 mod support;

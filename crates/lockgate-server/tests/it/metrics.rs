@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::json;
+
 use crate::support::TestServer;
 
 /// Parses the Prometheus text format, strictly: types and samples by name.
@@ -99,4 +101,63 @@ async fn requests_and_refusals_are_counted() {
     ] {
         assert_eq!(page.samples.get(series), Some(&value), "{series}");
     }
+}
+
+#[tokio::test]
+async fn what_a_queue_accepted_is_accounted_for() {
+    let server = TestServer::start_with(|options| options.limits.metrics_queues_max = 1).await;
+    for name in ["orders", "other"] {
+        server
+            .sqs("CreateQueue", &json!({ "QueueName": name }))
+            .await;
+    }
+    let url = server.queue_url("orders");
+    for body in ["a", "bb", "ccc"] {
+        let send = json!({ "QueueUrl": url, "MessageBody": body });
+        server.sqs("SendMessage", &send).await;
+    }
+    let delayed = json!({ "QueueUrl": url, "MessageBody": "later", "DelaySeconds": 900 });
+    server.sqs("SendMessage", &delayed).await;
+    let receive = json!({ "QueueUrl": url });
+    let first = server.sqs("ReceiveMessage", &receive).await;
+    server.sqs("ReceiveMessage", &receive).await;
+    let receipt = &first["Messages"][0]["ReceiptHandle"];
+    let delete = json!({ "QueueUrl": url, "ReceiptHandle": receipt });
+    server.sqs("DeleteMessage", &delete).await;
+
+    let page = page(&server).await;
+    let of_queue = |name: &str| {
+        let series = format!("lockgate_queue_{name}{{queue=\"orders\"}}");
+        page.samples[&series]
+    };
+    for (name, value) in [
+        ("ready_messages", 1.0),
+        ("in_flight_messages", 1.0),
+        ("delayed_messages", 1.0),
+        ("accepted_total", 4.0),
+        ("acknowledged_total", 1.0),
+        ("leased_total", 2.0),
+        ("leases_ended_total", 0.0),
+        ("duplicates_total", 0.0),
+    ] {
+        assert_eq!(of_queue(name), value, "{name}");
+    }
+    assert!(of_queue("bytes") >= 8.0);
+    let dropped: f64 = page
+        .samples
+        .iter()
+        .filter(|(series, _)| series.starts_with("lockgate_queue_dropped_total{queue=\"orders\""))
+        .map(|(_, value)| value)
+        .sum();
+    let pending: f64 = ["ready_messages", "in_flight_messages", "delayed_messages"]
+        .map(of_queue)
+        .iter()
+        .sum();
+    assert_eq!(
+        of_queue("accepted_total") + of_queue("moved_in_total"),
+        of_queue("acknowledged_total") + of_queue("moved_out_total") + dropped + pending
+    );
+    assert_eq!(page.samples["lockgate_queues"], 2.0);
+    assert_eq!(page.samples["lockgate_queues_omitted"], 1.0);
+    assert!(page.samples["lockgate_engine_records_total"] > 0.0);
 }

@@ -5,6 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use lockgate_server::{RunReport, Server, ServerOptions};
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -71,6 +72,28 @@ impl TestServer {
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.ask(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
             .await
+    }
+
+    /// The bytes of an SQS call.
+    pub(crate) fn sqs_request(action: &str, body: &Value) -> String {
+        let body = body.to_string();
+        let headers = format!(
+            "X-Amz-Target: AmazonSQS.{action}\r\nContent-Type: application/x-amz-json-1.0\r\n\
+             Content-Length: {}\r\n",
+            body.len()
+        );
+        post(&headers, &body)
+    }
+
+    /// Makes an SQS call that must succeed.
+    pub(crate) async fn sqs(&self, action: &str, body: &Value) -> Value {
+        let answer = self.ask(Self::sqs_request(action, body)).await;
+        assert_eq!(answer.status, 200, "{action}: {answer:?}");
+        serde_json::from_str(&answer.body).unwrap()
+    }
+
+    pub(crate) fn queue_url(&self, name: &str) -> String {
+        format!("http://{}/000000000000/{name}", self.address)
     }
 
     /// Calls for the end of the run, without waiting for it.
@@ -157,7 +180,7 @@ impl Answer {
     #[track_caller]
     pub(crate) fn expect_refusal(&self, status: u16, about: &str) {
         assert_eq!(self.status, status, "{self:?}");
-        let body: serde_json::Value = serde_json::from_str(&self.body).unwrap();
+        let body: Value = serde_json::from_str(&self.body).unwrap();
         let message = body["message"].as_str().unwrap();
         assert!(
             message.contains(about),

@@ -1,0 +1,118 @@
+//! Waiting receives, and clients that are gone before their answer.
+
+use serde_json::{Value, json};
+
+use crate::support::{Raw, TestServer, in_time};
+
+/// Starts a waiting receive and returns once it waits.
+async fn poll(server: &TestServer) -> Raw {
+    let waiting = server.engine.metrics().waiters;
+    let mut raw = server.connect().await;
+    let body = json!({ "QueueUrl": server.queue_url("q"), "WaitTimeSeconds": 20 });
+    raw.send(TestServer::sqs_request("ReceiveMessage", &body))
+        .await;
+    waiters(server, waiting + 1).await;
+    raw
+}
+
+/// Returns once so many receives wait.
+async fn waiters(server: &TestServer, count: u64) {
+    in_time(async {
+        while server.engine.metrics().waiters != count {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+async fn receive_at_once(server: &TestServer) -> Value {
+    let body = json!({
+        "QueueUrl": server.queue_url("q"),
+        "WaitTimeSeconds": 20,
+        "MessageSystemAttributeNames": ["ApproximateReceiveCount"],
+    });
+    server.sqs("ReceiveMessage", &body).await
+}
+
+async fn send(server: &TestServer) {
+    let body = json!({ "QueueUrl": server.queue_url("q"), "MessageBody": "hello" });
+    server.sqs("SendMessage", &body).await;
+}
+
+async fn start() -> TestServer {
+    let server = TestServer::start().await;
+    server
+        .sqs("CreateQueue", &json!({ "QueueName": "q" }))
+        .await;
+    server
+}
+
+#[tokio::test]
+async fn a_waiting_receive_is_woken_by_a_send() {
+    let server = start().await;
+    let mut raw = poll(&server).await;
+    send(&server).await;
+    let answer: Value = serde_json::from_str(&raw.answer().await.body).unwrap();
+    assert_eq!(answer["Messages"][0]["Body"], "hello");
+    assert_eq!(server.engine.metrics().given_back, 0);
+}
+
+#[tokio::test]
+async fn a_client_that_is_gone_gets_no_lease_and_its_attempt_does_not_count() {
+    let server = start().await;
+    for known_to_be_gone in [true, false] {
+        for _ in 0..20 {
+            let mut gone = Vec::new();
+            for _ in 0..3 {
+                gone.push(poll(&server).await);
+            }
+            drop(gone);
+            if known_to_be_gone {
+                waiters(&server, 0).await;
+            }
+            send(&server).await;
+            let answer = receive_at_once(&server).await;
+            let message = &answer["Messages"][0];
+            assert_eq!(message["Attributes"]["ApproximateReceiveCount"], "1");
+            let body = json!({
+                "QueueUrl": server.queue_url("q"),
+                "ReceiptHandle": message["ReceiptHandle"],
+            });
+            server.sqs("DeleteMessage", &body).await;
+        }
+    }
+    let abandoned = "lockgate_http_requests_abandoned_total 120\n";
+    assert!(server.get("/metrics").await.body.contains(abandoned));
+}
+
+#[tokio::test]
+async fn a_lease_is_kept_once_its_answer_is_on_its_way() {
+    let server = start().await;
+    let raw = poll(&server).await;
+    send(&server).await;
+    raw.0.readable().await.unwrap(); // the first byte is there, and nobody will read it
+    drop(raw);
+    let metrics = server.get("/metrics").await.body;
+    let in_flight = "lockgate_queue_in_flight_messages{queue=\"q\"} 1\n";
+    assert!(metrics.contains(in_flight), "{metrics}");
+    assert_eq!(server.engine.metrics().given_back, 0);
+}
+
+#[tokio::test]
+async fn waiting_receives_end_empty_when_the_server_shuts_down() {
+    let server = start().await;
+    let mut polls = [poll(&server).await, poll(&server).await];
+    let run = server.call_shutdown();
+    for raw in &mut polls {
+        let answer = raw.answer().await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let body: Value = serde_json::from_str(&answer.body).unwrap();
+        let messages = body["Messages"].as_array().map_or(0, Vec::len);
+        assert_eq!(messages, 0, "{answer:?}");
+        assert_eq!(answer.header("connection"), Some("close"));
+        assert_eq!(raw.closed().await, b"");
+    }
+    let report = in_time(run).await.unwrap();
+    assert_eq!(report.cut, 0);
+    assert!(report.engine_stopped);
+}
