@@ -14,7 +14,7 @@ mod health;
 pub(crate) mod hosts;
 mod listener;
 mod metrics;
-mod printable;
+pub(crate) mod printable;
 mod progress;
 mod refusal;
 mod router;

@@ -20,6 +20,7 @@ use super::{
     error::{Blame, ErrorCode, SqsError},
     text::Object,
 };
+use crate::http::printable::Printable;
 
 /// What the target of every action starts with.
 const TARGET_PREFIX: &str = "AmazonSQS.";
@@ -97,11 +98,11 @@ impl Service {
             Err(error) => {
                 tracing::debug!(
                     action = request.target.as_deref(),
-                    path = %request.path,
+                    path = %Printable(&request.path),
                     query_mode = request.query_mode,
-                    holder = %request.holder,
+                    holder = %Printable(request.holder.as_str()),
                     code = ?error.code,
-                    message = %error.message,
+                    error = %Printable(&error.message),
                     "refused a request"
                 );
                 error_response(&error)
