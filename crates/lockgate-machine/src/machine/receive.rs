@@ -179,7 +179,8 @@ impl Machine {
                 to,
                 DeadLetterReason::Attempts { attempts },
                 choice.now,
-                Level::Process.min(queue.settings.level),
+                // As a settle: who got this answer finds the message in the other queue.
+                queue.settings.level,
             );
             return false;
         }
