@@ -1,1 +1,229 @@
+//! The service over a real engine and a real log, on a disk in memory and a clock set by hand:
+//! nothing here waits.
 
+mod hostile;
+mod messages;
+mod queues;
+mod refusals;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lockgate_core::{HolderName, Millis};
+use lockgate_engine::{Engine, EngineOptions};
+use lockgate_log::{LocalLog, LocalLogOptions};
+use lockgate_sim::{FaultyDisk, ManualClock};
+use serde_json::{Value, json};
+
+use super::{Config, KeepGuard, Request, Service};
+use crate::http::drain::{self, DrainTrigger};
+
+const ACCOUNT: &str = "000000000000";
+const HOST: &str = "localhost:9324";
+
+/// A service, and hands on everything around it.
+struct Shop {
+    service: Service,
+    engine: Engine,
+    clock: ManualClock,
+    disk: FaultyDisk,
+    drain: DrainTrigger,
+}
+
+/// An answer as a client sees it.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    body: Value,
+    /// The header `x-amzn-query-error`.
+    query_error: Option<String>,
+    retry_after: Option<String>,
+    guard: Option<KeepGuard>,
+}
+
+impl Shop {
+    fn open() -> Self {
+        Self::on(FaultyDisk::new(), ManualClock::default())
+    }
+
+    fn on(disk: FaultyDisk, clock: ManualClock) -> Self {
+        let options = LocalLogOptions {
+            free_bytes_min: 0,
+            ..LocalLogOptions::default()
+        };
+        let log = LocalLog::open(Arc::new(disk.clone()), options).unwrap();
+        let (engine, _) = Engine::start(
+            Box::new(log),
+            Arc::new(clock.clone()),
+            EngineOptions::default(),
+        )
+        .unwrap();
+        let (drain, signal) = drain::drain();
+        let config = Config {
+            account: ACCOUNT.into(),
+            region: "us-east-1".into(),
+        };
+        Self {
+            service: Service::new(engine.clone(), config, signal),
+            engine,
+            clock,
+            disk,
+            drain,
+        }
+    }
+
+    /// The same shard after a stop in good order and a new start.
+    async fn reopened(self) -> Self {
+        self.engine.shutdown().await;
+        drop(self.service);
+        drop(self.engine);
+        Self::on(self.disk, self.clock)
+    }
+
+    /// Lets time pass.
+    fn pass(&self, span: Millis) {
+        self.clock.advance(span);
+        self.engine.clock_changed();
+    }
+
+    async fn raw(&self, target: Option<&str>, body: impl Into<Bytes>) -> Answer {
+        let request = Request {
+            target: target.map(str::to_owned),
+            content_type: Some("application/x-amz-json-1.0".into()),
+            path: "/".into(),
+            query_mode: true,
+            body: body.into(),
+            holder: HolderName::new("tester").unwrap(),
+            host: HOST.into(),
+        };
+        let response = self.service.handle(request).await;
+        let header = |name: &str| {
+            let value = response.headers.get(name)?;
+            Some(value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(
+            header("content-type").as_deref(),
+            Some("application/x-amz-json-1.0")
+        );
+        assert_eq!(header("x-amzn-requestid").map(|id| id.len()), Some(36));
+        Answer {
+            status: response.status.as_u16(),
+            query_error: header("x-amzn-query-error"),
+            retry_after: header("retry-after"),
+            body: serde_json::from_slice(&response.body).unwrap(),
+            guard: response.on_sent,
+        }
+    }
+
+    /// Asks, and keeps the leases that the answer hands out.
+    async fn ask(&self, action: &str, input: Value) -> Answer {
+        let mut answer = self
+            .raw(Some(&format!("AmazonSQS.{action}")), input.to_string())
+            .await;
+        if let Some(guard) = answer.guard.take() {
+            guard.keep();
+        }
+        answer
+    }
+
+    /// Asks for something that works.
+    async fn ok(&self, action: &str, input: Value) -> Value {
+        let answer = self.ask(action, input.clone()).await;
+        assert_eq!(answer.status, 200, "{action} {input}: {answer:?}");
+        answer.body
+    }
+
+    /// Asks for something that is refused, and returns the legacy code and the text.
+    async fn refused(&self, action: &str, input: Value) -> (String, String) {
+        let answer = self.ask(action, input.clone()).await;
+        assert_ne!(answer.status, 200, "{action} {input}: {answer:?}");
+        answer.error()
+    }
+
+    /// Makes a queue and returns its URL.
+    async fn queue(&self, name: &str, attributes: Value) -> String {
+        let mut attributes = attributes;
+        if name.ends_with(".fifo") {
+            attributes["FifoQueue"] = json!("true");
+        }
+        let input = json!({"QueueName": name, "Attributes": attributes});
+        let output = self.ok("CreateQueue", input).await;
+        output["QueueUrl"].as_str().unwrap().to_owned()
+    }
+
+    async fn send(&self, url: &str, body: &str) -> Value {
+        self.ok("SendMessage", json!({"QueueUrl": url, "MessageBody": body}))
+            .await
+    }
+
+    async fn send_fifo(&self, url: &str, group: &str, id: &str) -> Value {
+        let input = json!({
+            "QueueUrl": url,
+            "MessageBody": id,
+            "MessageGroupId": group,
+            "MessageDeduplicationId": id,
+        });
+        self.ok("SendMessage", input).await
+    }
+
+    /// Receives up to ten messages with all attributes.
+    async fn receive(&self, url: &str) -> Vec<Value> {
+        let input = json!({
+            "QueueUrl": url,
+            "MaxNumberOfMessages": 10,
+            "MessageSystemAttributeNames": ["All"],
+            "MessageAttributeNames": ["All"],
+        });
+        let output = self.ok("ReceiveMessage", input).await;
+        match &output["Messages"] {
+            Value::Array(messages) => messages.clone(),
+            _ => vec![],
+        }
+    }
+
+    /// The bodies of up to ten messages.
+    async fn bodies(&self, url: &str) -> Vec<String> {
+        let messages = self.receive(url).await;
+        messages
+            .iter()
+            .map(|message| text(&message["Body"]))
+            .collect()
+    }
+
+    async fn delete(&self, url: &str, message: &Value) -> Value {
+        let input = json!({"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]});
+        self.ok("DeleteMessage", input).await
+    }
+
+    /// Waiting, in flight and delayed messages.
+    async fn counts(&self, url: &str) -> [u64; 3] {
+        let input = json!({"QueueUrl": url, "AttributeNames": ["All"]});
+        let output = self.ok("GetQueueAttributes", input).await;
+        ["", "NotVisible", "Delayed"].map(|kind| {
+            let name = format!("ApproximateNumberOfMessages{kind}");
+            text(&output["Attributes"][name]).parse().unwrap()
+        })
+    }
+
+    async fn attribute(&self, url: &str, name: &str) -> Value {
+        let input = json!({"QueueUrl": url, "AttributeNames": [name]});
+        let output = self.ok("GetQueueAttributes", input).await;
+        output["Attributes"][name].clone()
+    }
+}
+
+impl Answer {
+    fn error(&self) -> (String, String) {
+        let header = self.query_error.as_deref().expect("x-amzn-query-error");
+        let (code, blame) = header.split_once(';').unwrap();
+        assert_eq!(blame == "Receiver", self.status >= 500, "{self:?}");
+        (code.to_owned(), text(&self.body["message"]))
+    }
+}
+
+fn text(value: &Value) -> String {
+    value
+        .as_str()
+        .unwrap_or_else(|| panic!("{value} is no text"))
+        .to_owned()
+}
