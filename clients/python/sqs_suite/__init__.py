@@ -1,0 +1,1 @@
+"""Tests of the SQS API as boto3 sees it. Run by ../run.py."""
