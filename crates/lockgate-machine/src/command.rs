@@ -181,8 +181,10 @@ pub enum KeyAction {
     Park,
     /// Unfreeze it, with attempts counted from zero for its first message.
     Resume,
-    /// Drop its waiting messages, also those not yet due; what is in flight may settle. Drops at most
-    /// 10,000 and says how many: to be repeated until it is fewer. Unfreezes a key it has emptied.
+    /// Drop its waiting messages, also those not yet due; what is in flight may settle. A failed
+    /// message that waits for its next attempt is dropped with its key; as one of a mere group it
+    /// counts as in flight. Drops at most 10,000 and says how many: to be repeated until it is
+    /// fewer. Unfreezes a key it has emptied.
     Drop,
 }
 

@@ -101,7 +101,8 @@ impl Machine {
             Effect::Rescheduled {
                 queue: queue.id,
                 sequence: self.messages[index].sequence(),
-                due,
+                // It counts as accepted when it is due, and that cannot have been before.
+                due: due.max(now.wall),
             },
             queue.settings.level,
         );

@@ -1,0 +1,265 @@
+//! Random histories, and what must hold in all of them.
+
+use lockgate_core::{Level, Millis};
+use lockgate_machine::*;
+use proptest::prelude::*;
+
+use crate::world::{KEYED, QUEUES, Send, Step, World, queue_name};
+
+/// Whether the wall clock may step back. Retention goes by the oldest message first, which is exact
+/// only while the clock does not; so histories have one or the other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Clock {
+    Steady,
+    StepsBack,
+}
+
+fn settings(queue: usize, clock: Clock) -> impl Strategy<Value = Box<QueueSettings>> {
+    let keyed = KEYED[queue];
+    let spans = (
+        prop::sample::select(vec![0, 20, 200, 40_000_u64]),
+        prop::sample::select(vec![0, 0, 50_u64]),
+        prop::sample::select(vec![1_000, 2_000, 1_000_000_u64]),
+        prop::sample::select(vec![0, 100, 5_000_u64]),
+    );
+    let counts = (
+        1..4_u16,
+        1..4_u16,
+        prop::sample::select(vec![3, 8, u64::MAX]),
+        prop::sample::select(vec![60, u64::MAX]),
+        prop::sample::select(vec![2, 5, 1_000_u32]),
+    );
+    let policy = prop::option::of(prop::sample::select(vec![
+        KeyPolicy::Block,
+        KeyPolicy::Skip,
+        KeyPolicy::Park,
+    ]));
+    let level = prop::sample::select(vec![
+        Level::Memory,
+        Level::Process,
+        Level::Disk,
+        Level::Disk,
+    ]);
+    (spans, counts, policy, level, any::<[bool; 5]>()).prop_map(
+        move |(
+            (lease, delay, retention, window),
+            (attempts_max, park_after, messages_max, bytes_max, in_flight_max),
+            key_policy,
+            level,
+            [dead_letter, by_key, survives_purge, strict, content_based],
+        )| {
+            let dead = if keyed { 0 } else { 1 };
+            Box::new(QueueSettings {
+                keyed,
+                level,
+                lease,
+                delay,
+                retention: match clock {
+                    Clock::Steady => retention,
+                    Clock::StepsBack => 1 << 40,
+                },
+                dedup: Dedup {
+                    window,
+                    scope: match by_key {
+                        true => DedupScope::Key,
+                        false => DedupScope::Queue,
+                    },
+                    content_based: content_based && survives_purge,
+                    survives_purge,
+                    ..Dedup::default()
+                },
+                dead_letter: (dead_letter && queue > 1).then(|| DeadLetter {
+                    queue: queue_name(dead),
+                    attempts_max,
+                }),
+                key_policy,
+                park_after,
+                key_profile: match (QUEUES[queue], strict) {
+                    ("sqs", _) => KeyProfile::Sqs,
+                    ("strict", _) => KeyProfile::Strict,
+                    (_, true) => KeyProfile::Strict,
+                    (_, false) => KeyProfile::Sqs,
+                },
+                quota: Quota {
+                    messages_max,
+                    bytes_max,
+                },
+                in_flight_max,
+                ..QueueSettings::default()
+            })
+        },
+    )
+}
+
+fn any_queue(clock: Clock) -> impl Strategy<Value = (usize, Box<QueueSettings>)> {
+    (0..QUEUES.len()).prop_flat_map(move |queue| (Just(queue), settings(queue, clock)))
+}
+
+/// Mostly the three queues that messages are sent to.
+fn queue() -> impl Strategy<Value = usize> {
+    prop_oneof![8 => 2..5_usize, 1 => 0..2_usize]
+}
+
+fn send() -> impl Strategy<Value = Send> {
+    (
+        queue(),
+        prop::option::weighted(0.9, 0..3_usize),
+        prop::option::weighted(0.4, 0..3_usize),
+        prop::option::weighted(0.25, -50..300_i64),
+        prop::option::weighted(0.15, prop::sample::select(vec![1, 30, 400_u64])),
+        prop::option::weighted(
+            0.2,
+            prop::sample::select(vec![Level::Memory, Level::Process, Level::Disk]),
+        ),
+        0..20_usize,
+    )
+        .prop_map(
+            |(queue, key, unique, due, time_to_live, level, size)| Send {
+                queue,
+                key,
+                unique,
+                due,
+                time_to_live,
+                level,
+                size,
+            },
+        )
+}
+
+fn lease() -> impl Strategy<Value = Option<Millis>> {
+    prop_oneof![
+        4 => Just(None),
+        3 => (0..300_u64).prop_map(Some),
+        1 => (25_000..35_000_u64).prop_map(Some),
+    ]
+}
+
+fn action() -> impl Strategy<Value = SettleAction> {
+    prop_oneof![
+        5 => Just(SettleAction::Ack),
+        3 => prop::sample::select(vec![0, 0, 30, 300]).prop_map(|delay| SettleAction::Nack { delay }),
+        2 => prop::sample::select(vec![1, 50, 29_000, 40_000, 43_200_000])
+            .prop_map(|lease| SettleAction::Extend { lease }),
+        1 => prop::option::of(Just("broken".into())).prop_map(|reason| SettleAction::Reject { reason }),
+        2 => Just(SettleAction::GiveBack),
+    ]
+}
+
+fn step(clock: Clock) -> impl Strategy<Value = Step> {
+    let which = || 0..10_usize;
+    let key_action = prop::sample::select(vec![
+        KeyAction::Park,
+        KeyAction::Resume,
+        KeyAction::Resume,
+        KeyAction::Drop,
+    ]);
+    let back: i64 = if clock == Clock::StepsBack { -400 } else { 0 };
+    let forward = prop_oneof![
+        4 => 0..40_u64,
+        3 => 0..500_u64,
+        1 => 0..40_000_u64,
+    ];
+    prop_oneof![
+        24 => send().prop_map(Step::Send),
+        24 => (queue(), 1..5_u16, lease(), 0..2_usize).prop_map(|(queue, max, lease, holder)| {
+            Step::Receive { queue, max, lease, holder }
+        }),
+        24 => (which(), action()).prop_map(|(which, action)| Step::Settle(which, action)),
+        4 => (
+            prop::collection::vec((which(), action()), 0..4),
+            prop::collection::vec(send(), 0..3),
+        )
+            .prop_map(|(settles, sends)| Step::Transact(settles, sends)),
+        12 => forward.prop_map(|by| Step::Time(by as i64, by)),
+        3 => (back..400, 0..400_u64).prop_map(|(wall, machine)| Step::Time(wall, machine)),
+        10 => Just(Step::Sync),
+        2 => any_queue(clock).prop_map(|(queue, settings)| Step::Create(queue, settings)),
+        3 => any_queue(clock).prop_map(|(queue, settings)| Step::Change(queue, settings)),
+        1 => queue().prop_map(Step::Delete),
+        2 => queue().prop_map(Step::Purge),
+        2 => (queue(), any::<bool>()).prop_map(|(queue, paused)| Step::Pause(queue, paused)),
+        3 => which().prop_map(Step::Cancel),
+        3 => (which(), -50..300_i64).prop_map(|(which, by)| Step::Reschedule(which, by)),
+        4 => (queue(), 0..3_usize, key_action)
+            .prop_map(|(queue, key, action)| Step::Key(queue, key, action)),
+        1 => which().prop_map(Step::Damaged),
+        2 => any::<bool>().prop_map(|orderly| Step::Restart { orderly }),
+        2 => which().prop_map(|survivors| Step::PowerCut { survivors }),
+        2 => (1..6_usize).prop_map(Step::Housekeep),
+    ]
+}
+
+/// Steps, printed one a line.
+#[derive(Clone)]
+struct History(Vec<Step>);
+
+impl std::fmt::Debug for History {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|step| write!(f, "\n{step:?}"))
+    }
+}
+
+fn history(clock: Clock) -> impl Strategy<Value = History> {
+    let queues: Vec<_> = (0..QUEUES.len())
+        .map(|queue| settings(queue, clock))
+        .collect();
+    (queues, prop::collection::vec(step(clock), 1..120)).prop_map(|(settings, steps)| {
+        let create = |(queue, settings)| Step::Create(queue, settings);
+        let queues = settings.into_iter().enumerate().map(create);
+        History(queues.chain(steps).collect())
+    })
+}
+
+fn play(history: &History) -> World {
+    let mut world = World::new();
+    for step in &history.0 {
+        world.step(step);
+    }
+    world
+}
+
+/// So many cases; any other number by `PROPTEST_CASES`.
+fn config(cases: u32) -> ProptestConfig {
+    let default = ProptestConfig::default();
+    let overridden = std::env::var_os("PROPTEST_CASES").is_some();
+    ProptestConfig {
+        cases: if overridden { default.cases } else { cases },
+        max_shrink_iters: 20_000,
+        ..default
+    }
+}
+
+proptest! {
+    #![proptest_config(config(1_500))]
+
+    /// Every reply, every count and every explanation is the model's; recovery equals serving after
+    /// every record; see `World::step`.
+    #[test]
+    fn the_machine_does_what_the_model_does(history in history(Clock::Steady)) {
+        play(&history);
+    }
+
+    #[test]
+    fn also_when_the_wall_clock_steps_back(history in history(Clock::StepsBack)) {
+        play(&history);
+    }
+}
+
+proptest! {
+    #![proptest_config(config(500))]
+
+    /// Whatever records are lost, folding the others never panics, loses count of nothing that is
+    /// there, and leaves a machine that goes on.
+    #[test]
+    fn any_records_may_be_lost(
+        history in history(Clock::Steady),
+        kept in prop::collection::vec(prop::bool::weighted(0.8), 64),
+    ) {
+        let records = play(&history).records;
+        let mut machine = Machine::new(MachineLimits::default());
+        for ((position, record), _) in records.iter().zip(kept.iter().cycle()).filter(|(_, kept)| **kept) {
+            machine.fold(&decode_record(record).unwrap(), *position);
+        }
+        crate::world::go_on(machine);
+    }
+}

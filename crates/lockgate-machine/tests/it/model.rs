@@ -1,0 +1,1409 @@
+//! What a shard must do, in the plainest code that can say it: vectors, linear scans, no index, no
+//! timer. Written from docs/semantics.md, ARCHITECTURE.md and the public documentation, to be read
+//! side by side with them.
+//!
+//! The model computes every reply itself and compares it with the machine's. One thing it leaves to
+//! the machine: *which* of several leasable keys (or groups) a receive serves first. There it checks
+//! that each choice was allowed, and that nothing allowed was left out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lockgate_core::{
+    BootId, HolderName, Key, LeaseToken, Level, Location, MachineTime, MessageId, Millis, Now,
+    Position, QueueId, QueueName, Sequence, Term, UniqueId, WallTime,
+};
+use lockgate_machine::*;
+
+/// Leases up to this length are covered by the horizon.
+const HORIZON: Millis = 30_000;
+const TWELVE_HOURS: Millis = 12 * 3600 * 1000;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Model {
+    pub(crate) now: Now,
+    pub(crate) term: Term,
+    boot: BootId,
+    started: bool,
+    pub(crate) queues: BTreeMap<QueueName, Queue>,
+    next_queue: u32,
+    arrivals: u64,
+    /// Everything that starts before it is durable. `None`: everything is.
+    pub(crate) durable: Option<Position>,
+    /// Where the record of the command in hand is.
+    at: Position,
+    /// Messages the transaction in hand has settled, and what a second settle of them is told.
+    settled: BTreeMap<(QueueId, Sequence), StaleReason>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Queue {
+    pub(crate) id: QueueId,
+    pub(crate) settings: QueueSettings,
+    annotations: BTreeMap<String, String>,
+    tags: BTreeMap<String, String>,
+    created: WallTime,
+    changed: WallTime,
+    paused: bool,
+    next_sequence: u64,
+    pub(crate) messages: Vec<Message>,
+    remembered: Vec<Remembered>,
+    parked: BTreeSet<Key>,
+    /// Record of the last settle or removal under each key.
+    settled_at: BTreeMap<Key, Position>,
+    horizon: MachineTime,
+    held_until: Option<MachineTime>,
+    reserved_below: u64,
+    totals: QueueTotals,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub(crate) sequence: Sequence,
+    pub(crate) id: MessageId,
+    pub(crate) key: Option<Key>,
+    pub(crate) size: u64,
+    pub(crate) state: State,
+    location: Location,
+    /// Counts as accepted then.
+    since: WallTime,
+    /// Its place among the messages that became deliverable; none while it is delayed.
+    arrival: Option<u64>,
+    attempts: u16,
+    first_leased: WallTime,
+    /// Its last lease in this queue, and whether that was given back.
+    pub(crate) last_lease: Option<(LeaseToken, bool)>,
+    /// Unkeyed: it was leased before, so it no longer stands in the order of arrival.
+    returned: bool,
+    time_to_live: Option<Millis>,
+    overdue: bool,
+    origin: Option<Origin>,
+    /// It is leasable only when this record is durable.
+    waits_for: Option<Position>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum State {
+    Ready,
+    Leased {
+        given: MachineTime,
+        until: MachineTime,
+        holder: HolderName,
+    },
+    Backoff {
+        until: MachineTime,
+    },
+    Delayed {
+        due: WallTime,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Remembered {
+    scope: Option<Key>,
+    id: UniqueId,
+    until: MachineTime,
+    sequence: Sequence,
+    message: MessageId,
+    position: Position,
+}
+
+/// What a settle did, beside changing the model.
+type Settling = Result<Result<(), StaleReason>, Rejection>;
+
+impl Model {
+    /// Everything that time alone brings about by `now`.
+    pub(crate) fn advance(&mut self, now: Now) {
+        self.now = Now {
+            wall: now.wall,
+            machine: now.machine.max(self.now.machine),
+        };
+        let now = self.now;
+        for queue in self.queues.values_mut() {
+            if queue.held_until.is_some_and(|until| until <= now.machine) {
+                queue.held_until = None;
+            }
+            queue.remembered.retain(|id| id.until > now.machine);
+            // Leases and backoffs.
+            let parks_after = (queue.settings.keyed && queue.policy() == KeyPolicy::Park)
+                .then_some(queue.settings.park_after);
+            for message in &mut queue.messages {
+                match &message.state {
+                    State::Leased { until, .. } if *until <= now.machine => {
+                        queue.totals.leases_ended += 1;
+                        if parks_after.is_some_and(|limit| message.attempts >= limit) {
+                            queue.parked.extend(message.key.clone());
+                        }
+                        message.state = State::Ready;
+                    }
+                    State::Backoff { until } if *until <= now.machine => {
+                        message.state = State::Ready;
+                    }
+                    _ => {}
+                }
+            }
+            // Due messages join the order at their due time, ties by acceptance.
+            let mut due: Vec<_> = (0..queue.messages.len())
+                .filter_map(|index| match queue.messages[index].state {
+                    State::Delayed { due } if due <= now.wall => {
+                        Some((due, queue.messages[index].sequence, index))
+                    }
+                    _ => None,
+                })
+                .collect();
+            due.sort();
+            for (_, _, index) in due {
+                queue.messages[index].state = State::Ready;
+                queue.messages[index].arrival = Some(self.arrivals);
+                self.arrivals += 1;
+            }
+            // Age. What is leased is left to its holder.
+            let retention = queue.settings.retention;
+            for message in &mut queue.messages {
+                let lived_out = message
+                    .time_to_live
+                    .is_some_and(|span| message.since.plus(span) <= now.wall);
+                message.overdue |= lived_out;
+            }
+            let before = queue.messages.len();
+            queue.messages.retain(|message| {
+                let old = message.since.plus(retention) <= now.wall || message.overdue;
+                let free = matches!(message.state, State::Ready | State::Backoff { .. });
+                !(old && free)
+            });
+            queue.totals.dropped.expired += (before - queue.messages.len()) as u64;
+            queue.forget_idle_keys();
+        }
+    }
+
+    /// Takes in the command that the machine decided so, with its record at `at`; panics where the
+    /// machine did or said anything else than it should.
+    pub(crate) fn take(&mut self, command: &Command, decision: &Decision, at: Position) {
+        self.at = at;
+        self.settled.clear();
+        let before = self.clone();
+        let expected: Result<Reply, Rejection> = match command {
+            Command::StartTerm { term, boot_id, .. } => {
+                self.start_term(*term, *boot_id);
+                Ok(Reply::Done)
+            }
+            Command::EndTerm => {
+                for queue in self.queues.values_mut() {
+                    queue.reserved_below = 0;
+                }
+                Ok(Reply::Done)
+            }
+            Command::CreateQueue(create) => self.create_queue(create),
+            Command::ChangeQueue {
+                queue,
+                settings,
+                annotations,
+                tags,
+            } => self.change_queue(queue, settings.as_deref(), annotations, tags),
+            Command::DeleteQueue { queue } => match self.queues.remove(queue) {
+                Some(_) => Ok(Reply::Done),
+                None => Err(not_found(queue)),
+            },
+            Command::Purge { queue } => self.purge(queue),
+            Command::Pause { queue, paused } => self.found_mut(queue).map(|queue| {
+                queue.paused = *paused;
+                Reply::Done
+            }),
+            Command::Send(send) => self.send(send, decision).map(Reply::Sent),
+            Command::Receive(receive) => {
+                self.receive(receive, decision);
+                let queues = self.queues.values_mut();
+                queues.for_each(Queue::forget_idle_keys);
+                return;
+            }
+            Command::Settle(settle) => self.settle(settle, decision).map(|outcome| {
+                Reply::Settled(match outcome {
+                    Ok(()) => Settled::Done,
+                    Err(stale) => Settled::Stale(stale),
+                })
+            }),
+            Command::Transact { settles, sends } => self.transact(settles, sends, decision),
+            Command::Cancel { queue, message } => self.cancel(queue, *message),
+            Command::Reschedule {
+                queue,
+                message,
+                due,
+            } => self.reschedule(queue, *message, *due),
+            Command::Key { queue, key, action } => self.key(queue, key, *action),
+            Command::Damaged { queue, sequence } => Ok(Reply::Dropped {
+                messages: self.damaged(*queue, *sequence),
+            }),
+            other => panic!("the model does not know {other:?}"),
+        };
+        if expected.is_err() {
+            *self = Self {
+                queues: self.stale_counts_onto(before.queues.clone()),
+                ..before
+            };
+            assert!(decision.effects.is_empty(), "a refusal has effects");
+        }
+        assert_eq!(
+            format!("{expected:?}"),
+            format!("{:?}", decision.outcome),
+            "expected on the left, got on the right, for {command:?}"
+        );
+        for queue in self.queues.values_mut() {
+            queue.forget_idle_keys();
+            for effect in &decision.effects {
+                if let Effect::SequencesReserved { queue: id, below } = effect
+                    && *id == queue.id
+                {
+                    queue.reserved_below = queue.reserved_below.max(below.0);
+                }
+            }
+        }
+    }
+
+    /// What a restart forgets.
+    pub(crate) fn forget_volatile(&mut self) {
+        self.durable = None;
+        for queue in self.queues.values_mut() {
+            queue.totals.duplicates = 0;
+            queue.totals.stale = 0;
+        }
+    }
+
+    /// A refused transaction changes nothing but the count of stale tokens.
+    fn stale_counts_onto(
+        &self,
+        mut queues: BTreeMap<QueueName, Queue>,
+    ) -> BTreeMap<QueueName, Queue> {
+        for (name, queue) in &mut queues {
+            if let Some(now) = self.queues.get(name) {
+                queue.totals.stale = now.totals.stale;
+            }
+        }
+        queues
+    }
+
+    /// Whether a receive would find something.
+    pub(crate) fn leasable(&self, name: &QueueName) -> bool {
+        let Some(queue) = self.queues.get(name) else {
+            return false;
+        };
+        queue.gives_leases()
+            && queue.in_flight() < u64::from(queue.settings.in_flight_max)
+            && !self.candidates(queue, &BTreeSet::new()).is_empty()
+    }
+
+    /// All about a queue, as a query must tell it.
+    pub(crate) fn describe(&self, name: &QueueName) -> Option<QueueDescription> {
+        let queue = self.queues.get(name)?;
+        let count = |wanted: fn(&State) -> bool| {
+            queue
+                .messages
+                .iter()
+                .filter(|message| wanted(&message.state))
+                .count() as u64
+        };
+        let keys: BTreeSet<_> = queue.messages.iter().map(|message| &message.key).collect();
+        let oldest = queue
+            .messages
+            .iter()
+            .filter_map(|message| Some((message.arrival?, message.since)))
+            .min();
+        Some(QueueDescription {
+            id: queue.id,
+            name: name.clone(),
+            settings: queue.settings.clone(),
+            annotations: queue.annotations.clone(),
+            tags: queue.tags.clone(),
+            created: queue.created,
+            changed: queue.changed,
+            paused: queue.paused,
+            counts: QueueCounts {
+                ready: count(|state| *state == State::Ready),
+                in_flight: queue.in_flight(),
+                delayed: count(|state| matches!(state, State::Delayed { .. })),
+                bytes: queue.messages.iter().map(|message| message.size).sum(),
+                keys: keys.len() as u64,
+                parked_keys: queue.parked.len() as u64,
+                unique_ids: queue.remembered.len() as u64,
+                oldest: oldest.map(|(_, since)| since),
+            },
+            totals: queue.totals,
+        })
+    }
+
+    /// Why a key does, or does not, move, as a query must tell it.
+    pub(crate) fn explain(&self, name: &QueueName, key: &Key) -> Option<KeyStatus> {
+        let queue = self.queues.get(name).filter(|queue| queue.settings.keyed)?;
+        let mut order = Vec::new();
+        let mut delayed = 0;
+        for message in &queue.messages {
+            if message.key.as_ref() == Some(key) {
+                match message.arrival {
+                    Some(arrival) => order.push((arrival, message)),
+                    None => delayed += 1,
+                }
+            }
+        }
+        order.sort_by_key(|(arrival, _)| *arrival);
+        let parked = queue.parked.contains(key);
+        if order.is_empty() && delayed == 0 && !parked {
+            return None;
+        }
+        let leased = |message: &Message| matches!(message.state, State::Leased { .. });
+        let strict = queue.settings.key_profile == KeyProfile::Strict;
+        let held = order.iter().find(|(_, message)| strict && leased(message));
+        let front = held.or(order.first()).map(|(_, message)| *message);
+        let now = self.now.machine;
+        let waits_for = match (front, queue.held_until) {
+            _ if queue.paused => KeyWait::Paused,
+            (_, Some(until)) => KeyWait::Horizon {
+                remaining: until.since(now),
+            },
+            _ if parked => KeyWait::Parked,
+            (None, _) => KeyWait::NoMessage,
+            (Some(message), _) => match &message.state {
+                State::Leased { until, holder, .. } => KeyWait::Lease {
+                    sequence: message.sequence,
+                    holder: holder.clone(),
+                    remaining: until.since(now),
+                    attempt: message.attempts,
+                },
+                State::Backoff { until } => KeyWait::Backoff {
+                    sequence: message.sequence,
+                    remaining: until.since(now),
+                },
+                _ if !self.is_durable(message) => KeyWait::Durability,
+                _ => KeyWait::Nothing,
+            },
+        };
+        Some(KeyStatus {
+            key: key.clone(),
+            messages: order.len() as u64,
+            delayed,
+            waits_for,
+        })
+    }
+
+    fn is_durable(&self, message: &Message) -> bool {
+        match (message.waits_for, self.durable) {
+            (Some(record), Some(durable)) => record < durable,
+            _ => true,
+        }
+    }
+
+    fn start_term(&mut self, term: Term, boot: BootId) {
+        let power_cut = self.started && boot != self.boot;
+        self.started = true;
+        self.term = term;
+        self.boot = boot;
+        let now = self.now;
+        for queue in self.queues.values_mut() {
+            // Numbers that may have been told before they were lost are not given out again.
+            let skipped = queue.reserved_below.saturating_sub(queue.next_sequence);
+            queue.totals.possibly_lost += skipped;
+            queue.next_sequence += skipped;
+            queue.reserved_below = 0;
+            if power_cut && queue.settings.keyed && queue.horizon > now.machine {
+                queue.held_until = Some(queue.horizon);
+            }
+        }
+    }
+
+    fn create_queue(&mut self, create: &CreateQueue) -> Result<Reply, Rejection> {
+        let existed = self.queues.contains_key(&create.name);
+        if !existed {
+            self.check_settings(&create.name, &create.settings)?;
+            self.next_queue += 1;
+            let queue = Queue {
+                id: QueueId(self.next_queue),
+                settings: create.settings.clone(),
+                annotations: create.annotations.clone(),
+                tags: create.tags.clone(),
+                created: self.now.wall,
+                changed: self.now.wall,
+                paused: false,
+                next_sequence: 1,
+                messages: Vec::new(),
+                remembered: Vec::new(),
+                parked: BTreeSet::new(),
+                settled_at: BTreeMap::new(),
+                horizon: MachineTime(0),
+                held_until: None,
+                reserved_below: 0,
+                totals: QueueTotals::default(),
+            };
+            self.queues.insert(create.name.clone(), queue);
+        }
+        let description = self.describe(&create.name).expect("it is there now");
+        Ok(Reply::Queue {
+            existed,
+            description: Box::new(description),
+        })
+    }
+
+    fn change_queue(
+        &mut self,
+        name: &QueueName,
+        settings: Option<&QueueSettings>,
+        annotations: &Option<BTreeMap<String, String>>,
+        tags: &Option<BTreeMap<String, String>>,
+    ) -> Result<Reply, Rejection> {
+        let keyed = self.found(name)?.settings.keyed;
+        if let Some(settings) = settings {
+            if settings.keyed != keyed {
+                return Err(Rejection::Settings {
+                    queue: name.clone(),
+                    source: SettingsError::KeyedIsFixed,
+                });
+            }
+            self.check_settings(name, settings)?;
+        }
+        let now = self.now.wall;
+        let queue = self.found_mut(name)?;
+        queue.settings = settings.unwrap_or(&queue.settings).clone();
+        queue.annotations = annotations.as_ref().unwrap_or(&queue.annotations).clone();
+        queue.tags = tags.as_ref().unwrap_or(&queue.tags).clone();
+        queue.changed = now;
+        Ok(Reply::Done)
+    }
+
+    /// Only what the generated histories can get wrong.
+    fn check_settings(&self, name: &QueueName, settings: &QueueSettings) -> Result<(), Rejection> {
+        let refuse = |source| {
+            Err(Rejection::Settings {
+                queue: name.clone(),
+                source,
+            })
+        };
+        let dead_letter = settings.dead_letter.as_ref();
+        if dead_letter.is_some_and(|dead_letter| dead_letter.queue == *name) {
+            return refuse(SettingsError::OwnDeadLetter);
+        }
+        if settings.key_policy == Some(KeyPolicy::Skip) && dead_letter.is_none() {
+            return refuse(SettingsError::SkipWithoutDeadLetter);
+        }
+        if settings.key_policy == Some(KeyPolicy::Park) && !settings.keyed {
+            return refuse(SettingsError::NeedsKeys {
+                setting: "key policy park",
+            });
+        }
+        let Some(dead_letter) = dead_letter else {
+            return Ok(());
+        };
+        let queue = dead_letter.queue.clone();
+        match self.queues.get(&queue) {
+            None => refuse(SettingsError::DeadLetterMissing { queue }),
+            Some(found) if found.settings.keyed != settings.keyed => {
+                refuse(SettingsError::DeadLetterKind { queue })
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn purge(&mut self, name: &QueueName) -> Result<Reply, Rejection> {
+        let queue = self.found_mut(name)?;
+        queue.totals.dropped.purged += queue.messages.len() as u64;
+        let messages = queue.messages.len() as u64;
+        queue.messages.clear();
+        queue.settled_at.clear();
+        queue.parked.clear();
+        if !queue.settings.dedup.survives_purge {
+            queue.remembered.clear();
+        }
+        Ok(Reply::Dropped { messages })
+    }
+
+    fn send(&mut self, send: &SendMessage, decision: &Decision) -> Result<Sent, Rejection> {
+        let (term, now, at) = (self.term, self.now, self.at);
+        let arrival = self.arrivals;
+        let durable = self.durable;
+        let name = || send.queue.clone();
+        let message = &send.message;
+        let queue = self.found_mut(&send.queue)?;
+        let settings = queue.settings.clone();
+        if settings.keyed && message.key.is_none() {
+            return Err(Rejection::KeyRequired { queue: name() });
+        }
+        let size = message.size() as u64;
+        if size > u64::from(settings.message_bytes_max) {
+            return Err(Rejection::MessageTooLarge {
+                queue: name(),
+                size,
+                max: settings.message_bytes_max.into(),
+            });
+        }
+        let level = message.level.unwrap_or(settings.level);
+        if level < settings.level || level > Level::Disk {
+            return Err(Rejection::Level {
+                queue: name(),
+                asked: level,
+                queue_level: settings.level,
+                log_level: Level::Disk,
+            });
+        }
+        if settings.dedup.content_based && message.unique_id.is_none() {
+            return Err(Rejection::UniqueIdRequired { queue: name() });
+        }
+        let scope = match settings.dedup.scope {
+            DedupScope::Queue => None,
+            DedupScope::Key => message.key.clone(),
+        };
+        let unique = message
+            .unique_id
+            .clone()
+            .filter(|_| settings.dedup.window > 0);
+        if let Some(id) = &unique
+            && let Some(first) = queue
+                .remembered
+                .iter()
+                .find(|known| known.id == *id && known.scope == scope)
+        {
+            // The original's answer, and not before the original's record is as safe as asked for.
+            let original_durable = durable.is_none_or(|durable| first.position < durable);
+            let refused = decision.outcome.is_err();
+            if level >= Level::Disk && !original_durable && first.position != at && !refused {
+                assert!(
+                    decision.rests_on >= Some(first.position),
+                    "a duplicate does not wait"
+                );
+            }
+            queue.totals.duplicates += 1;
+            return Ok(Sent {
+                id: first.message,
+                sequence: first.sequence,
+                duplicate: true,
+            });
+        }
+        let full = |what, max| Rejection::QuotaExceeded {
+            queue: name(),
+            what,
+            max,
+        };
+        if queue.messages.len() as u64 >= settings.quota.messages_max {
+            return Err(full("messages", settings.quota.messages_max));
+        }
+        let bytes: u64 = queue.messages.iter().map(|message| message.size).sum();
+        if bytes + size > settings.quota.bytes_max {
+            return Err(full("bytes", settings.quota.bytes_max));
+        }
+
+        let sequence = Sequence(queue.next_sequence);
+        queue.next_sequence += 1;
+        let id = MessageId::new(queue.id, sequence, term);
+        if let Some(unique) = unique {
+            queue.remembered.push(Remembered {
+                scope,
+                id: unique,
+                until: now.machine.plus(settings.dedup.window),
+                sequence,
+                message: id,
+                position: at,
+            });
+        }
+        let wanted = message
+            .due
+            .or_else(|| (settings.delay > 0).then(|| now.wall.plus(settings.delay)));
+        let due = wanted.filter(|due| *due > now.wall);
+        queue.messages.push(Message {
+            sequence,
+            id,
+            key: message.key.clone(),
+            size,
+            state: due.map_or(State::Ready, |due| State::Delayed { due }),
+            location: Location {
+                position: at,
+                part: part_of(decision, queue.id, sequence),
+            },
+            since: due.unwrap_or(now.wall),
+            arrival: due.is_none().then_some(arrival),
+            attempts: 0,
+            first_leased: WallTime(0),
+            last_lease: None,
+            returned: false,
+            time_to_live: message.time_to_live,
+            overdue: false,
+            origin: None,
+            waits_for: (level >= Level::Disk).then_some(at),
+        });
+        queue.totals.accepted += 1;
+        self.arrivals += 1;
+        let refused = decision.outcome.is_err();
+        assert!(
+            refused || decision.level >= level,
+            "answered below its level"
+        );
+        if level == Level::Memory && !refused {
+            let queue = &self.queues[&send.queue];
+            let told_below = decision
+                .effects
+                .iter()
+                .filter_map(|effect| match effect {
+                    Effect::SequencesReserved { queue: id, below } if *id == queue.id => {
+                        Some(below.0)
+                    }
+                    _ => None,
+                })
+                .fold(queue.reserved_below, u64::max);
+            assert!(sequence.0 < told_below, "told before it was reserved");
+        }
+        Ok(Sent {
+            id,
+            sequence,
+            duplicate: false,
+        })
+    }
+
+    fn receive(&mut self, receive: &Receive, decision: &Decision) {
+        let now = self.now;
+        let queue = match self.found(&receive.queue) {
+            Ok(queue) => queue,
+            Err(refused) => {
+                assert_eq!(decision.outcome.as_ref().unwrap_err(), &refused);
+                return;
+            }
+        };
+        let limit = queue.settings.in_flight_max;
+        let room = u64::from(limit).saturating_sub(queue.in_flight());
+        if room == 0 && !queue.settings.keyed {
+            let refused = Rejection::InFlightFull {
+                queue: receive.queue.clone(),
+                max: limit,
+            };
+            assert_eq!(decision.outcome.as_ref().unwrap_err(), &refused);
+            return;
+        }
+        let Ok(Reply::Received(deliveries)) = &decision.outcome else {
+            panic!("a receive was answered {:?}", decision.outcome);
+        };
+        let leases = queue.gives_leases();
+        let (keyed, level) = (queue.settings.keyed, queue.settings.level);
+        let wanted = usize::from(receive.max).min(room as usize);
+        let lease = receive.lease.unwrap_or(queue.settings.lease);
+        let until = now.machine.plus(lease);
+
+        // Moves of exhausted messages and leases, in the order in which they were decided.
+        let mut batch = BTreeSet::new();
+        let mut given = deliveries.iter();
+        for effect in &decision.effects {
+            match effect {
+                Effect::Moved { .. } => {
+                    let moved = self.take_exhausted(&receive.queue, effect, &batch);
+                    batch.remove(&moved);
+                }
+                Effect::Leased { sequence, .. } => {
+                    let delivery = given.next().expect("a lease without a delivery");
+                    assert_eq!(delivery.token.sequence, *sequence);
+                    assert!(leases, "paused or held, and gave a lease");
+                    self.take_lease(receive, delivery, until, &mut batch, decision);
+                }
+                Effect::HorizonRaised { queue: id, until } => {
+                    let queue = self.queues.get_mut(&receive.queue).unwrap();
+                    assert_eq!(queue.id, *id);
+                    queue.horizon = queue.horizon.max(*until);
+                }
+                other => panic!("a receive has effect {other:?}"),
+            }
+        }
+        assert!(given.next().is_none(), "a delivery without a lease");
+        assert!(deliveries.len() <= wanted, "more than asked for or allowed");
+
+        // Nothing that could be had was left out.
+        let queue = &self.queues[&receive.queue];
+        if deliveries.len() < wanted && leases {
+            let left = self.candidates(queue, &batch);
+            assert!(left.is_empty(), "left out {left:?}");
+        }
+        // A power cut cannot make us forget a lease for longer than the horizon.
+        if keyed && level >= Level::Disk && !deliveries.is_empty() {
+            let covered = queue.horizon >= until || lease > HORIZON;
+            assert!(covered, "a lease beyond the horizon");
+            if lease > HORIZON {
+                assert!(decision.level >= Level::Disk, "a long lease is not synced");
+            }
+        }
+    }
+
+    /// A message that had all its attempts goes to the dead-letter queue.
+    fn take_exhausted(
+        &mut self,
+        name: &QueueName,
+        effect: &Effect,
+        batch: &BTreeSet<Sequence>,
+    ) -> Sequence {
+        let Effect::Moved {
+            sequence, reason, ..
+        } = effect
+        else {
+            unreachable!()
+        };
+        let queue = &self.queues[name];
+        let (limit, to) = self.attempt_limit(queue).expect("no attempts are limited");
+        assert!(self.candidates(queue, batch).contains(sequence));
+        let attempts = queue.message(*sequence).unwrap().attempts;
+        assert!(
+            attempts >= limit,
+            "moved after {attempts} of {limit} attempts"
+        );
+        assert_eq!(*reason, DeadLetterReason::Attempts { attempts });
+        self.move_message(name, *sequence, &to, reason.clone(), Some(effect));
+        *sequence
+    }
+
+    fn take_lease(
+        &mut self,
+        receive: &Receive,
+        delivery: &Delivery,
+        until: MachineTime,
+        batch: &mut BTreeSet<Sequence>,
+        decision: &Decision,
+    ) {
+        let (now, term, durable) = (self.now, self.term, self.durable);
+        let sequence = delivery.token.sequence;
+        let queue = &self.queues[&receive.queue];
+        let candidates = self.candidates(queue, batch);
+        assert!(
+            candidates.contains(&sequence),
+            "{sequence} was not to be had"
+        );
+        let message = queue.message(sequence).unwrap();
+        if let Some((limit, _)) = self.attempt_limit(queue) {
+            assert!(message.attempts < limit, "leased instead of moved");
+        }
+        if queue.settings.keyed {
+            // As many of one key as fit, before another key.
+            let last = batch.last().map(|_| self.last_leased_key(queue, batch));
+            if let Some(last) = last.flatten()
+                && Some(&last) != message.key.as_ref()
+            {
+                let more = |other: &Sequence| {
+                    let other = queue.message(*other).unwrap();
+                    other.key.as_ref() == Some(&last)
+                };
+                assert!(!candidates.iter().any(more), "key {last} had more");
+            }
+            // What was in front of it is gone only if the record that says so stays.
+            let settled = message
+                .key
+                .as_ref()
+                .and_then(|key| queue.settled_at.get(key));
+            if let Some(&settled) = settled
+                && queue.settings.level >= Level::Disk
+                && durable.is_some_and(|durable| settled >= durable)
+            {
+                let waits = match settled == self.at {
+                    true => decision.level >= Level::Disk,
+                    false => decision.rests_on >= Some(settled),
+                };
+                assert!(waits, "does not wait for what was in front to be gone");
+            }
+        }
+        let first_leased = if message.attempts == 0 {
+            now.wall
+        } else {
+            message.first_leased
+        };
+        let expected = Delivery {
+            token: LeaseToken {
+                queue: queue.id,
+                sequence,
+                term,
+                lease: delivery.token.lease,
+            },
+            id: message.id,
+            location: message.location,
+            attempt: message.attempts + 1,
+            first_leased,
+            deadline: until,
+            origin: message.origin.clone().map(|origin| Origin {
+                name: self.name_of(origin.queue),
+                ..origin
+            }),
+        };
+        assert_eq!(*delivery, expected);
+        for queue in self.queues.values() {
+            for message in &queue.messages {
+                let taken = message.last_lease.map(|(token, _)| token);
+                assert_ne!(taken, Some(delivery.token), "a token was given twice");
+            }
+        }
+        let queue = self.queues.get_mut(&receive.queue).unwrap();
+        queue.totals.leased += 1;
+        let message = queue.message_mut(sequence).unwrap();
+        message.attempts += 1;
+        message.first_leased = first_leased;
+        message.last_lease = Some((delivery.token, false));
+        message.returned = true;
+        message.state = State::Leased {
+            given: now.machine,
+            until,
+            holder: receive.holder.clone(),
+        };
+        batch.insert(sequence);
+    }
+
+    /// Everything a receive may take next, having taken `batch` already.
+    fn candidates(&self, queue: &Queue, batch: &BTreeSet<Sequence>) -> Vec<Sequence> {
+        let is_free = |message: &Message| message.state == State::Ready && self.is_durable(message);
+        let mut order: Vec<&Message> = queue
+            .messages
+            .iter()
+            .filter(|message| message.arrival.is_some())
+            .collect();
+        order.sort_by_key(|message| message.arrival);
+        order
+            .iter()
+            .filter(|message| is_free(message))
+            .filter(|message| {
+                let same_key = |other: &&&Message| other.key == message.key;
+                let mut ahead = order
+                    .iter()
+                    .take_while(|other| other.sequence != message.sequence)
+                    .filter(same_key);
+                let Some(key) = message.key.as_ref().filter(|_| queue.settings.keyed) else {
+                    // A group: what was never leased goes in order of arrival; what came back takes
+                    // turns with it.
+                    return message.returned || !ahead.any(|other| !other.returned);
+                };
+                if queue.parked.contains(key) {
+                    return false;
+                }
+                let in_batch = |other: &&Message| batch.contains(&other.sequence);
+                let strict_and_held = queue.settings.key_profile == KeyProfile::Strict
+                    && order.iter().filter(same_key).any(|other| {
+                        matches!(other.state, State::Leased { .. }) && !in_batch(other)
+                    });
+                !strict_and_held && ahead.all(in_batch)
+            })
+            .map(|message| message.sequence)
+            .collect()
+    }
+
+    fn last_leased_key(&self, queue: &Queue, batch: &BTreeSet<Sequence>) -> Option<Key> {
+        batch
+            .iter()
+            .filter_map(|sequence| queue.message(*sequence))
+            .max_by_key(|message| message.last_lease.map(|(token, _)| token.lease))
+            .and_then(|message| message.key.clone())
+    }
+
+    fn attempt_limit(&self, queue: &Queue) -> Option<(u16, QueueName)> {
+        let dead_letter = queue.settings.dead_letter.as_ref()?;
+        let exists = self.queues.contains_key(&dead_letter.queue);
+        (queue.policy() == KeyPolicy::Skip && exists)
+            .then(|| (dead_letter.attempts_max, dead_letter.queue.clone()))
+    }
+
+    fn settle(&mut self, settle: &Settle, decision: &Decision) -> Settling {
+        let result = self.settle_uncounted(settle, decision)?;
+        if result.is_err() && settle.action != SettleAction::GiveBack {
+            self.count_stale(settle);
+        }
+        Ok(result)
+    }
+
+    fn count_stale(&mut self, settle: &Settle) {
+        let mut queues = self.queues.values_mut();
+        if let Some(queue) = queues.find(|queue| queue.id == settle.token.queue) {
+            queue.totals.stale += 1;
+        }
+    }
+
+    fn settle_uncounted(&mut self, settle: &Settle, decision: &Decision) -> Settling {
+        let (now, at) = (self.now, self.at);
+        let (token, action) = (settle.token, &settle.action);
+        let Some(name) = self.name_of(token.queue) else {
+            return Ok(Err(StaleReason::Gone));
+        };
+        let queue = self.queues.get_mut(&name).unwrap();
+        let (keyed, level) = (queue.settings.keyed, queue.settings.level);
+        let strict = keyed && queue.settings.key_profile == KeyProfile::Strict;
+        let Some(message) = queue.message(token.sequence) else {
+            return Ok(Err(StaleReason::Gone));
+        };
+        // A token settles its own lease and nothing else.
+        let given_back = match message.last_lease {
+            None => return Ok(Err(StaleReason::Ended)),
+            Some((last, _)) if last != token => return Ok(Err(StaleReason::Superseded)),
+            Some((_, given_back)) => given_back,
+        };
+        let late_ack = !keyed && *action == SettleAction::Ack && !given_back;
+        match &message.state {
+            State::Leased { .. } => {}
+            State::Ready | State::Backoff { .. } if late_ack => {}
+            _ => return Ok(Err(StaleReason::Ended)),
+        }
+        let (key, attempts) = (message.key.clone(), message.attempts);
+        let refused = decision.outcome.is_err();
+        let ahead_or_behind = |wanted_behind: bool| -> Vec<Sequence> {
+            let mut order: Vec<_> = queue
+                .messages
+                .iter()
+                .filter(|other| other.key == key && other.arrival.is_some())
+                .collect();
+            order.sort_by_key(|other| other.arrival);
+            let place = order
+                .iter()
+                .position(|other| other.sequence == token.sequence)
+                .unwrap();
+            let part = if wanted_behind {
+                &order[place + 1..]
+            } else {
+                &order[..place]
+            };
+            part.iter().map(|other| other.sequence).collect()
+        };
+        let ahead = ahead_or_behind(false);
+        // The rest of the batch: leased messages behind, up to the first that is not.
+        let is_leased = |sequence: &Sequence| {
+            matches!(
+                queue.message(*sequence).unwrap().state,
+                State::Leased { .. }
+            )
+        };
+        let behind: Vec<Sequence> = ahead_or_behind(true)
+            .into_iter()
+            .take_while(is_leased)
+            .filter(|_| strict)
+            .collect();
+        if strict && *action == SettleAction::Ack && !ahead.is_empty() {
+            return Ok(Err(StaleReason::OutOfOrder));
+        }
+        if let Some(key) = &key
+            && !matches!(action, SettleAction::Extend { .. })
+        {
+            queue.settled_at.insert(key.clone(), at);
+        }
+        match action {
+            SettleAction::Ack => {
+                queue.remove(token.sequence);
+                queue.totals.acknowledged += 1;
+                assert!(refused || decision.level >= level);
+            }
+            SettleAction::Extend { lease } => {
+                return self.extend(&name, token.sequence, *lease, strict, decision);
+            }
+            SettleAction::Nack { delay } => {
+                let parks = keyed
+                    && queue.policy() == KeyPolicy::Park
+                    && attempts >= queue.settings.park_after;
+                queue.put_back(token.sequence, now, (*delay > 0).then_some(*delay));
+                if parks {
+                    queue.parked.extend(key);
+                }
+                assert!(refused || decision.level >= level);
+            }
+            SettleAction::GiveBack => queue.give_back(token.sequence, now),
+            SettleAction::Reject { reason } => {
+                let to = queue
+                    .settings
+                    .dead_letter
+                    .as_ref()
+                    .map(|to| to.queue.clone());
+                match to.filter(|to| self.queues.contains_key(to)) {
+                    Some(to) => {
+                        let reason = DeadLetterReason::Rejected {
+                            reason: reason.clone(),
+                        };
+                        self.move_message(&name, token.sequence, &to, reason, None);
+                    }
+                    None => {
+                        let queue = self.queues.get_mut(&name).unwrap();
+                        queue.remove(token.sequence);
+                        queue.totals.dropped.rejected += 1;
+                    }
+                }
+                assert!(refused || decision.level >= level);
+            }
+        }
+        if *action != SettleAction::Ack {
+            let queue = self.queues.get_mut(&name).unwrap();
+            for later in behind {
+                queue.give_back(later, now);
+                let message = (token.queue, later);
+                self.settled.insert(message, StaleReason::OutOfOrder);
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn extend(
+        &mut self,
+        name: &QueueName,
+        sequence: Sequence,
+        lease: Millis,
+        strict: bool,
+        decision: &Decision,
+    ) -> Settling {
+        let now = self.now.machine;
+        let queue = self.queues.get_mut(name).unwrap();
+        let key = queue.message(sequence).unwrap().key.clone();
+        let State::Leased { given, .. } = queue.message(sequence).unwrap().state else {
+            unreachable!("checked by the caller")
+        };
+        let longest = given.plus(TWELVE_HOURS).since(now);
+        if lease == 0 || lease > longest {
+            return Err(Rejection::OutOfRange {
+                what: "lease",
+                value: lease,
+                min: 1,
+                max: longest,
+            });
+        }
+        let deadline = now.plus(lease);
+        for message in &mut queue.messages {
+            if (message.sequence == sequence || strict && message.key == key)
+                && let State::Leased { until, .. } = &mut message.state
+            {
+                *until = deadline;
+            }
+        }
+        for effect in &decision.effects {
+            if let Effect::HorizonRaised { until, .. } = effect {
+                queue.horizon = queue.horizon.max(*until);
+            }
+        }
+        if queue.settings.keyed && queue.settings.level >= Level::Disk {
+            let covered = queue.horizon >= deadline || decision.level >= Level::Disk;
+            assert!(
+                covered || decision.outcome.is_err(),
+                "extended beyond the horizon"
+            );
+        }
+        Ok(Ok(()))
+    }
+
+    fn transact(
+        &mut self,
+        settles: &[Settle],
+        sends: &[SendMessage],
+        decision: &Decision,
+    ) -> Result<Reply, Rejection> {
+        let parts = (settles.len() + sends.len()) as u64;
+        if parts == 0 {
+            return Err(Rejection::OutOfRange {
+                what: "number of settles and sends",
+                value: 0,
+                min: 1,
+                max: 1000,
+            });
+        }
+        for (index, settle) in settles.iter().enumerate() {
+            let message = (settle.token.queue, settle.token.sequence);
+            let outcome = match self.settled.get(&message) {
+                Some(stale) => Err(*stale),
+                None => self.settle_uncounted(settle, decision)?,
+            };
+            if let Err(reason) = outcome {
+                self.count_stale(settle);
+                return Err(Rejection::TransactionStale { index, reason });
+            }
+            let second = match settle.action {
+                SettleAction::Extend { .. } => continue,
+                SettleAction::Ack | SettleAction::Reject { .. } => StaleReason::Gone,
+                SettleAction::Nack { .. } | SettleAction::GiveBack => StaleReason::Ended,
+            };
+            self.settled.insert(message, second);
+        }
+        let mut sent = Vec::new();
+        for (index, send) in sends.iter().enumerate() {
+            let answer = self.send(send, decision);
+            sent.push(answer.map_err(|source| Rejection::TransactionRefused {
+                index,
+                source: Box::new(source),
+            })?);
+        }
+        Ok(Reply::Transacted { sent })
+    }
+
+    fn cancel(&mut self, name: &QueueName, id: MessageId) -> Result<Reply, Rejection> {
+        let at = self.at;
+        let sequence = self.waiting(name, id)?;
+        let queue = self.found_mut(name)?;
+        queue.note_removal(sequence, at);
+        queue.remove(sequence);
+        queue.totals.dropped.cancelled += 1;
+        Ok(Reply::Done)
+    }
+
+    fn reschedule(
+        &mut self,
+        name: &QueueName,
+        id: MessageId,
+        due: WallTime,
+    ) -> Result<Reply, Rejection> {
+        let sequence = self.waiting(name, id)?;
+        let due = due.max(self.now.wall);
+        let message = self.found_mut(name)?.message_mut(sequence).unwrap();
+        message.state = State::Delayed { due };
+        message.since = due;
+        message.arrival = None;
+        message.returned = false;
+        message.overdue = false;
+        Ok(Reply::Done)
+    }
+
+    /// The message with that id, sent to that queue, which nobody holds.
+    fn waiting(&self, name: &QueueName, id: MessageId) -> Result<Sequence, Rejection> {
+        let queue = self.found(name)?;
+        let found = queue
+            .messages
+            .iter()
+            .find(|message| message.id == id && message.origin.is_none());
+        match found {
+            None => Err(Rejection::MessageNotFound {
+                queue: name.clone(),
+                message: id,
+            }),
+            Some(message) if matches!(message.state, State::Leased { .. }) => {
+                Err(Rejection::MessageInFlight {
+                    queue: name.clone(),
+                    message: id,
+                })
+            }
+            Some(message) => Ok(message.sequence),
+        }
+    }
+
+    fn key(&mut self, name: &QueueName, key: &Key, action: KeyAction) -> Result<Reply, Rejection> {
+        let at = self.at;
+        let queue = self.found_mut(name)?;
+        let not_found = Rejection::KeyNotFound {
+            queue: name.clone(),
+            key: key.clone(),
+        };
+        let of_key = |message: &Message| message.key.as_ref() == Some(key);
+        let known = queue.messages.iter().any(of_key) || queue.parked.contains(key);
+        match action {
+            KeyAction::Park | KeyAction::Resume if !queue.settings.keyed => Err(not_found),
+            KeyAction::Park => {
+                queue.parked.insert(key.clone());
+                Ok(Reply::Done)
+            }
+            _ if !known => Err(not_found),
+            KeyAction::Resume => {
+                if queue.parked.remove(key) {
+                    let front = queue
+                        .messages
+                        .iter_mut()
+                        .filter(|message| of_key(message) && message.arrival.is_some())
+                        .min_by_key(|message| message.arrival);
+                    if let Some(front) = front
+                        && !matches!(front.state, State::Leased { .. })
+                    {
+                        front.attempts = 0;
+                    }
+                }
+                Ok(Reply::Done)
+            }
+            KeyAction::Drop => {
+                let before = queue.messages.len();
+                let keyed = queue.settings.keyed;
+                queue.messages.retain(|message| {
+                    let in_flight = match message.state {
+                        State::Leased { .. } => true,
+                        State::Backoff { .. } => !keyed,
+                        _ => false,
+                    };
+                    !of_key(message) || in_flight
+                });
+                let messages = (before - queue.messages.len()) as u64;
+                queue.totals.dropped.key_dropped += messages;
+                if messages > 0 {
+                    queue.settled_at.insert(key.clone(), at);
+                }
+                if !queue.messages.iter().any(of_key) {
+                    queue.parked.remove(key);
+                }
+                Ok(Reply::Dropped { messages })
+            }
+        }
+    }
+
+    fn damaged(&mut self, id: QueueId, sequence: Sequence) -> u64 {
+        let at = self.at;
+        let queue = self.queues.values_mut().find(|queue| queue.id == id);
+        let Some(queue) = queue.filter(|queue| queue.message(sequence).is_some()) else {
+            return 0;
+        };
+        queue.note_removal(sequence, at);
+        queue.remove(sequence);
+        queue.totals.dropped.damaged += 1;
+        1
+    }
+
+    /// To the end of its key's order in another queue, with id and payload, without its attempts.
+    fn move_message(
+        &mut self,
+        from: &QueueName,
+        sequence: Sequence,
+        to: &QueueName,
+        reason: DeadLetterReason,
+        effect: Option<&Effect>,
+    ) {
+        let (at, now, arrival) = (self.at, self.now.wall, self.arrivals);
+        self.arrivals += 1;
+        let source = self.queues.get_mut(from).unwrap();
+        source.note_removal(sequence, at);
+        let message = source.remove(sequence);
+        source.totals.moved_out += 1;
+        let from_id = source.id;
+        let target = self.queues.get_mut(to).unwrap();
+        let to_sequence = Sequence(target.next_sequence);
+        target.next_sequence += 1;
+        target.totals.moved_in += 1;
+        if let Some(effect) = effect {
+            let expected = Effect::Moved {
+                from: from_id,
+                sequence,
+                to: target.id,
+                to_sequence,
+                reason: reason.clone(),
+                at: now,
+            };
+            assert_eq!(*effect, expected);
+        }
+        target.messages.push(Message {
+            sequence: to_sequence,
+            id: message.id,
+            key: message.key,
+            size: message.size,
+            state: State::Ready,
+            location: message.location,
+            since: now,
+            arrival: Some(arrival),
+            attempts: 0,
+            first_leased: WallTime(0),
+            last_lease: None,
+            returned: false,
+            time_to_live: None,
+            overdue: false,
+            origin: Some(Origin {
+                queue: from_id,
+                name: None,
+                sequence,
+                reason,
+                at: now,
+            }),
+            waits_for: (target.settings.level >= Level::Disk).then_some(at),
+        });
+    }
+
+    fn name_of(&self, id: QueueId) -> Option<QueueName> {
+        self.queues
+            .iter()
+            .find(|(_, queue)| queue.id == id)
+            .map(|(name, _)| name.clone())
+    }
+
+    fn found(&self, name: &QueueName) -> Result<&Queue, Rejection> {
+        self.queues.get(name).ok_or_else(|| not_found(name))
+    }
+
+    fn found_mut(&mut self, name: &QueueName) -> Result<&mut Queue, Rejection> {
+        self.queues.get_mut(name).ok_or_else(|| not_found(name))
+    }
+}
+
+impl Queue {
+    pub(crate) fn message(&self, sequence: Sequence) -> Option<&Message> {
+        self.messages
+            .iter()
+            .find(|message| message.sequence == sequence)
+    }
+
+    fn message_mut(&mut self, sequence: Sequence) -> Option<&mut Message> {
+        self.messages
+            .iter_mut()
+            .find(|message| message.sequence == sequence)
+    }
+
+    fn remove(&mut self, sequence: Sequence) -> Message {
+        let index = self
+            .messages
+            .iter()
+            .position(|message| message.sequence == sequence)
+            .expect("the caller has found it");
+        self.messages.remove(index)
+    }
+
+    /// A later message of a key without any has a later record than what settled the others.
+    fn forget_idle_keys(&mut self) {
+        let (messages, parked) = (&self.messages, &self.parked);
+        self.settled_at.retain(|key, _| {
+            parked.contains(key)
+                || messages
+                    .iter()
+                    .any(|message| message.key.as_ref() == Some(key))
+        });
+    }
+
+    fn note_removal(&mut self, sequence: Sequence, at: Position) {
+        if let Some(key) = self
+            .message(sequence)
+            .and_then(|message| message.key.clone())
+        {
+            self.settled_at.insert(key, at);
+        }
+    }
+
+    fn in_flight(&self) -> u64 {
+        let in_flight = |message: &&Message| {
+            matches!(message.state, State::Leased { .. } | State::Backoff { .. })
+        };
+        self.messages.iter().filter(in_flight).count() as u64
+    }
+
+    fn gives_leases(&self) -> bool {
+        !self.paused && self.held_until.is_none()
+    }
+
+    fn policy(&self) -> KeyPolicy {
+        let default = match self.settings.dead_letter {
+            Some(_) => KeyPolicy::Skip,
+            None => KeyPolicy::Block,
+        };
+        self.settings.key_policy.unwrap_or(default)
+    }
+
+    /// A lease ends and the message returns to its place, unless its time is up.
+    fn put_back(&mut self, sequence: Sequence, now: Now, delay: Option<Millis>) {
+        let retention = self.settings.retention;
+        let message = self.message_mut(sequence).unwrap();
+        if message.overdue || message.since.plus(retention) <= now.wall {
+            self.remove(sequence);
+            self.totals.dropped.expired += 1;
+            return;
+        }
+        message.state = match delay {
+            Some(delay) => State::Backoff {
+                until: now.machine.plus(delay),
+            },
+            None => State::Ready,
+        };
+    }
+
+    /// The lease never reached anybody.
+    fn give_back(&mut self, sequence: Sequence, now: Now) {
+        self.put_back(sequence, now, None);
+        if let Some(message) = self.message_mut(sequence) {
+            message.attempts -= 1;
+            message.last_lease = message
+                .last_lease
+                .filter(|_| message.attempts > 0)
+                .map(|(token, _)| (token, true));
+        }
+    }
+}
+
+fn not_found(queue: &QueueName) -> Rejection {
+    Rejection::QueueNotFound {
+        queue: queue.clone(),
+    }
+}
+
+/// Which part of the command's record carries the message.
+fn part_of(decision: &Decision, queue: QueueId, sequence: Sequence) -> u16 {
+    let part = decision.effects.iter().position(|effect| {
+        matches!(effect, Effect::Accepted(stored)
+            if stored.queue == queue && stored.sequence == sequence)
+    });
+    part.map_or(u16::MAX, |part| part as u16)
+}

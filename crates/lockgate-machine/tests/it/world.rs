@@ -1,0 +1,616 @@
+//! A shard without engine and log: a machine, the records it would have written, a second machine
+//! that only ever folds those records, and the model. Every step goes through all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use lockgate_core::{
+    BootId, Epoch, HolderName, Incarnation, Key, LeaseToken, Level, MachineTime, Message,
+    MessageId, Millis, Now, Position, QueueId, QueueName, Sequence, Term, UniqueId, WallTime,
+};
+use lockgate_machine::*;
+
+use crate::model::{Model, State};
+
+/// What happens next. Numbers choose among what there is.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Send(Send),
+    Receive {
+        queue: usize,
+        max: u16,
+        lease: Option<Millis>,
+        holder: usize,
+    },
+    Settle(usize, SettleAction),
+    Transact(Vec<(usize, SettleAction)>, Vec<Send>),
+    Create(usize, Box<QueueSettings>),
+    Change(usize, Box<QueueSettings>),
+    Delete(usize),
+    Purge(usize),
+    Pause(usize, bool),
+    Cancel(usize),
+    Reschedule(usize, i64),
+    Key(usize, usize, KeyAction),
+    Damaged(usize),
+    /// Wall time moves by the first (perhaps back), machine time by the second number.
+    Time(i64, Millis),
+    /// Everything written so far is durable.
+    Sync,
+    /// The process ends, in good order or not, and the shard starts again.
+    Restart {
+        orderly: bool,
+    },
+    /// A power cut: of the records that are not durable only the first few are left.
+    PowerCut {
+        survivors: usize,
+    },
+    Housekeep(usize),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Send {
+    pub(crate) queue: usize,
+    pub(crate) key: Option<usize>,
+    pub(crate) unique: Option<usize>,
+    pub(crate) due: Option<i64>,
+    pub(crate) time_to_live: Option<Millis>,
+    pub(crate) level: Option<Level>,
+    pub(crate) size: usize,
+}
+
+pub(crate) struct World {
+    machine: Machine,
+    follower: Machine,
+    pub(crate) model: Model,
+    now: Now,
+    tail: Position,
+    pub(crate) records: Vec<(Position, Bytes)>,
+    durable: Position,
+    /// How many records there were, and the model then.
+    checkpoints: Vec<(usize, Model)>,
+    tokens: Vec<LeaseToken>,
+    sent: Vec<(QueueName, MessageId)>,
+    term: u64,
+    boot: u8,
+    /// Leases whose answer left before a power cut, which may have forgotten them.
+    ghosts: Vec<Ghost>,
+    /// Leases that were promised to survive a power cut, with the record their answer waits for.
+    promised: BTreeMap<LeaseToken_, Option<Position>>,
+}
+
+/// A message in the hands of a holder.
+struct Ghost {
+    queue: QueueId,
+    key: Key,
+    sequence: Sequence,
+    until: MachineTime,
+}
+
+/// A lease token in an order.
+type LeaseToken_ = (QueueId, Sequence, u64, u64);
+
+/// The queues of a world: two keyed ones, an unkeyed one, and a dead-letter queue of each kind.
+pub(crate) const QUEUES: [&str; 5] = ["dead-keyed", "dead-plain", "sqs", "strict", "plain"];
+pub(crate) const KEYED: [bool; 5] = [true, false, true, true, false];
+
+pub(crate) fn queue_name(number: usize) -> QueueName {
+    QueueName::new(QUEUES[number % QUEUES.len()]).unwrap()
+}
+
+pub(crate) fn key(number: usize) -> Key {
+    Key::new(&format!("key-{}", number % 3)).unwrap()
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let mut world = Self {
+            machine: Machine::new(MachineLimits::default()),
+            follower: Machine::new(MachineLimits::default()),
+            model: Model::default(),
+            now: Now {
+                wall: WallTime(1_700_000_000_000),
+                machine: MachineTime(1_000_000),
+            },
+            tail: Position(0),
+            records: Vec::new(),
+            durable: Position(0),
+            checkpoints: Vec::new(),
+            tokens: Vec::new(),
+            sent: Vec::new(),
+            term: 0,
+            boot: 1,
+            ghosts: Vec::new(),
+            promised: BTreeMap::new(),
+        };
+        world.start_term();
+        world
+    }
+
+    pub(crate) fn step(&mut self, step: &Step) {
+        match step {
+            Step::Time(wall, machine) => {
+                self.now.wall = WallTime(self.now.wall.0.saturating_add_signed(*wall));
+                self.now.machine = self.now.machine.plus(*machine);
+            }
+            Step::Sync => self.sync(),
+            Step::Housekeep(budget) => {
+                self.machine.housekeep(*budget);
+            }
+            Step::Restart { orderly } => self.restart(*orderly),
+            Step::PowerCut { survivors } => self.power_cut(*survivors),
+            _ => {
+                if let Some(command) = self.command(step) {
+                    let _refused_or_not = self.run(&command);
+                }
+            }
+        }
+        self.tick();
+        self.compare();
+    }
+
+    /// Gives a command to the machine, and machine and command to the model.
+    pub(crate) fn run(&mut self, command: &Command) -> Result<Reply, Rejection> {
+        self.tick();
+        let leasable_before = self.leasable_queues();
+        let decision = self.machine.decide(command, self.now);
+        let at = self.tail;
+        self.machine.note_outcome(command, &decision.outcome);
+        if !decision.effects.is_empty() {
+            self.append(&decision.effects);
+        }
+        self.model.take(command, &decision, at);
+        if decision.outcome.is_ok() {
+            self.forget_ghosts(command);
+        }
+        match &decision.outcome {
+            Ok(Reply::Received(deliveries)) => {
+                for delivery in deliveries {
+                    self.note_delivery(delivery, &decision, at);
+                }
+            }
+            Ok(Reply::Sent(sent)) => {
+                if let Command::Send(send) = command {
+                    self.sent.push((send.queue.clone(), sent.id));
+                }
+            }
+            _ => {}
+        }
+        self.check_woken(&leasable_before);
+        self.checkpoint();
+        decision.outcome
+    }
+
+    /// Whom a settle, or an operator, takes a message from does not hold it any more.
+    fn forget_ghosts(&mut self, command: &Command) {
+        let settles = match command {
+            Command::Settle(settle) => std::slice::from_ref(settle),
+            Command::Transact { settles, .. } => settles,
+            Command::Damaged { queue, .. } => {
+                self.ghosts.retain(|ghost| ghost.queue != *queue);
+                return;
+            }
+            Command::Purge { .. } | Command::DeleteQueue { .. } => {
+                self.ghosts.clear();
+                return;
+            }
+            _ => return,
+        };
+        for Settle { token, action } in settles {
+            if matches!(action, SettleAction::Extend { .. }) {
+                continue;
+            }
+            // What is not acknowledged takes the rest of a strict batch with it.
+            let ended = |ghost: &Ghost| {
+                ghost.queue == token.queue
+                    && (ghost.sequence == token.sequence
+                        || *action != SettleAction::Ack && ghost.sequence > token.sequence)
+            };
+            self.ghosts.retain(|ghost| !ended(ghost));
+        }
+    }
+
+    fn note_delivery(&mut self, delivery: &Delivery, decision: &Decision, at: Position) {
+        let token = delivery.token;
+        self.tokens.push(token);
+        let own = (decision.level >= Level::Disk).then_some(at);
+        let (_, queue) = self
+            .model
+            .queues
+            .iter()
+            .find(|(_, queue)| queue.id == token.queue)
+            .unwrap();
+        if queue.settings.level >= Level::Disk {
+            self.promised
+                .insert(order(token), own.max(decision.rests_on));
+        }
+        let key = &queue.message(token.sequence).unwrap().key;
+        let strict = queue.settings.key_profile == KeyProfile::Strict;
+        for ghost in &self.ghosts {
+            // In the SQS profile, what came back in front of it may be given.
+            let held = ghost.queue == token.queue
+                && Some(&ghost.key) == key.as_ref()
+                && (strict || ghost.sequence == token.sequence);
+            assert!(
+                !held || ghost.until <= self.now.machine,
+                "{} is still in the hands of a holder the power cut made us forget",
+                ghost.key
+            );
+        }
+    }
+
+    fn tick(&mut self) {
+        let leasable_before = self.leasable_queues();
+        let mut steps = 0;
+        while let Some(effect) = self.machine.tick(self.now) {
+            self.append(&[effect]);
+            steps += 1;
+            assert!(steps < 10_000, "time never comes to rest");
+        }
+        self.model.advance(self.now);
+        let next = self.machine.next_deadline();
+        assert!(next.wall.is_none_or(|wall| wall > self.now.wall));
+        assert!(
+            next.machine
+                .is_none_or(|machine| machine > self.model.now.machine)
+        );
+        self.check_woken(&leasable_before);
+        self.checkpoint();
+    }
+
+    /// What became leasable is in the list of woken queues.
+    fn check_woken(&mut self, before: &BTreeSet<QueueName>) {
+        let woken: BTreeSet<QueueId> = self.machine.take_woken().collect();
+        for name in self.leasable_queues().difference(before) {
+            let id = self.model.queues[name].id;
+            assert!(woken.contains(&id), "{name} was not woken");
+        }
+    }
+
+    fn leasable_queues(&self) -> BTreeSet<QueueName> {
+        let leasable = |name: &&QueueName| self.model.leasable(name);
+        self.model.queues.keys().filter(leasable).cloned().collect()
+    }
+
+    fn append(&mut self, effects: &[Effect]) {
+        let mut record = Vec::new();
+        encode_record(effects, &mut record);
+        let record = Bytes::from(record);
+        let decoded = decode_record(&record).expect("what was encoded can be decoded");
+        assert_eq!(decoded[..], *effects);
+        for (part, effect) in (0..).zip(effects) {
+            if let Effect::Accepted(stored) = effect {
+                assert_eq!(read_message(&record, part).as_ref(), Ok(&**stored));
+            }
+        }
+        self.machine.fold(&decoded, self.tail);
+        self.follower.fold(&decoded, self.tail);
+        let position = self.tail;
+        self.tail = Position(position.0 + record.len() as u64 + 16);
+        self.records.push((position, record));
+        assert_eq!(
+            self.machine.snapshot(),
+            self.follower.snapshot(),
+            "what serves and what recovers differ after {effects:?}"
+        );
+        assert_eq!(self.machine.effects_ignored(), 0);
+    }
+
+    /// After every step: the machine says of itself what the model says of it.
+    fn compare(&self) {
+        for number in 0..QUEUES.len() {
+            let name = queue_name(number);
+            let expected = self.model.describe(&name);
+            let query = Query::Queue {
+                queue: name.clone(),
+            };
+            let described = match self.machine.query(&query, self.now) {
+                Ok(Answer::Queue(description)) => Some(*description),
+                Ok(other) => panic!("a query for a queue was answered {other:?}"),
+                Err(_) => None,
+            };
+            assert_eq!(expected, described, "expected on the left");
+            if let Some(QueueDescription { counts, totals, .. }) = described {
+                let pending = counts.ready + counts.in_flight + counts.delayed;
+                assert_eq!(
+                    totals.accepted + totals.moved_in,
+                    totals.acknowledged + totals.moved_out + totals.dropped.total() + pending,
+                    "conservation in {name}"
+                );
+            }
+            assert_eq!(
+                self.machine.leasable(&name),
+                self.model.leasable(&name),
+                "leasable: {name}"
+            );
+            for number in 0..3 {
+                let query = Query::Key {
+                    queue: name.clone(),
+                    key: key(number),
+                };
+                let status = match self.machine.query(&query, self.now) {
+                    Ok(Answer::Key(status)) => Some(status),
+                    _ => None,
+                };
+                assert_eq!(self.model.explain(&name, &key(number)), status, "in {name}");
+            }
+        }
+    }
+
+    fn checkpoint(&mut self) {
+        let records = self.records.len();
+        if self
+            .checkpoints
+            .last()
+            .is_some_and(|last| last.0 == records)
+        {
+            self.checkpoints.pop();
+        }
+        self.checkpoints.push((records, self.model.clone()));
+    }
+
+    fn sync(&mut self) {
+        let leasable_before = self.leasable_queues();
+        self.durable = self.tail;
+        self.machine.reached(self.durable);
+        self.model.durable = Some(self.durable);
+        self.check_woken(&leasable_before);
+        self.checkpoint();
+    }
+
+    fn restart(&mut self, orderly: bool) {
+        if orderly {
+            self.run(&Command::EndTerm).unwrap();
+        }
+        self.recover();
+        self.start_term();
+    }
+
+    fn power_cut(&mut self, survivors: usize) {
+        // Whose answer has left the server holds on to what it said.
+        self.ghosts.retain(|ghost| ghost.until > self.now.machine);
+        for queue in self.model.queues.values() {
+            if !queue.settings.keyed {
+                continue;
+            }
+            for message in &queue.messages {
+                let (State::Leased { until, .. }, Some((token, _))) =
+                    (&message.state, message.last_lease)
+                else {
+                    continue;
+                };
+                let Some(waits_for) = self.promised.get(&order(token)) else {
+                    continue;
+                };
+                if waits_for.is_none_or(|record| record < self.durable) {
+                    self.ghosts.push(Ghost {
+                        queue: queue.id,
+                        key: message.key.clone().unwrap(),
+                        sequence: message.sequence,
+                        until: *until,
+                    });
+                }
+            }
+        }
+        let durable = self.durable;
+        let lost = |(records, _): &(usize, Model), all: &[(Position, Bytes)]| {
+            all.get(*records).is_some_and(|(next, _)| *next < durable)
+        };
+        let possible: Vec<usize> = (0..self.checkpoints.len())
+            .filter(|&index| !lost(&self.checkpoints[index], &self.records))
+            .collect();
+        let chosen = possible[survivors % possible.len()];
+        self.checkpoints.truncate(chosen + 1);
+        let (records, model) = self.checkpoints[chosen].clone();
+        self.records.truncate(records);
+        self.model = model;
+        self.boot += 1;
+        self.recover();
+        self.start_term();
+    }
+
+    /// Another machine, from the records alone.
+    fn recover(&mut self) {
+        let mut machine = Machine::new(MachineLimits::default());
+        for (position, record) in &self.records {
+            machine.fold(&decode_record(record).unwrap(), *position);
+        }
+        self.tail = self
+            .records
+            .last()
+            .map_or(Position(0), |(position, record)| {
+                Position(position.0 + record.len() as u64 + 16)
+            });
+        let mut follower = Machine::new(MachineLimits::default());
+        for (position, record) in &self.records {
+            follower.fold(&decode_record(record).unwrap(), *position);
+        }
+        self.machine = machine;
+        self.follower = follower;
+
+        self.model.forget_volatile();
+    }
+
+    fn start_term(&mut self) {
+        self.term += 1;
+        let command = Command::StartTerm {
+            term: Term {
+                epoch: Epoch(self.term),
+                incarnation: Incarnation(self.term * 0x1234_5677),
+            },
+            boot_id: BootId([self.boot; 16]),
+            clock_offset: 0,
+            secret: [7; 32],
+        };
+        self.run(&command).unwrap();
+        self.sync();
+    }
+
+    fn command(&self, step: &Step) -> Option<Command> {
+        Some(match step {
+            Step::Send(send) => Command::Send(Box::new(self.send(send))),
+            Step::Receive {
+                queue,
+                max,
+                lease,
+                holder,
+            } => Command::Receive(Receive {
+                queue: queue_name(*queue),
+                max: *max,
+                lease: *lease,
+                holder: HolderName::new(["ann", "bob"][holder % 2]).unwrap(),
+            }),
+            Step::Settle(which, action) => Command::Settle(self.settle(*which, action)?),
+            Step::Transact(settles, sends) => Command::Transact {
+                settles: settles
+                    .iter()
+                    .filter_map(|(which, action)| self.settle(*which, action))
+                    .collect(),
+                sends: sends.iter().map(|send| self.send(send)).collect(),
+            },
+            Step::Create(queue, settings) => Command::CreateQueue(Box::new(CreateQueue {
+                name: queue_name(*queue),
+                settings: (**settings).clone(),
+                annotations: BTreeMap::from([("kind".to_owned(), "test".to_owned())]),
+                tags: BTreeMap::new(),
+            })),
+            Step::Change(queue, settings) => Command::ChangeQueue {
+                queue: queue_name(*queue),
+                settings: Some(settings.clone()),
+                annotations: None,
+                tags: Some(BTreeMap::from([("changed".to_owned(), String::new())])),
+            },
+            Step::Delete(queue) => Command::DeleteQueue {
+                queue: queue_name(*queue),
+            },
+            Step::Purge(queue) => Command::Purge {
+                queue: queue_name(*queue),
+            },
+            Step::Pause(queue, paused) => Command::Pause {
+                queue: queue_name(*queue),
+                paused: *paused,
+            },
+            Step::Cancel(which) => {
+                let (queue, message) = recent(&self.sent, *which)?.clone();
+                Command::Cancel { queue, message }
+            }
+            Step::Reschedule(which, by) => {
+                let (queue, message) = recent(&self.sent, *which)?.clone();
+                Command::Reschedule {
+                    queue,
+                    message,
+                    due: WallTime(self.now.wall.0.saturating_add_signed(*by)),
+                }
+            }
+            Step::Key(queue, which, action) => Command::Key {
+                queue: queue_name(*queue),
+                key: key(*which),
+                action: *action,
+            },
+            Step::Damaged(which) => {
+                let (_, message) = recent(&self.sent, *which)?;
+                Command::Damaged {
+                    queue: message.queue(),
+                    sequence: message.sequence(),
+                }
+            }
+            Step::Time(..)
+            | Step::Sync
+            | Step::Restart { .. }
+            | Step::PowerCut { .. }
+            | Step::Housekeep(_) => return None,
+        })
+    }
+
+    fn send(&self, send: &Send) -> SendMessage {
+        SendMessage {
+            queue: queue_name(send.queue),
+            message: Message {
+                body: Bytes::from(vec![b'x'; send.size]),
+                key: send.key.map(key),
+                unique_id: send
+                    .unique
+                    .map(|number| UniqueId::new(&format!("id-{number}")).unwrap()),
+                due: send
+                    .due
+                    .map(|by| WallTime(self.now.wall.0.saturating_add_signed(by))),
+                time_to_live: send.time_to_live,
+                level: send.level,
+                ..Message::default()
+            },
+        }
+    }
+
+    fn settle(&self, which: usize, action: &SettleAction) -> Option<Settle> {
+        Some(Settle {
+            token: *recent(&self.tokens, which)?,
+            action: action.clone(),
+        })
+    }
+}
+
+/// One of the last few.
+fn recent<T>(all: &[T], which: usize) -> Option<&T> {
+    let few = all.len().min(10);
+    (few > 0).then(|| &all[all.len() - 1 - which % few])
+}
+
+fn order(token: LeaseToken) -> LeaseToken_ {
+    (
+        token.queue,
+        token.sequence,
+        token.term.epoch.0,
+        token.lease.0,
+    )
+}
+
+/// Uses a machine that was recovered from part of its records, far into the future.
+pub(crate) fn go_on(mut machine: Machine) {
+    let mut position = Position(1 << 40);
+    let mut now = machine.clock_state().now;
+    let mut fold = |machine: &mut Machine, effects: &[Effect]| {
+        position = Position(position.0 + 100);
+        machine.fold(effects, position);
+    };
+    for span in [0, 10, 1_000, 100_000, 1 << 41] {
+        now.wall = now.wall.plus(span);
+        now.machine = now.machine.plus(span);
+        for number in 0..QUEUES.len() {
+            while let Some(effect) = machine.tick(now) {
+                fold(&mut machine, &[effect]);
+            }
+            let receive = Command::Receive(Receive {
+                queue: queue_name(number),
+                max: 3,
+                lease: Some(5),
+                holder: HolderName::new("ann").unwrap(),
+            });
+            let decision = machine.decide(&receive, now);
+            fold(&mut machine, &decision.effects);
+            let Ok(Reply::Received(deliveries)) = decision.outcome else {
+                continue;
+            };
+            for delivery in deliveries.iter().skip(1) {
+                let settle = Command::Settle(Settle {
+                    token: delivery.token,
+                    action: SettleAction::Ack,
+                });
+                let decision = machine.decide(&settle, now);
+                fold(&mut machine, &decision.effects);
+            }
+            machine.housekeep(2);
+        }
+    }
+    for queue in machine.snapshot().queues.values() {
+        let QueueDescription { counts, totals, .. } = &queue.description;
+        assert_eq!(
+            totals.accepted + totals.moved_in,
+            totals.acknowledged
+                + totals.moved_out
+                + totals.dropped.total()
+                + counts.ready
+                + counts.in_flight
+                + counts.delayed,
+        );
+    }
+}
