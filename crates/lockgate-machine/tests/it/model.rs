@@ -967,7 +967,7 @@ impl Model {
             return Ok(Err(StaleReason::OutOfOrder));
         }
         if let Some(key) = &key
-            && !matches!(action, SettleAction::Extend { .. })
+            && !matches!(action, SettleAction::Extend { .. } | SettleAction::GiveBack)
         {
             queue.settled_at.insert(key.clone(), at);
         }
@@ -1209,9 +1209,8 @@ impl Model {
                 if messages > 0 {
                     queue.settled_at.insert(key.clone(), at);
                 }
-                if !queue.messages.iter().any(of_key) {
-                    queue.parked.remove(key);
-                }
+                // Nothing waits any more that it could be frozen for.
+                queue.parked.remove(key);
                 Ok(Reply::Dropped { messages })
             }
         }
