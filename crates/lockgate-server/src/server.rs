@@ -250,7 +250,11 @@ impl Server {
 }
 
 impl ServerOptions {
-    fn check(&self) -> Result<(), BindError> {
+    /// Whether [`Server::bind`] would take these options, before anything is opened.
+    ///
+    /// # Errors
+    /// [`BindError::Remote`] and [`BindError::Option`].
+    pub fn check(&self) -> Result<(), BindError> {
         if !self.allow_remote && !self.listen.ip().is_loopback() {
             return Err(BindError::Remote {
                 listen: self.listen,

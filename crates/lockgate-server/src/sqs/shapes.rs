@@ -240,6 +240,10 @@ pub(crate) struct SendMessageOutput {
     /// FIFO queues only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sequence_number: Option<SequenceNumber>,
+    /// Ours: `true` if the unique id was known and nothing was added. AWS has no such member, and
+    /// its SDKs pass over what they do not know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) duplicate: Option<bool>,
 }
 
 /// The outcome of a batch, entry by entry.

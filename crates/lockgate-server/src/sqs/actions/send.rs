@@ -184,7 +184,12 @@ impl Prepared {
     }
 
     fn output(&self, queue: &QueueEntry, reply: &Reply) -> Result<SendMessageOutput, SqsError> {
-        let Reply::Sent(Sent { id, sequence, .. }) = *reply else {
+        let Reply::Sent(Sent {
+            id,
+            sequence,
+            duplicate,
+        }) = *reply
+        else {
             return Err(SqsError::new(
                 ErrorCode::InternalFailure,
                 "The engine answered another command.",
@@ -197,6 +202,7 @@ impl Prepared {
             attributes_digest: self.attributes_digest,
             system_attributes_digest: self.system_attributes_digest,
             sequence_number: fifo.then_some(SequenceNumber(sequence)),
+            duplicate: duplicate.then_some(true),
         })
     }
 }
