@@ -45,8 +45,8 @@ fn section(page: &mut String, command: &Command, path: &mut Vec<String>) {
 fn settings(page: &mut String) {
     page.push_str(
         "## Settings\n\n\
-         The first that is there wins: flag, variable, key in the configuration file, default. Lists \
-         are a repeated flag, a comma-separated variable, an array in the file.\n\n\
+         The first that is there wins: flag, variable, key in the configuration file, default.\n\
+         Lists are a repeated flag, a comma-separated variable, an array in the file.\n\n\
          | flag | variable | key | default | for | meaning |\n|---|---|---|---|---|---|\n",
     );
     for setting in SETTINGS {

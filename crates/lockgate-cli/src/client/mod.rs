@@ -53,7 +53,7 @@ pub(crate) enum CallError {
     /// The request left and no answer came; whether it was carried out is unknown.
     #[error("no answer from {endpoint} within {}", crate::units::show_duration(*after))]
     Timeout { endpoint: Endpoint, after: Duration },
-    /// The server said no; nothing was done.
+    /// The server said no.
     #[error("{}", refusal(code, message))]
     Refused {
         status: StatusCode,
@@ -220,7 +220,12 @@ impl Client {
 impl CallError {
     /// Whether the request certainly had no effect.
     pub(crate) fn nothing_done(&self) -> bool {
-        matches!(self, Self::Connect { .. } | Self::Refused { .. })
+        match self {
+            Self::Connect { .. } => true,
+            // A server whose storage fails under the request cannot know itself.
+            Self::Refused { status, .. } => *status != StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Lost { .. } | Self::Timeout { .. } | Self::NotSqs { .. } => false,
+        }
     }
 
     /// Whether the same request may fare better in a moment.

@@ -1,6 +1,6 @@
 //! `lockgate serve`.
 
-use std::{error::Error as _, io, path::Path, sync::Arc};
+use std::{error::Error as _, io, path::Path, sync::Arc, time::Duration};
 
 use lockgate_core::LockError;
 use lockgate_engine::{Engine, EngineOptions, StartReport, Status};
@@ -37,6 +37,9 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
 }
 
 fn serve(settings: &Resolved) -> Result<(), Failure> {
+    let options = server_options(settings);
+    // Nothing is opened, and no folder made, for a server that could not listen.
+    options.check().map_err(bind_failure)?;
     let data = settings.get(&table::DATA);
     let engine = start_engine(&data, settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -49,7 +52,7 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
     runtime.block_on(async {
         // Before the port is open, so that a signal that comes right after the ready line is caught.
         let signals = Signals::new()?;
-        let server = match Server::bind(server_options(settings), engine.clone()).await {
+        let server = match Server::bind(options, engine.clone()).await {
             Ok(server) => server,
             Err(error) => {
                 engine.shutdown().await;
@@ -99,7 +102,7 @@ fn log_start(report: &StartReport) {
         queues = report.queues,
         messages = report.messages,
         after_crash = report.crashed,
-        duration_ms = report.duration.as_millis(),
+        duration_ms = millis(report.duration),
         "recovered"
     );
     if report.tail_bytes_cut > 0 {
@@ -189,7 +192,7 @@ fn ended(report: &RunReport, status: &Status) -> Result<(), Failure> {
         connections = report.connections,
         requests = report.requests,
         cut = report.cut,
-        duration_ms = report.shutdown_time.as_millis(),
+        duration_ms = millis(report.shutdown_time),
         "stopped"
     );
     match status {
@@ -203,6 +206,11 @@ fn ended(report: &RunReport, status: &Status) -> Result<(), Failure> {
         )),
         _ => Ok(()),
     }
+}
+
+/// A number in the log, not a text, as 128 bits would become.
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ mod lines;
 
 use std::{collections::BTreeMap, path::Path};
 
-use serde_json::json;
+use serde::Serialize;
 
 use self::lines::{Outgoing, Pump};
 use super::{Retry, block_on, client, find_queue, no_such_queue};
@@ -62,6 +62,14 @@ pub(crate) fn run(args: Send) -> Result<(), Failure> {
         }
         sender.finish()
     })
+}
+
+/// A message that was sent, as `--json` prints it.
+#[derive(Serialize)]
+struct Sent<'a> {
+    id: &'a str,
+    sequence: Option<&'a str>,
+    duplicate: bool,
 }
 
 struct Sender {
@@ -253,11 +261,11 @@ impl Sender {
         for entry in sent.values() {
             self.duplicates += u64::from(entry.duplicate);
             if self.json {
-                self.output.json(&json!({
-                    "id": entry.message_id,
-                    "sequence": entry.sequence_number,
-                    "duplicate": entry.duplicate,
-                }))?;
+                self.output.json(&Sent {
+                    id: &entry.message_id,
+                    sequence: entry.sequence_number.as_deref(),
+                    duplicate: entry.duplicate,
+                })?;
             }
         }
         if self.json {

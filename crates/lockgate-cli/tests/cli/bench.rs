@@ -1,0 +1,88 @@
+//! The bench, as quick as it can be.
+
+use serde_json::Value;
+
+use crate::support::Sandbox;
+
+/// Every figure with all its fields, and a floor where one is promised.
+#[test]
+fn quick_json_has_every_figure_with_all_fields() {
+    let sandbox = Sandbox::new();
+    let lines = sandbox
+        .run("bench --quick --json --seconds 3 --size 100B")
+        .json();
+    let names: Vec<&str> = lines
+        .iter()
+        .map(|line| line["bench"].as_str().unwrap())
+        .collect();
+    for figure in [
+        "engine.send",
+        "engine.receive",
+        "http.send",
+        "http.receive",
+        "shape.hot_key",
+        "shape.locked_keys",
+        "shape.slow_holder",
+    ] {
+        for part in ["", ".p50", ".p99", ".max"] {
+            let name = format!("{figure}{part}");
+            assert!(names.contains(&name.as_str()), "no {name} in {names:?}");
+        }
+    }
+    assert!(names.contains(&"engine.latency.p99"));
+    assert!(names.contains(&"engine.send.syncs"));
+    for line in &lines {
+        let bench = line["bench"].as_str().unwrap();
+        let number = |name: &str| {
+            line[name]
+                .as_f64()
+                .unwrap_or_else(|| panic!("{name}: {line}"))
+        };
+        assert!(number("value") >= 0.0);
+        let unit = match bench.rsplit_once('.').unwrap().1 {
+            "p50" | "p99" | "max" => "ms",
+            "syncs" => "syncs/message",
+            _ => "messages/s",
+        };
+        assert_eq!(line["unit"], unit, "{line}");
+        for param in ["size", "batch", "keys", "callers", "level"] {
+            assert_ne!(line["params"][param], Value::Null, "{line}");
+        }
+        if unit == "messages/s" {
+            let (floor, ratio) = (number("floor"), number("ratio"));
+            assert!(floor > 0.0 && ratio > 0.0, "{line}");
+            assert!(
+                number("ratio_min") <= ratio && ratio <= number("ratio_max"),
+                "{line}"
+            );
+            assert!(line["floor_is"].is_string(), "{line}");
+        }
+    }
+    // It leaves nothing behind.
+    assert_eq!(std::fs::read_dir(sandbox.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn one_bench_with_chosen_parameters() {
+    let sandbox = Sandbox::new();
+    let lines = sandbox
+        .run(
+            "bench --json --only engine.send --seconds 1 --quick --size 2KiB --batch 7 --keys 0 \
+             --callers 3 --level process",
+        )
+        .json();
+    for line in &lines {
+        assert!(
+            line["bench"].as_str().unwrap().starts_with("engine.send"),
+            "{line}"
+        );
+        let params = &line["params"];
+        assert_eq!(params["size"], 2048);
+        assert_eq!(params["batch"], 7);
+        assert_eq!(params["keys"], 0);
+        assert_eq!(params["callers"], 3);
+        assert_eq!(params["level"], "process");
+        // Nobody waits for the disk at this level, so it is no floor.
+        assert_eq!(line["floor"], Value::Null);
+    }
+}

@@ -1,0 +1,149 @@
+//! Help, completions, exit codes of wrong usage, and the page made of them.
+
+use std::path::Path;
+
+use crate::support::{Sandbox, assert_snapshot};
+
+fn snapshot(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/cli/snapshots")
+        .join(name)
+}
+
+#[test]
+fn help_texts() {
+    let sandbox = Sandbox::new();
+    for command in [
+        "",
+        "serve",
+        "send",
+        "receive",
+        "ack",
+        "queue",
+        "queue create",
+        "bench",
+        "config",
+    ] {
+        let name = match command {
+            "" => "lockgate".to_owned(),
+            command => command.replace(' ', "-"),
+        };
+        for flag in ["-h", "--help"] {
+            let help = sandbox.run(&format!("{command} {flag}")).ok();
+            let kind = if flag == "-h" { "short" } else { "long" };
+            let help: String = help
+                .lines()
+                .map(|line| line.trim_end().to_owned() + "\n")
+                .collect();
+            assert_snapshot(&snapshot(&format!("{name}.{kind}.txt")), &help);
+        }
+    }
+}
+
+/// `docs/cli.md` says what the program does, because it is made from the same definitions.
+#[test]
+fn the_page_on_the_command_line_is_true() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
+    assert_snapshot(&page, &lockgate_cli::reference());
+}
+
+#[test]
+fn every_command_teaches_by_example() {
+    fn check(command: &clap::Command) {
+        for sub in command.get_subcommands() {
+            if sub.has_subcommands() {
+                check(sub);
+                continue;
+            }
+            let examples = sub
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            assert!(
+                examples.contains("Examples:"),
+                "{} has none",
+                sub.get_name()
+            );
+        }
+    }
+    check(&lockgate_cli::command());
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
+    let sandbox = Sandbox::new();
+    for (arguments, says) in [
+        ("", "Usage: lockgate"),
+        ("frobnicate", "unrecognized subcommand 'frobnicate'"),
+        ("send", "--queue <NAME>"),
+        ("send --queue q --delay 5 x", "\"5\" is no duration"),
+        ("send --queue q --delay 500ms x", "whole number of seconds"),
+        ("send --queue q --attribute x body", "expected NAME=VALUE"),
+        ("receive --queue q --ack --nack", "cannot be used with"),
+        ("receive --queue q --max 0", "0 is not in 1.."),
+        ("queue create q --attempts 3", "--dead-letter <NAME>"),
+        ("queue create q --fifo", "ends in .fifo"),
+        (
+            "serve --listen nowhere",
+            "--listen: \"nowhere\" is no address",
+        ),
+        ("serve --listen 0.0.0.0:0", "--allow-remote"),
+        ("queue list --endpoint https://a", "plain HTTP only"),
+        ("bench --only nothing", "there is no bench \"nothing\""),
+        ("bench --size 2MiB", "1B to 1MiB"),
+        ("completions tcsh", "invalid value 'tcsh'"),
+    ] {
+        let error = sandbox.run(arguments).fails_with(2);
+        assert!(
+            error.contains(says),
+            "`lockgate {arguments}` said:\n{error}"
+        );
+    }
+}
+
+#[test]
+fn a_missing_server_is_a_code_of_its_own() {
+    let sandbox = Sandbox::new();
+    // A port that was free a moment ago, and that nobody is given while its owner still holds it.
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = held.local_addr().unwrap().port();
+    drop(held);
+    let error = sandbox
+        .run(&format!("queue list --endpoint http://127.0.0.1:{port}"))
+        .fails_with(5);
+    assert!(
+        error.contains(&format!("no server at http://127.0.0.1:{port}")),
+        "{error}"
+    );
+    assert!(error.contains("start one with `lockgate serve`"), "{error}");
+}
+
+#[test]
+fn completions_know_the_commands() {
+    let sandbox = Sandbox::new();
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = sandbox.run(&format!("completions {shell}")).ok();
+        for word in ["receive", "allowed-host", "dead-letter"] {
+            assert!(script.contains(word), "{shell} has no {word}");
+        }
+    }
+}
+
+#[test]
+fn the_version_is_the_packages() {
+    let version = Sandbox::new().run("--version").ok();
+    assert_eq!(version, format!("lockgate {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn colour_only_where_it_is_wanted() {
+    let sandbox = Sandbox::new();
+    let piped = sandbox
+        .run("config check --config missing.toml")
+        .fails_with(3);
+    assert!(!piped.contains('\x1b'), "{piped:?}");
+    let forced = sandbox
+        .run("config check --config missing.toml --color always")
+        .fails_with(3);
+    assert!(forced.contains("\x1b[1;31merror:"), "{forced:?}");
+}

@@ -1,0 +1,13 @@
+//! The real binary, run as a user runs it.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on says where it stopped"
+)]
+
+mod bench;
+mod config;
+mod help;
+mod messages;
+mod serve;
+mod support;

@@ -1,0 +1,347 @@
+//! Sending, receiving, acknowledging and managing queues, against a real server.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    process::Stdio,
+};
+
+use serde_json::{Value, json};
+
+use crate::support::{Done, Sandbox, Server, json_lines};
+
+/// A server, and commands that talk to it.
+struct Town {
+    sandbox: Sandbox,
+    server: Server,
+}
+
+impl Town {
+    fn new() -> Self {
+        let sandbox = Sandbox::new();
+        let server = Server::start(&sandbox);
+        sandbox.write("lockgate.toml", &format!("endpoint = {:?}\n", server.url));
+        Self { sandbox, server }
+    }
+
+    fn run(&self, arguments: &str) -> Done {
+        self.sandbox.run(arguments)
+    }
+
+    fn send_lines(&self, arguments: &str, lines: &str) -> Done {
+        self.sandbox
+            .run_with_input(&format!("send {arguments}"), lines)
+    }
+
+    /// Everything a queue has, in the order it comes.
+    fn drain(&self, queue: &str) -> Vec<Value> {
+        self.run(&format!(
+            "receive --queue {queue} --max 1000 --wait 5s --ack"
+        ))
+        .json()
+    }
+
+    fn counts(&self, queue: &str) -> Value {
+        self.run(&format!("queue show {queue} --json")).json()[0]["counts"].clone()
+    }
+}
+
+fn bodies(messages: &[Value]) -> Vec<&str> {
+    messages
+        .iter()
+        .map(|message| message["body"].as_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn a_message_goes_there_and_comes_back_whole() {
+    let town = Town::new();
+    town.run("queue create orders.fifo --tag team=a").ok();
+    let line = json!({
+        "body": "post", "key": "user-42", "unique_id": "u1",
+        "attributes": {"a": "x", "n": 1.50, "b": {"type": "Binary", "base64": "AAE="}},
+    });
+    let sent = town
+        .send_lines("--queue orders.fifo --json", &line.to_string())
+        .json();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0]["duplicate"], false);
+
+    let received = town.run("receive --queue orders.fifo --wait 5s").json();
+    let message = &received[0];
+    assert_eq!(received.len(), 1);
+    assert_eq!(message["id"], sent[0]["id"]);
+    assert_eq!(message["sequence"], sent[0]["sequence"]);
+    assert_eq!(
+        json!([
+            message["body"],
+            message["key"],
+            message["unique_id"],
+            message["attempt"]
+        ]),
+        json!(["post", "user-42", "u1", 1])
+    );
+    assert_eq!(message["attributes"], line["attributes"]);
+    let sent_at = message["sent_at"].as_str().unwrap();
+    assert!(
+        sent_at.starts_with("20") && sent_at.ends_with('Z'),
+        "{sent_at}"
+    );
+
+    // Leased: nobody else gets it, until it is acknowledged by its receipt.
+    assert_eq!(
+        town.counts("orders.fifo"),
+        json!({"ready": 0, "in_flight": 1, "delayed": 0})
+    );
+    assert_eq!(town.run("receive --queue orders.fifo").ok(), "");
+    let receipt = message["receipt"].as_str().unwrap();
+    town.run(&format!("ack --queue orders.fifo {receipt}")).ok();
+    assert_eq!(town.counts("orders.fifo")["in_flight"], 0);
+}
+
+#[test]
+fn any_json_is_a_body_and_order_is_kept_over_many_calls() {
+    let town = Town::new();
+    let mut lines = String::from("{\"body\": {\"z\": 1.50, \"a\": [1, 2]}}\n\n");
+    for number in 1..35 {
+        lines.push_str(&format!("{{\"body\":\"{number}\"}}\n"));
+    }
+    let said = town
+        .send_lines("--queue q.fifo --create --key k", &lines)
+        .ok();
+    assert_eq!(said, "sent 35 messages to q.fifo\n");
+    let received = town.drain("q.fifo");
+    let mut expected = vec![r#"{"z":1.50,"a":[1,2]}"#.to_owned()];
+    expected.extend((1..35).map(|number| number.to_string()));
+    assert_eq!(bodies(&received), expected);
+    assert!(received.iter().all(|message| message["key"] == "k"));
+}
+
+#[test]
+fn a_wrong_line_is_named_and_nothing_is_skipped_silently() {
+    let town = Town::new();
+    town.run("queue create q").ok();
+    let file = town.sandbox.write(
+        "in.jsonl",
+        "{\"body\":\"one\"}\n{\"body\":\"two\"}\n{\"boddy\":\"three\"}\n{\"body\":\"four\"}\n",
+    );
+    let error = town
+        .run(&format!("send --queue q --file {}", file.display()))
+        .fails_with(1);
+    assert!(
+        error.contains("in.jsonl:3: unknown field `boddy`"),
+        "{error}"
+    );
+    assert!(
+        error.contains("2 messages were sent, nothing after them"),
+        "{error}"
+    );
+    assert_eq!(bodies(&town.drain("q")).len(), 2);
+
+    // What the server refuses is named as exactly.
+    let error = town
+        .send_lines("--queue q", "{\"body\":\"\"}\n")
+        .fails_with(1);
+    assert!(error.contains("standard input:1: "), "{error}");
+    let error = town
+        .run("send --queue q --file nowhere.jsonl")
+        .fails_with(3);
+    assert!(error.contains("opening nowhere.jsonl"), "{error}");
+}
+
+#[test]
+fn the_same_unique_id_twice_is_told() {
+    let town = Town::new();
+    let send = "send --queue q.fifo --create --key k --unique-id once --json body";
+    let first = &town.run(send).json()[0];
+    let again = &town.run(send).json()[0];
+    assert_eq!(
+        (&first["id"], &first["sequence"]),
+        (&again["id"], &again["sequence"])
+    );
+    assert_eq!(
+        (&first["duplicate"], &again["duplicate"]),
+        (&json!(false), &json!(true))
+    );
+    let plain = town
+        .run("send --queue q.fifo --key k --unique-id once body")
+        .ok();
+    assert_eq!(plain, "sent 1 message to q.fifo (1 already there)\n");
+    // Without an id of its own each send is another message, unless the body is the id.
+    town.run("send --queue q.fifo --key k same").ok();
+    town.run("send --queue q.fifo --key k same").ok();
+    assert_eq!(bodies(&town.drain("q.fifo")), ["body", "same", "same"]);
+    town.run("queue create c.fifo --attribute ContentBasedDeduplication=true")
+        .ok();
+    town.run("send --queue c.fifo --key k same").ok();
+    let plain = town.run("send --queue c.fifo --key k same").ok();
+    assert_eq!(plain, "sent 1 message to c.fifo (1 already there)\n");
+}
+
+#[test]
+fn a_nacked_message_comes_back_with_its_attempts_counted() {
+    let town = Town::new();
+    town.run("queue create dead").ok();
+    town.run("queue create q --dead-letter dead --attempts 2")
+        .ok();
+    town.run("send --queue q --delay 0s poison").ok();
+    for attempt in 1..=2 {
+        let received = town.run("receive --queue q --nack --max 1").json();
+        assert_eq!(received[0]["attempt"], attempt);
+    }
+    assert_eq!(town.run("receive --queue q").ok(), "");
+    assert_eq!(bodies(&town.drain("dead")), ["poison"]);
+}
+
+#[test]
+fn queues_are_listed_shown_purged_and_deleted() {
+    let town = Town::new();
+    let url = town
+        .run("queue create a.fifo --lease 1m --delay 0s --retention 1d")
+        .ok();
+    assert!(url.trim_end().ends_with("/000000000000/a.fifo"), "{url}");
+    town.run("queue create b").ok();
+    town.run("send --queue b x").ok();
+    assert_eq!(town.run("queue list").ok(), "a.fifo\t0\t0\t0\nb\t1\t0\t0\n");
+    let listed = town.run("queue list --prefix b --json").json();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(listed[0]["counts"]["ready"], 1);
+
+    let shown = &town.run("queue show a.fifo --json").json()[0];
+    assert_eq!(shown["attributes"]["VisibilityTimeout"], "60");
+    assert_eq!(shown["attributes"]["MessageRetentionPeriod"], "86400");
+    assert_eq!(shown["fifo"], true);
+
+    // The same again is no conflict, something else under the same name is.
+    town.run("queue create a.fifo --lease 1m --delay 0s --retention 1d")
+        .ok();
+    let error = town.run("queue create a.fifo --lease 2m").fails_with(4);
+    assert!(error.contains("QueueAlreadyExists"), "{error}");
+
+    // Nobody can answer the question here.
+    let error = town.run("queue purge b").fails_with(2);
+    assert!(
+        error.contains("b holds 1 messages (1 ready, 0 in flight, 0 delayed)"),
+        "{error}"
+    );
+    assert_eq!(town.counts("b")["ready"], 1);
+    let done = town.run("queue purge b --yes");
+    assert!(done.stderr.contains("holds 1 messages"), "{done:?}");
+    assert_eq!(town.counts("b")["ready"], 0);
+
+    town.run("queue delete b --yes").ok();
+    let error = town.run("queue show b").fails_with(3);
+    assert!(error.contains("there is no queue \"b\""), "{error}");
+    town.run("queue delete b --yes").fails_with(3);
+    town.run("queue delete b --yes --if-exists").ok();
+    let error = town.run("send --queue b x").fails_with(3);
+    assert!(error.contains("say --create"), "{error}");
+}
+
+/// `receive | head -1`: what was not read stays in the queue, and nothing is reported as failed.
+#[test]
+fn a_reader_that_goes_away_is_no_failure_and_costs_no_message() {
+    let town = Town::new();
+    // Larger than a pipe's buffer, so that the writer notices.
+    let body = "x".repeat(60_000);
+    let lines: String = (0..10)
+        .map(|_| format!("{{\"body\":\"{body}\"}}\n"))
+        .collect();
+    town.send_lines("--queue q --create", &lines).ok();
+    let mut child = town
+        .sandbox
+        .command("receive --queue q --ack")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut reader = BufReader::new(child.stdout.take().unwrap());
+    let mut first = String::new();
+    reader.read_line(&mut first).unwrap();
+    drop(reader);
+    let done: Done = child.wait_with_output().unwrap().into();
+    assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""), "{done:?}");
+
+    let counts = town.counts("q");
+    assert_eq!(counts["in_flight"], 0, "{counts}");
+    let left = counts["ready"].as_u64().unwrap();
+    // One was read whole, and a pipe holds the bytes of at most one or two more.
+    assert!((6..=9).contains(&left), "{left} left");
+    assert_eq!(town.run("config show").code, Some(0));
+}
+
+#[test]
+fn following_prints_what_comes_and_ends_with_a_signal() {
+    let town = Town::new();
+    town.run("queue create q").ok();
+    let mut child = town
+        .sandbox
+        .command("receive --queue q --follow --ack")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut reader = BufReader::new(child.stdout.take().unwrap());
+    for body in ["one", "two"] {
+        town.run(&format!("send --queue q {body}")).ok();
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        assert_eq!(bodies(&json_lines(&line)), [body]);
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(
+        town.counts("q"),
+        json!({"ready": 0, "in_flight": 0, "delayed": 0})
+    );
+}
+
+/// A line that somebody types is sent at once, not when ten are there.
+#[test]
+fn a_line_does_not_wait_for_others() {
+    let town = Town::new();
+    town.run("queue create q").ok();
+    let mut child = town
+        .sandbox
+        .command("send --queue q")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    for body in ["\"one\"", "2"] {
+        writeln!(stdin, "{{\"body\":{body}}}").unwrap();
+        let received = town.run("receive --queue q --wait 20s --ack").json();
+        assert_eq!(bodies(&received), [body.trim_matches('"')]);
+    }
+    drop(stdin);
+    let done: Done = child.wait_with_output().unwrap().into();
+    assert_eq!(done.ok(), "sent 2 messages to q\n");
+}
+
+/// A server that is killed between two lines: the sender goes on when it is back, on the same
+/// address, and nothing is lost or doubled.
+#[test]
+fn sending_goes_on_after_a_restart() {
+    let mut town = Town::new();
+    town.run("queue create q.fifo").ok();
+    let mut child = town
+        .sandbox
+        .command("send --queue q.fifo --key k --json")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut answers = BufReader::new(child.stdout.take().unwrap()).lines();
+    writeln!(stdin, "{{\"body\":\"before\"}}").unwrap();
+    assert!(answers.next().is_some());
+
+    town.server.signal(rustix::process::Signal::KILL);
+    writeln!(stdin, "{{\"body\":\"while away\"}}").unwrap();
+    let address = town.server.url.trim_start_matches("http://").to_owned();
+    town.server = Server::restart(town.server, &town.sandbox, &address);
+    assert!(answers.next().is_some());
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(bodies(&town.drain("q.fifo")), ["before", "while away"]);
+}

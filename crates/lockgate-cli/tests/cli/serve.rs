@@ -1,0 +1,136 @@
+//! How a server starts and ends.
+
+use std::{os::unix::fs::PermissionsExt as _, time::Duration};
+
+use rustix::process::Signal;
+
+use crate::support::{Done, Sandbox, Server};
+
+#[test]
+fn a_signal_ends_it_gracefully() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let sandbox = Sandbox::new();
+        let mut server = Server::start(&sandbox);
+        server.signal(signal);
+        server.event("stopped");
+        assert_eq!(server.wait().code(), Some(0));
+    }
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let sandbox = Sandbox::new();
+    let mut server = Server::start(&sandbox);
+    // A request that never ends keeps the graceful end waiting.
+    let mut request =
+        std::net::TcpStream::connect(server.url.trim_start_matches("http://")).unwrap();
+    std::io::Write::write_all(
+        &mut request,
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n",
+    )
+    .unwrap();
+    server.signal(Signal::TERM);
+    server.event("stopping; another signal ends it at once");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(143));
+}
+
+#[test]
+fn a_second_server_on_the_folder_is_refused() {
+    let sandbox = Sandbox::new();
+    let _server = Server::start(&sandbox);
+    let second: Done = sandbox
+        .command("serve --listen 127.0.0.1:0 --data data --log-format text")
+        .output()
+        .unwrap()
+        .into();
+    let error = second.fails_with(4);
+    assert!(error.contains("in use by another Lockgate"), "{error}");
+}
+
+#[test]
+fn a_taken_address_is_named() {
+    let sandbox = Sandbox::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let error = sandbox
+        .run(&format!(
+            "serve --listen {address} --data data --log-format text"
+        ))
+        .fails_with(4);
+    assert!(
+        error.contains(&format!("listening on {address}")),
+        "{error}"
+    );
+    assert!(error.contains("--listen"), "{error}");
+}
+
+/// Who collects the log as JSON finds the reason of a failed start in it, as one event.
+#[test]
+fn a_failed_start_is_an_event_of_the_log() {
+    let sandbox = Sandbox::new();
+    let _server = Server::start(&sandbox);
+    let error = sandbox
+        .run("serve --listen 127.0.0.1:0 --data data")
+        .fails_with(4);
+    let events = crate::support::json_lines(&error);
+    let last = events.last().unwrap();
+    assert_eq!(
+        (&last["level"], &last["exit_code"]),
+        (&"ERROR".into(), &4.into())
+    );
+    assert!(last["error"].as_str().unwrap().contains("in use"), "{last}");
+}
+
+#[test]
+fn the_data_folder_is_private() {
+    let sandbox = Sandbox::new();
+    let _server = Server::start(&sandbox);
+    let mode = std::fs::metadata(sandbox.path().join("data"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
+/// What was sent before is there after a restart, and the start says so.
+#[test]
+fn a_restart_recovers_and_reports() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox);
+    let url = server.url.clone();
+    sandbox
+        .run(&format!("send --endpoint {url} --queue q --create kept"))
+        .ok();
+    server.signal(Signal::KILL);
+    server.wait();
+
+    let again = Server::start(&sandbox);
+    let recovered = &again.recovered;
+    assert_eq!(recovered["queues"], 1, "{recovered}");
+    assert_eq!(recovered["messages"], 1, "{recovered}");
+    let url = &again.url;
+    let lines = sandbox
+        .run(&format!("receive --endpoint {url} --queue q --ack"))
+        .json();
+    assert_eq!(lines[0]["body"], "kept");
+}
+
+#[test]
+fn health_is_served_as_soon_as_it_says_ready() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox);
+    let mut stream =
+        std::net::TcpStream::connect(server.url.trim_start_matches("http://")).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
+    std::io::Write::write_all(
+        &mut stream,
+        b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    )
+    .unwrap();
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
