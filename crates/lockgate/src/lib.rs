@@ -73,3 +73,8 @@ pub use lockgate_machine::{
 pub use open::{Builder, Lockgate, OpenError};
 pub use queue::{Queue, QueueBuilder};
 pub use transaction::{Transaction, TransactionError};
+
+// The Rust example of README.md is compiled with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
