@@ -158,11 +158,6 @@ impl DedupWindow {
         self.runs.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// Forgets everything. The memory is given back a page at a time, without looking at the ids.
-    pub(crate) fn clear(&mut self) {
-        *self = Self::new(self.seed);
-    }
-
     /// How many ids are remembered.
     pub(crate) fn len(&self) -> usize {
         self.index.len()

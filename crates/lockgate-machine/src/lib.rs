@@ -9,6 +9,52 @@
 //! 4. [`Machine::fold`]: the only way state changes; cannot fail. Recovery is nothing but folding
 //!    the log's records again.
 //!
+//! ```
+//! use lockgate_core::{HolderName, Key, Message, Now, Position, QueueName};
+//! use lockgate_machine::{
+//!     Command, CreateQueue, Machine, MachineLimits, QueueSettings, Receive, Reply, SendMessage,
+//! };
+//!
+//! let mut machine = Machine::new(MachineLimits::default());
+//! let (now, mut position) = (Now::default(), Position(0));
+//! // An engine would encode and append the effects here; this log is a position that counts.
+//! let mut give = |command: Command| {
+//!     let decision = machine.decide(&command, now);
+//!     machine.fold(&decision.effects, position);
+//!     position.0 += 1;
+//!     decision.outcome
+//! };
+//!
+//! let orders = QueueName::new("orders")?;
+//! give(Command::CreateQueue(Box::new(CreateQueue {
+//!     name: orders.clone(),
+//!     settings: QueueSettings { keyed: true, ..QueueSettings::default() },
+//!     annotations: Default::default(),
+//!     tags: Default::default(),
+//! })))?;
+//! for (key, body) in [("user-1", "post"), ("user-1", "delete"), ("user-2", "post")] {
+//!     let message = Message::new(body).with_key(Key::new(key)?);
+//!     give(Command::Send(Box::new(SendMessage { queue: orders.clone(), message })))?;
+//! }
+//! let mut receive = || {
+//!     give(Command::Receive(Receive {
+//!         queue: orders.clone(),
+//!         max: 1,
+//!         lease: None,
+//!         holder: HolderName::new("worker")?,
+//!     }))
+//!     .map_err(Box::<dyn std::error::Error>::from)
+//! };
+//! // The first key is busy with its first message; the second one flows.
+//! for expected in [1, 3] {
+//!     let Reply::Received(deliveries) = receive()? else { unreachable!() };
+//!     assert_eq!(deliveries[0].token.sequence.0, expected);
+//! }
+//! let Reply::Received(deliveries) = receive()? else { unreachable!() };
+//! assert!(deliveries.is_empty());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! The machine reads no clock, draws no random number and does no I/O: time and randomness come in
 //! with the command. Payload bytes stay in the log; the machine keeps a compact index entry per
 //! message.

@@ -93,7 +93,7 @@ impl Table {
     /// both useful within a part.
     fn shard(&self, hash: u64) -> usize {
         if self.shards.len() == SHARDS {
-            usize::from((hash >> 40) as u8)
+            usize::from(hash.to_le_bytes()[5])
         } else {
             0
         }
@@ -259,7 +259,7 @@ mod tests {
         for queue in 0..16 {
             for sequence in 0..4096 {
                 let hash = hash_pair(queue, sequence);
-                parts[usize::from((hash >> 40) as u8)] += 1;
+                parts[usize::from(hash.to_le_bytes()[5])] += 1;
                 tags[(hash >> 57) as usize] += 1;
                 low[(hash & 1023) as usize] += 1;
             }

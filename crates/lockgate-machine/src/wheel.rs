@@ -23,7 +23,7 @@ use crate::slab::{NONE, Slab};
 
 /// Slots of a level, and the bits of a deadline that choose among them.
 const SLOTS: usize = 1 << SLOT_BITS;
-const SLOT_BITS: u32 = 8;
+const SLOT_BITS: u32 = u8::BITS;
 
 /// A set of timers.
 #[derive(Clone, Debug)]
@@ -56,10 +56,11 @@ pub(crate) struct Fired {
 struct Node {
     deadline: u64,
     order: u64,
-    payload: u64,
     /// Neighbours in the circular list of the slot.
     previous: u32,
     next: u32,
+    /// 48 bits without eight-byte alignment, which would cost eight bytes more.
+    payload: [u16; 3],
     place: Place,
 }
 
@@ -94,7 +95,8 @@ impl Wheel {
     }
 
     /// Adds a timer. Of two timers of the same millisecond the one with the lower `order` fires
-    /// first. Returns a handle that is valid until the timer fires or is removed.
+    /// first. Of the payload the lowest 48 bits are kept. Returns a handle that is valid until the
+    /// timer fires or is removed.
     pub(crate) fn insert(&mut self, deadline: u64, order: u64, payload: u64) -> u32 {
         let place = if deadline > self.cursor {
             Place::Slot
@@ -104,9 +106,9 @@ impl Wheel {
         let handle = self.nodes.insert(Node {
             deadline,
             order,
-            payload,
             previous: NONE,
             next: NONE,
+            payload: pack(payload),
             place,
         });
         match place {
@@ -141,6 +143,14 @@ impl Wheel {
             }
         }
         self.nodes.remove(handle).fired()
+    }
+
+    /// When the timer is due.
+    ///
+    /// # Panics
+    /// If the handle names none.
+    pub(crate) fn deadline(&self, handle: u32) -> u64 {
+        self.nodes[handle].deadline
     }
 
     /// A time at which there will be something to do: never later than the earliest deadline, and
@@ -187,11 +197,13 @@ impl Wheel {
     }
 
     /// How many timers there are.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
     /// Whether there is no timer.
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -334,9 +346,26 @@ impl Node {
         Fired {
             deadline: self.deadline,
             order: self.order,
-            payload: self.payload,
+            payload: unpack(self.payload),
         }
     }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "split into its 16-bit parts"
+)]
+fn pack(payload: u64) -> [u16; 3] {
+    debug_assert!(payload < 1 << 48, "a payload has 48 bits");
+    [
+        payload as u16,
+        (payload >> 16) as u16,
+        (payload >> 32) as u16,
+    ]
+}
+
+fn unpack([low, middle, high]: [u16; 3]) -> u64 {
+    u64::from(low) | u64::from(middle) << 16 | u64::from(high) << 32
 }
 
 impl Level {
@@ -363,8 +392,9 @@ impl Level {
     }
 }
 
+/// A deadline's digit of a level; a level's digit is a byte.
 fn digit(deadline: u64, level: u32) -> usize {
-    (deadline >> (level * SLOT_BITS)) as usize % SLOTS
+    usize::from(deadline.to_le_bytes()[level as usize])
 }
 
 #[cfg(test)]
@@ -380,8 +410,8 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_takes_forty_bytes() {
-        assert_eq!(size_of::<Node>(), 40);
+    fn a_timer_takes_32_bytes() {
+        assert_eq!(size_of::<Node>(), 32);
         let mut slab = Slab::<Node>::default();
         let mut wheel = Wheel::new();
         assert_eq!(wheel.bytes(), 0);
@@ -389,7 +419,7 @@ mod tests {
             wheel.insert(1000, order, 0);
             slab.insert(wheel.nodes[0].clone());
         }
-        assert!(slab.bytes() < 4096 * 45, "no byte for the slot's state");
+        assert!(slab.bytes() < 4096 * 37, "no byte for the slot's state");
     }
 
     #[test]

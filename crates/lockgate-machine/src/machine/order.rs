@@ -288,7 +288,6 @@ impl Machine {
         let (key, extra) = (message.key, message.extra);
         let queue = self.contents[self.keys[key].content].queue;
         let order = self.timer_order(queue, message.sequence());
-        self.touches[extra].set_deadline(until, until);
         self.touches[extra].timer =
             self.machine
                 .insert(until.0, order, Timer::Message(index).to_bits());
@@ -506,6 +505,19 @@ impl Machine {
             message.extra = NONE;
             message.set(flag::TOUCHED, false);
         }
+    }
+
+    /// When the message's lease, backoff or delay ends; a message without timer has none of them.
+    pub(super) fn deadline(&self, index: u32) -> Option<u64> {
+        let message = &self.messages[index];
+        let timer = self
+            .touched(index)
+            .map_or(message.extra, |touch| touch.timer);
+        let wheel = match message.state {
+            State::Delayed => &self.wall,
+            _ => &self.machine,
+        };
+        (timer != NONE).then(|| wheel.deadline(timer))
     }
 
     /// Sets the message's timer (`NONE`: it has none) and returns the one it had.

@@ -166,17 +166,18 @@ impl Machine {
         let message = &self.messages[index];
         let sequence = message.sequence();
         let touch = self.touched(index);
-        let remaining = |until: MachineTime| until.since(now.machine);
+        let until = self.deadline(index).map_or(now.machine, MachineTime);
+        let remaining = until.since(now.machine);
         match (message.state, touch) {
             (State::Leased, Some(touch)) => KeyWait::Lease {
                 sequence,
                 holder: self.holders[touch.holder].name.clone(),
-                remaining: remaining(touch.deadline()),
+                remaining,
                 attempt: touch.attempts,
             },
-            (State::Backoff, Some(touch)) => KeyWait::Backoff {
+            (State::Backoff, _) => KeyWait::Backoff {
                 sequence,
-                remaining: remaining(touch.deadline()),
+                remaining,
             },
             _ if message.has(flag::UNSYNCED) => KeyWait::Durability,
             _ => KeyWait::Nothing,

@@ -282,16 +282,16 @@ impl Machine {
         self.take(index);
         let holder = self.intern_holder(holder);
         let term = u32::try_from(self.terms.len()).unwrap_or(u32::MAX);
-        let timer = self
-            .machine
-            .insert(deadline.0, lease.0, Timer::Message(index).to_bits());
+        let order = self.timer_order(queue, sequence);
+        let timer = Timer::Message(index).to_bits();
+        let timer = self.machine.insert(deadline.0, order, timer);
         let touch = &mut self.touches[touch];
         if touch.attempts == 0 {
             touch.set_first_leased(now.wall);
         }
         touch.attempts = touch.attempts.saturating_add(1);
         touch.set_lease(lease, term);
-        touch.set_deadline(now.machine, deadline);
+        touch.set_held(now.machine, deadline);
         touch.holder = holder;
         touch.timer = timer;
         self.queues[queue].totals.leased += 1;

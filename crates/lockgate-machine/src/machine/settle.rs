@@ -15,13 +15,7 @@
 
 use lockgate_core::{LeaseToken, Level, MachineTime, Millis, Now, QueueId, Sequence};
 
-use super::{
-    Machine,
-    draft::Draft,
-    receive::LEASE_MS_MAX,
-    send::check_range,
-    state::{State, Timer},
-};
+use super::{Machine, draft::Draft, receive::LEASE_MS_MAX, send::check_range, state::State};
 use crate::{
     DeadLetterReason, DropReason, Effect, KeyPolicy, Rejection, Settle, SettleAction, StaleReason,
     slab::NONE,
@@ -204,9 +198,7 @@ impl Machine {
         lease: Millis,
         now: Now,
     ) -> Result<(), Rejection> {
-        let given = self
-            .touched(index)
-            .map_or(now.machine, |touch| touch.given());
+        let given = self.given(index).unwrap_or(now.machine);
         let deadline = now.machine.plus(lease);
         let latest = given.plus(LEASE_MS_MAX);
         check_range("lease", lease, 1, latest.since(now.machine))?;
@@ -295,6 +287,13 @@ impl Machine {
         }
     }
 
+    /// When the message's lease was given.
+    fn given(&self, index: u32) -> Option<MachineTime> {
+        let held = u64::from(self.touched(index)?.held_ms);
+        let deadline = self.deadline(index)?;
+        Some(MachineTime(deadline.saturating_sub(held)))
+    }
+
     /// The leased messages of a key from `front` on, up to the first that is not leased.
     fn leased_from(&self, front: u32) -> impl Iterator<Item = u32> {
         let mut index = front;
@@ -365,18 +364,13 @@ impl Machine {
         deadline: MachineTime,
     ) -> Option<()> {
         let index = self.leased_message(queue, sequence)?;
+        let given = self.given(index)?;
         let timer = self.set_timer(index, NONE);
-        let order = if timer == NONE {
-            0
-        } else {
-            self.machine.remove(timer).order
-        };
+        let fired = self.machine.remove(timer);
         let touch = self.messages[index].extra;
         let touch = &mut self.touches[touch];
-        touch.set_deadline(touch.given(), deadline);
-        touch.timer = self
-            .machine
-            .insert(deadline.0, order, Timer::Message(index).to_bits());
+        touch.set_held(given, deadline);
+        touch.timer = self.machine.insert(deadline.0, fired.order, fired.payload);
         Some(())
     }
 

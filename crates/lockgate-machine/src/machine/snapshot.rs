@@ -222,8 +222,10 @@ impl Machine {
                 first_leased: touch.first_leased(),
                 term: self.term_of(touch.term),
                 lease: touch.lease(),
-                deadline: matches!(message.state, State::Leased | State::Backoff)
-                    .then(|| touch.deadline()),
+                deadline: self
+                    .deadline(index)
+                    .filter(|_| matches!(message.state, State::Leased | State::Backoff))
+                    .map(MachineTime),
                 holder: (touch.holder != NONE).then(|| self.holders[touch.holder].name.clone()),
             }),
             origin: origin.map(|origin| (origin.queue, origin.sequence)),

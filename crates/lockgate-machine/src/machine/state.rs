@@ -174,38 +174,39 @@ impl Message {
     }
 }
 
-/// What there is to know of a message that was leased at least once.
+/// What there is to know of a message that was leased at least once. When its lease or backoff ends
+/// is known to its timer.
 #[derive(Clone, Debug)]
 pub(super) struct Touch {
-    lease: Packed64,
+    lease: U48,
     first_leased: U48,
-    deadline: U48,
     /// Leases it had in this queue.
     pub(super) attempts: u16,
+    /// Whether the last lease may still acknowledge: false once it was given back.
+    pub(super) current: bool,
+    /// How long before the end of the lease it was given. Leases end within 12 h: it fits.
+    pub(super) held_ms: u32,
     /// Who holds it, while it is leased; else `NONE`.
     pub(super) holder: u32,
     /// The end of the lease, of the backoff or of the delay; else `NONE`.
     pub(super) timer: u32,
-    /// In which term the last lease was given: an index of the machine's terms.
+    /// In which term the last lease was given: how many had begun.
     pub(super) term: u32,
-    /// How long before `deadline` the lease was given. Leases end within 12 h: it fits.
-    held_ms: u32,
-    /// Whether the last lease may still acknowledge: false once it was given back.
-    pub(super) current: bool,
 }
+
+const _: () = assert!(size_of::<Option<Touch>>() == 32);
 
 impl Touch {
     pub(super) fn new(first_leased: WallTime) -> Self {
         Self {
-            lease: Packed64::default(),
+            lease: U48::default(),
             first_leased: U48::new(first_leased.0),
-            deadline: U48::default(),
             attempts: 0,
+            current: false,
+            held_ms: 0,
             holder: NONE,
             timer: NONE,
-            term: NONE,
-            held_ms: 0,
-            current: false,
+            term: 0,
         }
     }
 
@@ -214,7 +215,7 @@ impl Touch {
     }
 
     pub(super) fn set_lease(&mut self, lease: LeaseNumber, term: u32) {
-        self.lease = Packed64::new(lease.0);
+        self.lease = U48::new(lease.0);
         self.term = term;
         self.current = true;
     }
@@ -227,17 +228,7 @@ impl Touch {
         self.first_leased = U48::new(first_leased.0);
     }
 
-    /// When the lease, or the backoff, ends.
-    pub(super) fn deadline(&self) -> MachineTime {
-        MachineTime(self.deadline.get())
-    }
-
-    pub(super) fn given(&self) -> MachineTime {
-        MachineTime(self.deadline.get().saturating_sub(u64::from(self.held_ms)))
-    }
-
-    pub(super) fn set_deadline(&mut self, given: MachineTime, deadline: MachineTime) {
-        self.deadline = U48::new(deadline.0);
+    pub(super) fn set_held(&mut self, given: MachineTime, deadline: MachineTime) {
         self.held_ms = u32::try_from(deadline.since(given)).unwrap_or(u32::MAX);
     }
 }

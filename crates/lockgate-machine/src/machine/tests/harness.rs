@@ -86,6 +86,14 @@ impl Run {
         run
     }
 
+    pub(super) fn set_syncing(&mut self, syncing: bool) {
+        self.syncing = syncing;
+    }
+
+    pub(super) fn sync(&mut self) {
+        self.machine.reached(Position(self.next));
+    }
+
     fn start_term(&mut self) {
         let epoch = self.machine.term().epoch.next();
         let term = Term {
@@ -255,11 +263,11 @@ impl Run {
             }
             "records" => self.log.len().to_string(),
             "syncing" => {
-                self.syncing = words[0] == "on";
+                self.set_syncing(words[0] == "on");
                 String::new()
             }
             "sync" => {
-                self.machine.reached(Position(self.next));
+                self.sync();
                 String::new()
             }
             "woken" => {
@@ -288,7 +296,7 @@ impl Run {
 
     /// `kill`: the process starts again in the same boot. `power`: in another one. `clean`: after an
     /// end of the term in good order.
-    fn restart(&mut self, how: &str) {
+    pub(super) fn restart(&mut self, how: &str) {
         match how {
             "kill" => {}
             "power" => self.boot += 1,

@@ -7,6 +7,7 @@ mod durability;
 mod harness;
 mod keys;
 mod queues;
+mod random;
 mod scale;
 mod settles;
 mod terms;

@@ -1,0 +1,407 @@
+//! Random histories: the insides stay consistent, recovery gives the same state, and a log that has
+//! lost records folds without a panic.
+
+use lockgate_core::{
+    HolderName, Key, LeaseToken, Level, Message, MessageId, QueueName, UniqueId, WallTime,
+};
+use proptest::prelude::*;
+
+use super::harness::{Run, name};
+use crate::{
+    Command, CreateQueue, DeadLetter, Delivery, KeyAction, KeyPolicy, KeyProfile, Machine,
+    MachineLimits, QueueSettings, Receive, Reply, SendMessage, Settle, SettleAction,
+};
+
+const QUEUES: [&str; 5] = ["strict", "sqs", "unkeyed", "parking", "memory"];
+
+/// One step of a history; the numbers choose among what there is.
+#[derive(Clone, Debug)]
+enum Step {
+    Send {
+        queue: u8,
+        key: u8,
+        id: u8,
+        delay: u8,
+        ttl: u8,
+    },
+    Receive {
+        queue: u8,
+        max: u8,
+        lease: u8,
+    },
+    Settle {
+        which: u8,
+        how: u8,
+        delay: u8,
+    },
+    Transact {
+        which: u8,
+        queue: u8,
+        key: u8,
+        sends: u8,
+    },
+    Message {
+        which: u8,
+        delay: u8,
+        cancel: bool,
+    },
+    Key {
+        queue: u8,
+        key: u8,
+        action: u8,
+    },
+    Wait {
+        machine: u16,
+        wall: i16,
+    },
+    Purge {
+        queue: u8,
+    },
+    Delete {
+        queue: u8,
+    },
+    Pause {
+        queue: u8,
+        paused: bool,
+    },
+    Change {
+        queue: u8,
+        retention: u8,
+        limit: u8,
+    },
+    Damaged {
+        which: u8,
+    },
+    Sync,
+    Housekeep,
+    Restart {
+        power: bool,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let any8 = any::<u8>;
+    prop_oneof![
+        12 => (any8(), any8(), any8(), any8(), any8()).prop_map(|(queue, key, id, delay, ttl)| {
+            Step::Send { queue, key, id, delay, ttl }
+        }),
+        10 => (any8(), any8(), any8())
+            .prop_map(|(queue, max, lease)| Step::Receive { queue, max, lease }),
+        10 => (any8(), any8(), any8())
+            .prop_map(|(which, how, delay)| Step::Settle { which, how, delay }),
+        2 => (any8(), any8(), any8(), any8())
+            .prop_map(|(which, queue, key, sends)| Step::Transact { which, queue, key, sends }),
+        2 => (any8(), any8(), any::<bool>())
+            .prop_map(|(which, delay, cancel)| Step::Message { which, delay, cancel }),
+        2 => (any8(), any8(), any8())
+            .prop_map(|(queue, key, action)| Step::Key { queue, key, action }),
+        6 => (0u16..40_000, -20_000i16..20_000)
+            .prop_map(|(machine, wall)| Step::Wait { machine, wall }),
+        1 => any8().prop_map(|queue| Step::Purge { queue }),
+        1 => any8().prop_map(|queue| Step::Delete { queue }),
+        1 => (any8(), any::<bool>()).prop_map(|(queue, paused)| Step::Pause { queue, paused }),
+        1 => (any8(), any8(), any8())
+            .prop_map(|(queue, retention, limit)| Step::Change { queue, retention, limit }),
+        1 => any8().prop_map(|which| Step::Damaged { which }),
+        3 => Just(Step::Sync),
+        1 => Just(Step::Housekeep),
+        1 => any::<bool>().prop_map(|power| Step::Restart { power }),
+    ]
+}
+
+struct History {
+    run: Run,
+    tokens: Vec<LeaseToken>,
+    ids: Vec<(QueueName, MessageId)>,
+}
+
+impl History {
+    fn new() -> Self {
+        let mut history = Self {
+            run: Run::new(),
+            tokens: Vec::new(),
+            ids: Vec::new(),
+        };
+        history.run.set_syncing(false);
+        for queue in ["dead", "loose-dead"].iter().chain(&QUEUES) {
+            history.create(queue);
+        }
+        history
+    }
+
+    fn create(&mut self, queue: &str) {
+        let create = CreateQueue {
+            name: name(queue),
+            settings: settings(queue),
+            annotations: Default::default(),
+            tags: Default::default(),
+        };
+        let outcome = self.run.give(&Command::CreateQueue(Box::new(create)));
+        outcome.expect("the queue is made or exists");
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Send {
+                queue,
+                key,
+                id,
+                delay,
+                ttl,
+            } => {
+                let send = self.message(queue, key, id, delay, ttl);
+                self.send(send);
+            }
+            Step::Receive { queue, max, lease } => {
+                let receive = Receive {
+                    queue: queue_of(queue),
+                    max: u16::from(max % 6) + 1,
+                    lease: (lease % 4 > 0).then(|| u64::from(lease) * 150),
+                    holder: HolderName::new(&format!("holder-{}", lease % 3)).unwrap(),
+                };
+                if let Ok(Reply::Received(deliveries)) = self.run.give(&Command::Receive(receive)) {
+                    self.note(&deliveries);
+                }
+            }
+            Step::Settle { which, how, delay } => {
+                if let Some(settle) = self.settle(which, how, delay) {
+                    let _ = self.run.give(&Command::Settle(settle));
+                }
+            }
+            Step::Transact {
+                which,
+                queue,
+                key,
+                sends,
+            } => {
+                let settles = (0..3)
+                    .filter_map(|more| self.settle(which.wrapping_add(more), 0, 0))
+                    .collect();
+                let sends = (0..sends % 4)
+                    .map(|more| self.message(queue, key, more % 2, 0, 0))
+                    .collect();
+                let _ = self.run.give(&Command::Transact { settles, sends });
+            }
+            Step::Message {
+                which,
+                delay,
+                cancel,
+            } => {
+                if let Some((queue, message)) = pick(&self.ids, which).cloned() {
+                    let command = if cancel {
+                        Command::Cancel { queue, message }
+                    } else {
+                        let due = WallTime(self.run.now.wall.0 - 5000 + u64::from(delay) * 100);
+                        Command::Reschedule {
+                            queue,
+                            message,
+                            due,
+                        }
+                    };
+                    let _ = self.run.give(&command);
+                }
+            }
+            Step::Key { queue, key, action } => {
+                let command = Command::Key {
+                    queue: queue_of(queue),
+                    key: key_of(key),
+                    action: match action % 4 {
+                        0 => KeyAction::Park,
+                        1 => KeyAction::Drop,
+                        _ => KeyAction::Resume,
+                    },
+                };
+                let _ = self.run.give(&command);
+            }
+            Step::Wait { machine, wall } => {
+                let now = &mut self.run.now;
+                now.machine = now.machine.plus(u64::from(machine));
+                now.wall = WallTime(now.wall.0.saturating_add_signed(i64::from(wall)));
+                self.run.tick();
+            }
+            Step::Purge { queue } => {
+                let queue = queue_of(queue);
+                let _ = self.run.give(&Command::Purge { queue });
+            }
+            Step::Delete { queue } => {
+                let queue = queue_of(queue);
+                let _ = self.run.give(&Command::DeleteQueue {
+                    queue: queue.clone(),
+                });
+                self.create(queue.as_str());
+            }
+            Step::Pause { queue, paused } => {
+                let queue = queue_of(queue);
+                let _ = self.run.give(&Command::Pause { queue, paused });
+            }
+            Step::Change {
+                queue,
+                retention,
+                limit,
+            } => {
+                let queue = queue_of(queue);
+                let mut settings = settings(queue.as_str());
+                settings.retention = 1000 + u64::from(retention) * 300;
+                settings.in_flight_max = u32::from(limit % 8) + 1;
+                settings.dedup.window = u64::from(limit) * 100;
+                let _ = self.run.give(&Command::ChangeQueue {
+                    queue,
+                    settings: Some(Box::new(settings)),
+                    annotations: None,
+                    tags: None,
+                });
+            }
+            Step::Damaged { which } => {
+                if let Some(&LeaseToken {
+                    queue, sequence, ..
+                }) = pick(&self.tokens, which)
+                {
+                    let _ = self.run.give(&Command::Damaged { queue, sequence });
+                }
+            }
+            Step::Sync => self.run.sync(),
+            Step::Housekeep => {
+                self.run.machine.housekeep(3);
+            }
+            Step::Restart { power } => {
+                self.run.restart(if power { "power" } else { "kill" });
+            }
+        }
+        self.run.check_invariants(&format!("{step:?}"));
+    }
+
+    fn note(&mut self, deliveries: &[Delivery]) {
+        for delivery in deliveries {
+            self.tokens.push(delivery.token);
+        }
+    }
+
+    fn message(&self, queue: u8, key: u8, id: u8, delay: u8, ttl: u8) -> SendMessage {
+        let mut message = Message::new(vec![b'x'; usize::from(id % 5)]);
+        message.key = Some(key_of(key));
+        message.unique_id =
+            (id % 3 == 0).then(|| UniqueId::new(&format!("id-{}", id % 16)).unwrap());
+        message.due = (delay % 3 == 0).then(|| self.run.now.wall.plus(u64::from(delay) * 50));
+        message.time_to_live = (ttl % 4 == 0).then(|| u64::from(ttl) * 100 + 1);
+        message.level = (ttl % 5 == 0).then_some(Level::Disk);
+        SendMessage {
+            queue: queue_of(queue),
+            message,
+        }
+    }
+
+    fn send(&mut self, send: SendMessage) {
+        let queue = send.queue.clone();
+        if let Ok(Reply::Sent(sent)) = self.run.give(&Command::Send(Box::new(send))) {
+            self.ids.push((queue, sent.id));
+        }
+    }
+
+    fn settle(&self, which: u8, how: u8, delay: u8) -> Option<Settle> {
+        Some(Settle {
+            token: *pick(&self.tokens, which)?,
+            action: match how % 10 {
+                0..4 => SettleAction::Ack,
+                4 | 5 => SettleAction::Nack {
+                    delay: u64::from(delay % 4) * 1000,
+                },
+                6 => SettleAction::Extend {
+                    lease: u64::from(delay) * 200 + 1,
+                },
+                7 => SettleAction::Reject { reason: None },
+                _ => SettleAction::GiveBack,
+            },
+        })
+    }
+}
+
+/// One of the last eight, mostly.
+fn pick<T>(items: &[T], which: u8) -> Option<&T> {
+    let recent = items.len().saturating_sub(1 + usize::from(which) % 8);
+    items.get(recent)
+}
+
+fn queue_of(number: u8) -> QueueName {
+    name(QUEUES[usize::from(number) % QUEUES.len()])
+}
+
+fn key_of(number: u8) -> Key {
+    Key::new(&format!("key-{}", number % 4)).unwrap()
+}
+
+fn settings(queue: &str) -> QueueSettings {
+    let dead_letter = |queue: &str| {
+        Some(DeadLetter {
+            queue: name(queue),
+            attempts_max: 3,
+        })
+    };
+    let base = QueueSettings {
+        keyed: true,
+        lease: 10_000,
+        retention: 60_000,
+        ..QueueSettings::default()
+    };
+    match queue {
+        "strict" => QueueSettings {
+            key_profile: KeyProfile::Strict,
+            dead_letter: dead_letter("dead"),
+            ..base
+        },
+        "sqs" => QueueSettings {
+            key_profile: KeyProfile::Sqs,
+            dead_letter: dead_letter("dead"),
+            ..base
+        },
+        "unkeyed" => QueueSettings {
+            keyed: false,
+            dead_letter: dead_letter("loose-dead"),
+            ..base
+        },
+        "parking" => QueueSettings {
+            key_policy: Some(KeyPolicy::Park),
+            park_after: 2,
+            ..base
+        },
+        "memory" => QueueSettings {
+            keyed: false,
+            level: Level::Memory,
+            ..base
+        },
+        "loose-dead" => QueueSettings {
+            keyed: false,
+            ..base
+        },
+        _ => base,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn a_random_history_keeps_the_invariants_and_recovers(
+        steps in prop::collection::vec(step(), 1..150),
+        lost in prop::collection::vec(any::<prop::sample::Index>(), 1..6),
+    ) {
+        let mut history = History::new();
+        for step in &steps {
+            history.step(step);
+        }
+        history.run.check_recovery();
+
+        // Damage in the middle takes some records, and the machine makes the best of the rest.
+        let mut damaged = Machine::new(MachineLimits::default());
+        let lost: Vec<usize> = lost.iter().map(|at| at.index(history.run.log.len())).collect();
+        for (at, (position, effects)) in history.run.log.iter().enumerate() {
+            if !lost.contains(&at) {
+                damaged.fold(effects, *position);
+            }
+        }
+        let problems = damaged.problems();
+        prop_assert!(problems.is_empty(), "without records {lost:?}: {problems:#?}");
+        while damaged.housekeep(100) {}
+        let problems = damaged.problems();
+        prop_assert!(problems.is_empty(), "freed, without records {lost:?}: {problems:#?}");
+    }
+}
