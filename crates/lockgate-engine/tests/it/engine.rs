@@ -1,1 +1,572 @@
+//! The threads: who is answered when, who is woken, and how it ends.
 
+use std::{sync::Arc, time::Duration};
+
+use lockgate_core::{Clock, DiskOperation, Level};
+use lockgate_engine::{
+    Batch, Engine, EngineError, EngineOptions, Received, Status, StopReason, SyncWindow,
+};
+use lockgate_log::LocalLog;
+use lockgate_machine::{
+    Answer, Command, Query, QueueSettings, Rejection, Reply, SettleAction, Settled,
+};
+use lockgate_sim::{Fault, FaultyDisk, ManualClock};
+
+use crate::support::{
+    Unreadable, Watched, at_level, create, keyed, local_log, name, receive, send, settle, text,
+    until,
+};
+
+const LONG: Duration = Duration::from_secs(3_600);
+
+async fn take(engine: &Engine, max: u16) -> Vec<Received> {
+    let batch = engine.receive(receive("q", max), Duration::ZERO).await;
+    batch.unwrap().keep()
+}
+
+#[test]
+fn futures_can_move_between_threads() {
+    fn is_send<T: Send>(_: &T) {}
+    fn check(engine: &Engine) {
+        is_send(&engine.submit(Command::EndTerm));
+        is_send(&engine.submit_all(Vec::new()));
+        is_send(&engine.receive(receive("q", 1), LONG));
+        is_send(&engine.query(Query::Queue { queue: name("q") }));
+        is_send(&engine.stopped());
+        is_send(&engine.shutdown());
+    }
+    let _ = check;
+}
+
+#[tokio::test]
+async fn a_message_goes_in_and_out() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    let Reply::Sent(sent) = shard.engine.submit(send("q", text("hello"))).await.unwrap() else {
+        panic!("another kind of answer");
+    };
+    let received = take(&shard.engine, 10).await.remove(0);
+    assert_eq!(received.stored.message.body, "hello");
+    assert_eq!(received.delivery.id, sent.id);
+    let ack = settle(received.delivery.token, SettleAction::Ack);
+    let settled = shard.engine.submit(ack).await.unwrap();
+    assert!(matches!(settled, Reply::Settled(Settled::Done)));
+    let query = Query::Queue { queue: name("q") };
+    let Answer::Queue(queue) = shard.engine.query(query).await.unwrap() else {
+        panic!("another kind of answer");
+    };
+    assert_eq!((queue.counts.ready, queue.totals.acknowledged), (0, 1));
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn one_caller_costs_one_sync_a_message() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    let before = shard.controls.syncs();
+    for _ in 0..100 {
+        shard.engine.submit(send("q", text("a"))).await.unwrap();
+    }
+    let syncs = shard.controls.syncs() - before;
+    assert!(
+        (100..=110).contains(&syncs),
+        "{syncs} syncs for 100 messages"
+    );
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn while_one_sync_runs_the_next_group_gathers_and_is_written() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    let syncs = shard.controls.syncs();
+    shard.controls.hold_syncs(true);
+    let engine = shard.engine.clone();
+    let first = tokio::spawn(async move { engine.submit(send("q", text("a"))).await });
+    until(|| shard.controls.syncs() == syncs + 1).await;
+    let written = shard.disk.operations().writes;
+    let others: Vec<_> = (0..20)
+        .map(|_| {
+            let engine = shard.engine.clone();
+            tokio::spawn(async move { engine.submit(send("q", text("b"))).await })
+        })
+        .collect();
+    until(|| shard.engine.metrics().held == 21).await;
+    assert!(
+        shard.disk.operations().writes > written,
+        "written behind the running sync"
+    );
+    assert!(!first.is_finished() && others.iter().all(|other| !other.is_finished()));
+    shard.controls.hold_syncs(false);
+    for answer in others.into_iter().chain([first]) {
+        answer.await.unwrap().unwrap();
+    }
+    assert_eq!(
+        shard.controls.syncs(),
+        syncs + 2,
+        "one more sync for all twenty"
+    );
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_sync_that_is_not_his() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    let other = create("written", at_level(Level::Process));
+    shard.engine.submit(other).await.unwrap();
+    let syncs = shard.controls.syncs();
+    shard.controls.hold_syncs(true);
+    let engine = shard.engine.clone();
+    let slow = tokio::spawn(async move { engine.submit(send("q", text("a"))).await });
+    until(|| shard.controls.syncs() == syncs + 1).await;
+    for _ in 0..3 {
+        shard
+            .engine
+            .submit(send("written", text("b")))
+            .await
+            .unwrap();
+    }
+    assert!(!slow.is_finished());
+    shard.controls.hold_syncs(false);
+    slow.await.unwrap().unwrap();
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_count_of_unsynced_records_starts_a_sync() {
+    let options = EngineOptions {
+        sync_window: SyncWindow {
+            after: LONG,
+            records: 3,
+        },
+        ..EngineOptions::default()
+    };
+    let shard = Watched::with_options(options);
+    let queue = create("q", at_level(Level::Process));
+    shard.engine.submit(queue).await.unwrap();
+    // What the first message of a queue may bring with it.
+    shard.engine.submit(send("q", text("a"))).await.unwrap();
+    let mut syncs = shard.controls.syncs();
+    for _ in 0..5 {
+        for _ in 0..3 {
+            shard.engine.submit(send("q", text("a"))).await.unwrap();
+        }
+        syncs += 1;
+        shard.controls.wait_for_syncs(syncs);
+    }
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_time_starts_a_sync_too() {
+    let options = EngineOptions {
+        sync_window: SyncWindow {
+            after: Duration::from_millis(1),
+            records: u64::MAX,
+        },
+        ..EngineOptions::default()
+    };
+    let shard = Watched::with_options(options);
+    let queue = create("q", at_level(Level::Process));
+    shard.engine.submit(queue).await.unwrap();
+    let syncs = shard.controls.syncs();
+    shard.engine.submit(send("q", text("a"))).await.unwrap();
+    shard.controls.wait_for_syncs(syncs + 1);
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_failed_sync_stops_the_engine_and_is_never_tried_again() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    let empty = create("empty", QueueSettings::default());
+    shard.engine.submit(empty).await.unwrap();
+    let engine = shard.engine.clone();
+    let waits = tokio::spawn(async move { engine.receive(receive("empty", 1), LONG).await });
+    until(|| shard.engine.metrics().waiters == 1).await;
+
+    shard.disk.fail(DiskOperation::Sync, 0, Fault::LostPages);
+    let syncs = shard.controls.syncs();
+    let unknown = shard.engine.submit(send("q", text("a"))).await;
+    assert!(
+        matches!(unknown, Err(EngineError::UnknownOutcome { .. })),
+        "{unknown:?}"
+    );
+    let reason = shard.engine.stopped().await;
+    assert!(reason.is_failure());
+    assert!(matches!(shard.engine.status(), Status::Stopped { reason: why } if why == reason));
+    let later = shard.engine.submit(send("q", text("b"))).await;
+    assert!(
+        matches!(later, Err(EngineError::Stopped { .. })),
+        "{later:?}"
+    );
+    let waited = waits.await.unwrap();
+    assert!(
+        matches!(waited, Err(EngineError::Stopped { .. })),
+        "{waited:?}"
+    );
+    shard.engine.shutdown().await;
+    assert_eq!(shard.controls.syncs(), syncs + 1);
+    assert_eq!(shard.engine.metrics().unknown, 1);
+}
+
+#[tokio::test]
+async fn a_failed_append_stops_the_engine() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    let fault = Fault::Error(std::io::ErrorKind::Other);
+    shard.disk.fail(DiskOperation::Write, 0, fault);
+    let unknown = shard.engine.submit(send("q", text("a"))).await;
+    assert!(
+        matches!(unknown, Err(EngineError::UnknownOutcome { .. })),
+        "{unknown:?}"
+    );
+    assert!(shard.engine.stopped().await.is_failure());
+}
+
+#[tokio::test]
+async fn a_panic_in_the_engine_leaves_nobody_waiting() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    shard.controls.panic_at_append();
+    let unknown = shard.engine.submit(send("q", text("a"))).await;
+    assert!(
+        matches!(unknown, Err(EngineError::UnknownOutcome { .. })),
+        "{unknown:?}"
+    );
+    assert!(shard.engine.stopped().await.is_failure());
+    let later = shard.engine.submit(send("q", text("b"))).await;
+    assert!(
+        matches!(later, Err(EngineError::Stopped { .. })),
+        "{later:?}"
+    );
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_waiting_receive_is_woken_by_a_send() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    let engine = shard.engine.clone();
+    let waits = tokio::spawn(async move { engine.receive(receive("q", 1), LONG).await });
+    until(|| shard.engine.metrics().waiters == 1).await;
+    shard.engine.submit(send("q", text("a"))).await.unwrap();
+    let batch = waits.await.unwrap().unwrap();
+    assert_eq!(batch[0].stored.message.body, "a");
+    drop(batch);
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_waiting_receive_is_woken_by_time() {
+    let shard = Watched::with_queue(at_level(Level::Process)).await;
+    let due = shard.clock.wall().plus(10_000);
+    let later = text("later").with_due(due);
+    shard.engine.submit(send("q", later)).await.unwrap();
+    let engine = shard.engine.clone();
+    let waits = tokio::spawn(async move { engine.receive(receive("q", 1), LONG).await });
+    until(|| shard.engine.metrics().waiters == 1).await;
+    shard.pass(10_000);
+    assert_eq!(waits.await.unwrap().unwrap().len(), 1);
+
+    let engine = shard.engine.clone();
+    let wait = Duration::from_secs(5);
+    let waits = tokio::spawn(async move { engine.receive(receive("empty", 1), wait).await });
+    assert!(matches!(
+        waits.await.unwrap(),
+        Err(EngineError::Rejected(Rejection::QueueNotFound { .. }))
+    ));
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_wait_that_runs_out_ends_empty() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    let engine = shard.engine.clone();
+    let wait = Duration::from_secs(5);
+    let waits = tokio::spawn(async move { engine.receive(receive("q", 1), wait).await });
+    until(|| shard.engine.metrics().waiters == 1).await;
+    shard.pass(5_000);
+    assert!(waits.await.unwrap().unwrap().is_empty());
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn who_is_gone_is_passed_over() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    let wait =
+        |engine: Engine| tokio::spawn(async move { engine.receive(receive("q", 1), LONG).await });
+    let gone = wait(shard.engine.clone());
+    until(|| shard.engine.metrics().waiters == 1).await;
+    let stays = wait(shard.engine.clone());
+    until(|| shard.engine.metrics().waiters == 2).await;
+    gone.abort();
+    gone.await.unwrap_err();
+    shard.engine.submit(send("q", text("a"))).await.unwrap();
+    let batch = stays.await.unwrap().unwrap();
+    assert_eq!(batch[0].delivery.attempt, 1);
+    assert_eq!(
+        shard.engine.metrics().given_back,
+        0,
+        "it was never leased to who was gone"
+    );
+    drop(batch.keep());
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_dropped_batch_goes_back_and_the_attempts_do_not_count() {
+    let settings = QueueSettings {
+        keyed: true,
+        ..QueueSettings::default()
+    };
+    let shard = Watched::with_queue(settings).await;
+    for (body, key) in [("a", "1"), ("b", "1"), ("c", "2")] {
+        shard
+            .engine
+            .submit(send("q", keyed(body, key)))
+            .await
+            .unwrap();
+    }
+    let bodies = |batch: &Batch| -> Vec<_> {
+        let bodies = batch
+            .iter()
+            .map(|received| received.stored.message.body.clone());
+        bodies.collect()
+    };
+    let batch = shard.engine.receive(receive("q", 10), LONG).await.unwrap();
+    assert_eq!(bodies(&batch), ["a", "b", "c"]);
+    drop(batch);
+    let batch = shard.engine.receive(receive("q", 10), LONG).await.unwrap();
+    assert_eq!(batch.len(), 3, "all of them at once");
+    assert!(batch.iter().all(|received| received.delivery.attempt == 1));
+    let kept = batch.keep();
+    assert!(take(&shard.engine, 10).await.is_empty(), "kept is kept");
+    for received in kept {
+        let ack = settle(received.delivery.token, SettleAction::Ack);
+        let settled = shard.engine.submit(ack).await.unwrap();
+        assert!(matches!(settled, Reply::Settled(Settled::Done)));
+    }
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_lease_whose_answer_nobody_takes_goes_back() {
+    let settings = QueueSettings {
+        keyed: true,
+        ..QueueSettings::default()
+    };
+    let shard = Watched::with_queue(settings).await;
+    shard
+        .engine
+        .submit(send("q", keyed("a", "k")))
+        .await
+        .unwrap();
+    // The first lease of a keyed queue raises its horizon, which is synced: the answer is held.
+    shard.controls.hold_syncs(true);
+    let engine = shard.engine.clone();
+    let gone = tokio::spawn(async move { engine.receive(receive("q", 1), LONG).await });
+    until(|| shard.engine.metrics().held == 1).await;
+    gone.abort();
+    gone.await.unwrap_err();
+    shard.controls.hold_syncs(false);
+    let batch = shard.engine.receive(receive("q", 1), LONG).await.unwrap();
+    assert_eq!(batch[0].delivery.attempt, 1);
+    assert_eq!(shard.engine.metrics().given_back, 1);
+    drop(batch.keep());
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_batch_of_commands_takes_one_answer_in_order() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    let commands = ["q", "missing", "q"].map(|queue| send(queue, text("a")));
+    let results = shard.engine.submit_all(commands.into()).await.unwrap();
+    assert!(matches!(
+        results[..],
+        [
+            Ok(Reply::Sent(_)),
+            Err(Rejection::QueueNotFound { .. }),
+            Ok(Reply::Sent(_))
+        ]
+    ));
+    assert!(
+        shard
+            .engine
+            .submit_all(Vec::new())
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_damaged_payload_is_dropped_and_the_rest_is_delivered() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    for body in ["a", "b", "c"] {
+        shard.engine.submit(send("q", text(body))).await.unwrap();
+    }
+    let batch = shard.engine.receive(receive("q", 10), LONG).await.unwrap();
+    let bad = batch[1].delivery.location.position;
+    drop(batch);
+    shard.controls.make_unreadable(bad, Unreadable::Damaged);
+    let batch = shard.engine.receive(receive("q", 10), LONG).await.unwrap();
+    assert_eq!(batch.len(), 2);
+    drop(batch.keep());
+    assert_eq!(shard.engine.metrics().damaged, 1);
+    let query = Query::Queue { queue: name("q") };
+    let Answer::Queue(queue) = shard.engine.query(query).await.unwrap() else {
+        panic!("another kind of answer");
+    };
+    assert_eq!(queue.totals.dropped.damaged, 1);
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_receive_that_finds_only_damage_goes_on_waiting() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    shard.engine.submit(send("q", text("a"))).await.unwrap();
+    let batch = shard.engine.receive(receive("q", 1), LONG).await.unwrap();
+    let bad = batch[0].delivery.location.position;
+    drop(batch);
+    shard.controls.make_unreadable(bad, Unreadable::Damaged);
+    let engine = shard.engine.clone();
+    let waits = tokio::spawn(async move { engine.receive(receive("q", 1), LONG).await });
+    until(|| shard.engine.metrics().damaged == 1).await;
+    shard.engine.submit(send("q", text("b"))).await.unwrap();
+    assert_eq!(waits.await.unwrap().unwrap()[0].stored.message.body, "b");
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn storage_that_cannot_be_read_loses_nothing() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    shard.engine.submit(send("q", text("a"))).await.unwrap();
+    let batch = shard.engine.receive(receive("q", 1), LONG).await.unwrap();
+    let bad = batch[0].delivery.location.position;
+    drop(batch);
+    shard.controls.make_unreadable(bad, Unreadable::Storage);
+    let error = shard
+        .engine
+        .receive(receive("q", 1), LONG)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, EngineError::Unreadable { at, .. } if at == bad));
+    shard.controls.make_readable();
+    let batch = shard.engine.receive(receive("q", 1), LONG).await.unwrap();
+    assert_eq!(batch[0].delivery.attempt, 1);
+    assert_eq!(shard.engine.metrics().damaged, 0);
+    drop(batch.keep());
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_queue_is_in_the_directory_when_its_answer_leaves_and_not_before() {
+    let shard = Watched::new();
+    shard.controls.hold_syncs(true);
+    let engine = shard.engine.clone();
+    let queue = create("q", QueueSettings::default());
+    let made = tokio::spawn(async move { engine.submit(queue).await });
+    until(|| shard.engine.metrics().held >= 1).await;
+    assert!(shard.engine.directory().get(&name("q")).is_none());
+    shard.controls.hold_syncs(false);
+    made.await.unwrap().unwrap();
+    let entry = shard.engine.directory().get(&name("q")).unwrap();
+    assert_eq!(shard.engine.directory().by_id(entry.id).unwrap(), entry);
+
+    let change = Command::ChangeQueue {
+        queue: name("q"),
+        settings: None,
+        annotations: None,
+        tags: Some([("team".to_owned(), "blue".to_owned())].into()),
+    };
+    shard.engine.submit(change).await.unwrap();
+    assert_eq!(
+        shard.engine.directory().get(&name("q")).unwrap().tags["team"],
+        "blue"
+    );
+    let delete = Command::DeleteQueue { queue: name("q") };
+    shard.engine.submit(delete).await.unwrap();
+    assert!(shard.engine.directory().is_empty());
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_shutdown_answers_what_came_before_and_frees_the_log() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    let engine = shard.engine.clone();
+    let waits = tokio::spawn(async move { engine.receive(receive("q", 1), LONG).await });
+    until(|| shard.engine.metrics().waiters == 1).await;
+    let other = create("other", QueueSettings::default());
+    shard.engine.submit(other).await.unwrap();
+    shard.controls.hold_appends(true);
+    let appends = shard.controls.appends();
+    let send_one = || {
+        let engine = shard.engine.clone();
+        tokio::spawn(async move { engine.submit(send("other", text("a"))).await })
+    };
+    let mut pending = vec![send_one()];
+    until(|| shard.controls.appends() == appends + 1).await;
+    pending.extend((0..9).map(|_| send_one()));
+    until(|| shard.engine.metrics().inbox == 9).await;
+    let engine = shard.engine.clone();
+    let shut = tokio::spawn(async move { engine.shutdown().await });
+    until(|| shard.engine.status() == Status::Stopping).await;
+    shard.controls.hold_appends(false);
+    shut.await.unwrap();
+    for answer in pending {
+        answer.await.unwrap().unwrap();
+    }
+    assert!(
+        waits.await.unwrap().unwrap().is_empty(),
+        "the long poll ended empty"
+    );
+    shard.engine.shutdown().await;
+    let stopped = StopReason::ShutDown;
+    assert_eq!(shard.engine.stopped().await, stopped);
+    let later = shard.engine.submit(send("q", text("b"))).await;
+    assert!(matches!(later, Err(EngineError::Stopped { reason }) if reason == stopped));
+
+    // Everything is synced, so not even a power cut takes anything.
+    let disk = shard.disk.crash(lockgate_sim::PowerCut::LoseAllUnsynced);
+    let log = Box::new(local_log(&disk));
+    let clock = Arc::new(shard.clock.clone());
+    let (again, report) = Engine::start(log, clock, EngineOptions::default()).unwrap();
+    assert!(!report.crashed && report.is_clean());
+    assert_eq!((report.queues, report.messages), (2, 10));
+    again.shutdown().await;
+}
+
+#[tokio::test]
+async fn the_last_handle_stops_the_engine() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    let Watched { engine, disk, .. } = shard;
+    let second = engine.clone();
+    drop(engine);
+    second.submit(send("q", text("a"))).await.unwrap();
+    drop(second);
+    let open = || {
+        LocalLog::open(
+            Arc::new(disk.clone()),
+            lockgate_log::LocalLogOptions::default(),
+        )
+    };
+    until(|| open().is_ok()).await;
+}
+
+#[tokio::test]
+async fn shards_share_nothing() {
+    let one = Watched::with_queue(QueueSettings::default()).await;
+    let other = Watched::on(
+        FaultyDisk::new(),
+        ManualClock::default(),
+        EngineOptions::default(),
+    );
+    one.engine.submit(send("q", text("a"))).await.unwrap();
+    let missing = other.engine.submit(send("q", text("a"))).await;
+    assert!(matches!(
+        missing,
+        Err(EngineError::Rejected(Rejection::QueueNotFound { .. }))
+    ));
+    assert_ne!(one.engine.secret(), other.engine.secret());
+    one.controls.hold_syncs(true);
+    let queue = create("q", QueueSettings::default());
+    other.engine.submit(queue).await.unwrap();
+    one.controls.hold_syncs(false);
+    one.engine.shutdown().await;
+    other.engine.shutdown().await;
+}

@@ -1,1 +1,184 @@
+//! What happens when more comes than goes.
 
+use lockgate_core::Level;
+use lockgate_engine::{EngineError, EngineOptions};
+use lockgate_machine::{Answer, Query, QueueSettings, Reply, SettleAction, Settled};
+
+use crate::support::{
+    Watched, at_level, create, name, pending, receive, send, settle, text, until,
+};
+
+/// An engine whose owner is stuck in an append, and whose inbox has room for four sends.
+async fn stuck() -> (Watched, tokio::task::JoinHandle<Result<Reply, EngineError>>) {
+    let options = EngineOptions {
+        inbox_requests_max: 4,
+        inbox_bytes_max: 4_096,
+        ..EngineOptions::default()
+    };
+    let shard = Watched::with_options(options);
+    let queue = create("q", at_level(Level::Process));
+    shard.engine.submit(queue).await.unwrap();
+    shard.engine.submit(send("q", text("first"))).await.unwrap();
+    shard.controls.hold_appends(true);
+    let appends = shard.controls.appends();
+    let engine = shard.engine.clone();
+    let stuck = tokio::spawn(async move { engine.submit(send("q", text("stuck"))).await });
+    until(|| shard.controls.appends() == appends + 1).await;
+    (shard, stuck)
+}
+
+async fn messages(shard: &Watched) -> u64 {
+    let query = Query::Queue { queue: name("q") };
+    match shard.engine.query(query).await.unwrap() {
+        Answer::Queue(queue) => queue.counts.ready + queue.counts.in_flight,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn sends_wait_for_room_and_go_on_when_there_is_some() {
+    let (shard, stuck) = stuck().await;
+    let mut sends: Vec<_> = (0..6)
+        .map(|_| Box::pin(shard.engine.submit(send("q", text("a")))))
+        .collect();
+    for send in &mut sends {
+        assert!(pending(send.as_mut()).await);
+    }
+    assert_eq!(shard.engine.metrics().inbox, 4, "two wait outside");
+    shard.controls.hold_appends(false);
+    stuck.await.unwrap().unwrap();
+    for send in sends {
+        send.await.unwrap();
+    }
+    assert_eq!(messages(&shard).await, 8);
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_is_given_up_on_before_it_is_in_the_inbox_never_happens() {
+    let (shard, stuck) = stuck().await;
+    let mut sends: Vec<_> = (0..6)
+        .map(|_| Box::pin(shard.engine.submit(send("q", text("a")))))
+        .collect();
+    for send in &mut sends {
+        assert!(pending(send.as_mut()).await);
+    }
+    // Four of them are in and may happen; that they do is how this engine is.
+    drop(sends);
+    shard.controls.hold_appends(false);
+    stuck.await.unwrap().unwrap();
+    assert_eq!(messages(&shard).await, 6);
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_large_request_waits_for_its_bytes_and_goes_in_alone() {
+    let (shard, stuck) = stuck().await;
+    let huge = text(&"x".repeat(20_000));
+    let mut huge = Box::pin(shard.engine.submit(send("q", huge)));
+    assert!(pending(huge.as_mut()).await);
+    let mut small = Box::pin(shard.engine.submit(send("q", text("a"))));
+    assert!(pending(small.as_mut()).await);
+    assert_eq!(shard.engine.metrics().inbox, 1);
+    shard.controls.hold_appends(false);
+    stuck.await.unwrap().unwrap();
+    huge.await.unwrap();
+    small.await.unwrap();
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn sends_are_shed_by_the_age_of_the_inbox_and_settles_never() {
+    let options = EngineOptions::default();
+    let shard = Watched::with_options(options);
+    let queue = create("q", QueueSettings::default());
+    shard.engine.submit(queue).await.unwrap();
+    shard.engine.submit(send("q", text("a"))).await.unwrap();
+    let batch = shard
+        .engine
+        .receive(receive("q", 1), std::time::Duration::ZERO)
+        .await
+        .unwrap();
+    let token = batch.keep()[0].delivery.token;
+
+    shard.controls.hold_appends(true);
+    let appends = shard.controls.appends();
+    let mut first = Box::pin(shard.engine.submit(send("q", text("b"))));
+    assert!(pending(first.as_mut()).await);
+    until(|| shard.controls.appends() == appends + 1).await;
+    let mut waits = Box::pin(shard.engine.submit(send("q", text("c"))));
+    assert!(pending(waits.as_mut()).await);
+    shard.clock.advance(1_000);
+    let mut still = Box::pin(shard.engine.submit(send("q", text("d"))));
+    assert!(pending(still.as_mut()).await, "one second is not too long");
+    shard.clock.advance(1);
+    let shed = shard.engine.submit(send("q", text("e"))).await;
+    assert!(matches!(shed, Err(EngineError::Overloaded)), "{shed:?}");
+    let all = vec![send("q", text("f")); 3];
+    let shed = shard.engine.submit_all(all).await;
+    assert!(matches!(shed, Err(EngineError::Overloaded)), "{shed:?}");
+    assert_eq!(shard.engine.metrics().overloaded, 2);
+    let mut ack = Box::pin(shard.engine.submit(settle(token, SettleAction::Ack)));
+    assert!(pending(ack.as_mut()).await, "taken in");
+
+    shard.controls.hold_appends(false);
+    assert!(matches!(ack.await, Ok(Reply::Settled(Settled::Done))));
+    for send in [first, waits, still] {
+        send.await.unwrap();
+    }
+    shard
+        .engine
+        .submit(send("q", text("g")))
+        .await
+        .expect("normal again by itself");
+    assert_eq!(messages(&shard).await, 4);
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn settles_do_not_wait_behind_sends_that_wait_for_room() {
+    let (shard, stuck) = stuck().await;
+    let mut sends: Vec<_> = (0..10)
+        .map(|_| Box::pin(shard.engine.submit(send("q", text("a")))))
+        .collect();
+    for send in &mut sends {
+        assert!(pending(send.as_mut()).await);
+    }
+    let inbox = shard.engine.metrics().inbox;
+    let query = Query::Queue { queue: name("q") };
+    let mut other = Box::pin(shard.engine.query(query));
+    assert!(pending(other.as_mut()).await);
+    assert_eq!(shard.engine.metrics().inbox, inbox + 1);
+    shard.controls.hold_appends(false);
+    other.await.unwrap();
+    stuck.await.unwrap().unwrap();
+    for send in sends {
+        send.await.unwrap();
+    }
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn who_waits_for_room_is_told_when_the_engine_stops() {
+    let (shard, stuck) = stuck().await;
+    let mut sends: Vec<_> = (0..6)
+        .map(|_| Box::pin(shard.engine.submit(send("q", text("a")))))
+        .collect();
+    for send in &mut sends {
+        assert!(pending(send.as_mut()).await);
+    }
+    let mut shutdown = Box::pin(shard.engine.shutdown());
+    assert!(pending(shutdown.as_mut()).await);
+    shard.controls.hold_appends(false);
+    shutdown.await;
+    stuck.await.unwrap().unwrap();
+    let mut stopped = 0;
+    for send in sends {
+        match send.await {
+            Ok(_) => {}
+            Err(EngineError::Stopped { .. }) => stopped += 1,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(stopped, 2);
+}

@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
+    future::{Future, poll_fn},
+    pin::Pin,
     sync::{Arc, Condvar, Mutex},
+    task::Poll,
 };
 
 use bytes::Bytes;
@@ -85,6 +88,33 @@ pub(crate) fn local_log(disk: &FaultyDisk) -> LocalLog {
     LocalLog::open(Arc::new(disk.clone()), options).unwrap()
 }
 
+pub(crate) fn beginning(clock: &ManualClock) -> Beginning {
+    Beginning {
+        wall: clock.wall(),
+        since_boot: clock.since_boot(),
+        boot_id: clock.boot_id(),
+        incarnation: Incarnation(1),
+        secret: [9; 32],
+    }
+}
+
+/// Lets other tasks run until it is so. Gives up, for a clear failure, when it never will be.
+pub(crate) async fn until(is_so: impl Fn() -> bool) {
+    let started = std::time::Instant::now();
+    while !is_so() {
+        assert!(
+            started.elapsed().as_secs() < 30,
+            "what was waited for never happened"
+        );
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Whether a future, polled once, is not ready.
+pub(crate) async fn pending<F: Future>(mut future: Pin<&mut F>) -> bool {
+    poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await
+}
+
 /// A driver with its disk and clock; tickets are numbers.
 pub(crate) struct Shard {
     pub(crate) disk: FaultyDisk,
@@ -119,15 +149,8 @@ impl Shard {
         clock: ManualClock,
         options: &EngineOptions,
     ) -> (Self, StartReport) {
-        let beginning = Beginning {
-            wall: clock.wall(),
-            since_boot: clock.since_boot(),
-            boot_id: clock.boot_id(),
-            incarnation: Incarnation(1),
-            secret: [9; 32],
-        };
         let (driver, report) =
-            Driver::recover(Box::new(local_log(&disk)), options, beginning).unwrap();
+            Driver::recover(Box::new(local_log(&disk)), options, beginning(&clock)).unwrap();
         let shard = Self {
             syncer: driver.syncer(),
             durable: driver.tail(),
@@ -289,13 +312,12 @@ impl Controls {
         self.change(|state| state.unreadable.push((at, how)));
     }
 
-    pub(crate) fn syncs(&self) -> u64 {
-        self.state.lock().unwrap().syncs_begun
+    pub(crate) fn make_readable(&self) {
+        self.change(|state| state.unreadable.clear());
     }
 
-    /// Waits until `appends` appends have begun.
-    pub(crate) fn wait_for_appends(&self, appends: u64) {
-        self.wait(|state| state.appends_begun >= appends);
+    pub(crate) fn syncs(&self) -> u64 {
+        self.state.lock().unwrap().syncs_begun
     }
 
     /// Waits until `syncs` syncs have begun.
@@ -391,8 +413,10 @@ struct WatchedSync {
 impl LogSync for WatchedSync {
     fn sync(&self) -> Result<Position, LogError> {
         self.controls.change(|state| state.syncs_begun += 1);
+        // Held up with what was there when it began.
+        let synced = self.syncer.sync();
         self.controls.wait(|state| !state.hold_syncs);
-        self.syncer.sync()
+        synced
     }
 }
 
