@@ -19,10 +19,10 @@ pub(crate) const SEGMENT_HEADER_LEN: u32 = 4096;
 
 /// Bytes of the segment header that mean something, checksum included. They fit into one 512-byte
 /// sector, so a power cut leaves all of them or none.
-const SEGMENT_HEADER_USED: usize = 52;
+const SEGMENT_HEADER_USED: usize = 60;
 
 /// Bytes of a record before its payload.
-pub(crate) const RECORD_HEADER_LEN: usize = 40;
+pub(crate) const RECORD_HEADER_LEN: usize = 44;
 
 /// No payload is longer than this, whatever the options say, so that a damaged length cannot make a
 /// reader ask for more memory.
@@ -49,6 +49,13 @@ pub(crate) const fn first_record(segment: u32) -> Position {
     position(segment, SEGMENT_HEADER_LEN)
 }
 
+/// A place between two records: where the next one starts, or would, and its number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Point {
+    pub(crate) at: Position,
+    pub(crate) number: u64,
+}
+
 /// The beginning of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
@@ -62,8 +69,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) epoch: Epoch,
     /// The number of its first record.
     pub(crate) first_number: u64,
-    /// Every record before this position was durable when the header was written.
-    pub(crate) synced: Position,
+    /// Every record before this point was durable when the header was written.
+    pub(crate) synced: Point,
 }
 
 /// What the first bytes of a file turned out to be.
@@ -84,7 +91,8 @@ impl SegmentHeader {
         block.extend_from_slice(&self.generation.to_le_bytes());
         block.extend_from_slice(&self.epoch.0.to_le_bytes());
         block.extend_from_slice(&self.first_number.to_le_bytes());
-        block.extend_from_slice(&self.synced.0.to_le_bytes());
+        block.extend_from_slice(&self.synced.at.0.to_le_bytes());
+        block.extend_from_slice(&self.synced.number.to_le_bytes());
         block.extend_from_slice(&crc32c::crc32c(&block).to_le_bytes());
         debug_assert_eq!(block.len(), SEGMENT_HEADER_USED);
         block.resize(SEGMENT_HEADER_LEN as usize, 0);
@@ -109,7 +117,10 @@ impl SegmentHeader {
             generation: u64_at(used, 16),
             epoch: Epoch(u64_at(used, 24)),
             first_number: u64_at(used, 32),
-            synced: Position(u64_at(used, 40)),
+            synced: Point {
+                at: Position(u64_at(used, 40)),
+                number: u64_at(used, 48),
+            },
         };
         // A file under another's name is as good as damaged: its records would be out of place.
         if header.segment != segment {
@@ -130,8 +141,8 @@ pub(crate) struct RecordHeader {
     pub(crate) epoch: Epoch,
     /// Its number: dense from 1 over the whole log.
     pub(crate) number: u64,
-    /// Every record before this position was durable when this one was written.
-    pub(crate) synced: Position,
+    /// Every record before this point was durable when this one was written.
+    pub(crate) synced: Point,
 }
 
 impl RecordHeader {
@@ -144,7 +155,9 @@ impl RecordHeader {
         gap[8..16].copy_from_slice(&self.generation.to_le_bytes());
         gap[16..24].copy_from_slice(&self.epoch.0.to_le_bytes());
         gap[24..32].copy_from_slice(&self.number.to_le_bytes());
-        gap[32..40].copy_from_slice(&self.synced.0.to_le_bytes());
+        let (synced_at, unsynced) = self.encode_synced();
+        gap[32..40].copy_from_slice(&synced_at.0.to_le_bytes());
+        gap[40..44].copy_from_slice(&unsynced.to_le_bytes());
         let checksum = checksum(at, &gap[4..RECORD_HEADER_LEN], payload);
         gap[..4].copy_from_slice(&checksum.to_le_bytes());
     }
@@ -152,13 +165,26 @@ impl RecordHeader {
     /// The header's fields, unverified; `None` if there are not enough bytes.
     pub(crate) fn peek(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..RECORD_HEADER_LEN)?;
+        let number = u64_at(bytes, 24);
         Some(Self {
             len: u32_at(bytes, 4),
             generation: u64_at(bytes, 8),
             epoch: Epoch(u64_at(bytes, 16)),
-            number: u64_at(bytes, 24),
-            synced: Position(u64_at(bytes, 32)),
+            number,
+            synced: Point {
+                at: Position(u64_at(bytes, 32)),
+                number: number.saturating_sub(u64::from(u32_at(bytes, 40))),
+            },
         })
+    }
+
+    /// The point as its position and how many records lie between it and this one.
+    fn encode_synced(&self) -> (Position, u32) {
+        match u32::try_from(self.number - self.synced.number) {
+            Ok(unsynced) => (self.synced.at, unsynced),
+            // More than 2^32 records without a sync: nothing is claimed rather than too much.
+            Err(_) => (Position(0), u32::MAX),
+        }
     }
 
     /// Header and payload together.
@@ -205,14 +231,17 @@ mod tests {
             generation: 0x1122_3344_5566_7788,
             epoch: Epoch(3),
             first_number: 1_000,
-            synced: position(6, 5_000),
+            synced: Point {
+                at: position(6, 5_000),
+                number: 990,
+            },
         };
         let block = header.encode();
         assert_eq!(block.len(), 4096);
         assert_eq!(SegmentHeader::decode(&block, 7), FoundHeader::Valid(header));
         assert_eq!(SegmentHeader::decode(&block, 8), FoundHeader::Unreadable);
         assert_eq!(
-            SegmentHeader::decode(&block[..51], 7),
+            SegmentHeader::decode(&block[..59], 7),
             FoundHeader::Unreadable
         );
         for bit in 0..SEGMENT_HEADER_USED * 8 {
@@ -229,12 +258,15 @@ mod tests {
             generation: 1,
             epoch: Epoch(1),
             first_number: 1,
-            synced: first_record(1),
+            synced: Point {
+                at: first_record(1),
+                number: 1,
+            },
         };
         let mut block = header.encode();
         block[8..12].copy_from_slice(&9u32.to_le_bytes());
-        let checksum = crc32c::crc32c(&block[..48]);
-        block[48..52].copy_from_slice(&checksum.to_le_bytes());
+        let checksum = crc32c::crc32c(&block[..56]);
+        block[56..60].copy_from_slice(&checksum.to_le_bytes());
         assert_eq!(SegmentHeader::decode(&block, 1), FoundHeader::Newer(9));
     }
 
@@ -245,7 +277,10 @@ mod tests {
             generation: 42,
             epoch: Epoch(2),
             number: 17,
-            synced: position(1, 4096),
+            synced: Point {
+                at: position(1, 4096),
+                number: 12,
+            },
         };
         let at = position(2, 4096);
         let mut record = vec![0; RECORD_HEADER_LEN];

@@ -14,8 +14,8 @@ use lockgate_core::{
 
 use crate::{
     format::{
-        PAYLOAD_BYTES_LIMIT, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader,
-        first_record, offset_of, position, segment_of,
+        PAYLOAD_BYTES_LIMIT, Point, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN,
+        SegmentHeader, first_record, offset_of, position, segment_of,
     },
     names::{StartMark, damaged_name, segment_name},
     recover::{mark_start, recover},
@@ -180,7 +180,7 @@ impl LocalLog {
     }
 
     /// Creates the segment and writes its header; neither is synced.
-    fn create_segment(&self, segment: u32, synced: Position) -> Result<Writing, DiskError> {
+    fn create_segment(&self, segment: u32, synced: Point) -> Result<Writing, DiskError> {
         let header = SegmentHeader {
             segment,
             generation: self.draw_generation(segment),
@@ -218,7 +218,7 @@ impl LocalLog {
 
     /// Begins the first segment of `self.epoch` and makes it durable.
     fn begin_segment(&mut self, segment: u32) -> Result<Writing, DiskError> {
-        let writing = self.create_segment(segment, first_record(segment))?;
+        let writing = self.create_segment(segment, self.shared.synced())?;
         writing.file.sync()?;
         self.disk.sync_folder()?;
         if self.start.is_none() {
@@ -289,7 +289,10 @@ impl Log for LocalLog {
         self.start = recovered.start;
         self.damaged = recovered.damaged;
         self.shared.set_segments(recovered.segments);
-        self.shared.start_at(first_record(recovered.next_segment));
+        self.shared.start_at(Point {
+            at: first_record(recovered.next_segment),
+            number: recovered.next_number,
+        });
         self.phase = Phase::Recovered(recovered.next_segment);
         Ok(recovered.report)
     }
@@ -429,7 +432,10 @@ impl Log for LocalLog {
 
         // A sync that failed meanwhile may have dropped what was just written.
         self.shared.check_running().map_err(AppendError::Unknown)?;
-        self.shared.publish(cursor);
+        self.shared.publish(Point {
+            at: cursor,
+            number: self.next_number,
+        });
         self.phase = Phase::Serving(writing);
         let new_segments = u64::from(segment_of(cursor) - segment_of(tail));
         self.space
@@ -451,7 +457,7 @@ impl Log for LocalLog {
             return Ok(());
         };
         // The start mark promises a durable header, and the newest segment always stays.
-        let limit = before.min(self.shared.synced()).min(self.tail());
+        let limit = before.min(self.shared.synced().at).min(self.tail());
         let Some(new_start) = self.shared.segment_at(limit) else {
             return Ok(());
         };

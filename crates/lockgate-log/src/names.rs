@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use lockgate_core::Position;
+
+use crate::format::Point;
+
 /// A segment's file name.
 pub(crate) fn segment_name(segment: u32) -> String {
     format!("{segment:08x}.log")
@@ -36,11 +40,23 @@ impl fmt::Display for StartMark {
     }
 }
 
+/// How far the log was known to be durable when a recovery had to cut the very records that said so:
+/// another empty file whose name says it. The next epoch's first segment says it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SyncedMark(pub(crate) Point);
+
+impl fmt::Display for SyncedMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}-{:016x}.synced", self.0.at.0, self.0.number)
+    }
+}
+
 /// What a file name in the folder means to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
     Segment(u32),
     Start(StartMark),
+    Synced(SyncedMark),
     /// Not the log's.
     Other,
 }
@@ -59,6 +75,13 @@ impl FileKind {
             && let Ok(segment) = u32::try_from(segment)
         {
             return Self::Start(StartMark { segment, number });
+        }
+        if let Some(rest) = name.strip_suffix(".synced")
+            && let Some((at, number)) = rest.split_once('-')
+            && let (Some(at), Some(number)) = (hex::<16>(at), hex::<16>(number))
+        {
+            let at = Position(at);
+            return Self::Synced(SyncedMark(Point { at, number }));
         }
         Self::Other
     }
@@ -88,6 +111,11 @@ mod tests {
                 number: 0xfedc_ba98_7654_3210,
             };
             assert_eq!(FileKind::of(&mark.to_string()), FileKind::Start(mark));
+            let mark = SyncedMark(Point {
+                at: Position(0x12_0000_1000),
+                number: u64::from(segment),
+            });
+            assert_eq!(FileKind::of(&mark.to_string()), FileKind::Synced(mark));
         }
         for other in [
             "",

@@ -19,11 +19,11 @@ use lockgate_core::{
 
 use crate::{
     format::{
-        FoundHeader, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader, VERSION, first_record,
-        offset_of, segment_of,
+        FoundHeader, Point, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader, VERSION,
+        first_record, offset_of, segment_of,
     },
     local::segment_start,
-    names::{FileKind, StartMark, damaged_name, segment_name},
+    names::{FileKind, StartMark, SyncedMark, damaged_name, segment_name},
     scan::SegmentScan,
     shared::SegmentInfo,
 };
@@ -50,8 +50,7 @@ pub(crate) fn recover(
     disk: &dyn Disk,
     visit: &mut dyn FnMut(LogRecord),
 ) -> Result<Recovered, LogError> {
-    let (start, found) = survey(disk)?;
-    let mut recovery = Recovery::new(disk, start, found)?;
+    let mut recovery = Recovery::new(disk, survey(disk)?)?;
     recovery.read_segments(visit)?;
     recovery.finish()
 }
@@ -62,14 +61,24 @@ struct FoundSegment {
     header: Option<SegmentHeader>,
 }
 
+/// What a look at the folder tells.
+struct Survey {
+    start: Option<StartMark>,
+    segments: Vec<FoundSegment>,
+    /// The highest point that a header or a mark says was durable.
+    synced: Option<Point>,
+}
+
 /// Lists the folder, ends an interrupted trim, reads all headers.
-fn survey(disk: &dyn Disk) -> Result<(Option<StartMark>, Vec<FoundSegment>), LogError> {
+fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
     let mut marks = Vec::new();
+    let mut synced_marks = Vec::new();
     let mut numbers = Vec::new();
     for name in disk.list()? {
         match FileKind::of(&name) {
             FileKind::Segment(number) => numbers.push(number),
             FileKind::Start(mark) => marks.push(mark),
+            FileKind::Synced(mark) => synced_marks.push(mark),
             FileKind::Other => {}
         }
     }
@@ -95,7 +104,22 @@ fn survey(disk: &dyn Disk) -> Result<(Option<StartMark>, Vec<FoundSegment>), Log
             }
         }
     }
-    Ok((start, found))
+    let headers = found.iter().filter_map(|segment| segment.header);
+    let in_headers = headers.map(|header| header.synced).max();
+    // Once a later epoch has begun, its header says more than the mark.
+    for stale in synced_marks.extract_if(.., |mark| Some(mark.0) <= in_headers) {
+        disk.remove(&stale.to_string())?;
+    }
+    let in_marks = synced_marks.into_iter().map(|mark| mark.0).max();
+    let first = start.map(|mark| Point {
+        at: first_record(mark.segment),
+        number: mark.number,
+    });
+    Ok(Survey {
+        start,
+        segments: found,
+        synced: in_headers.max(in_marks).max(first),
+    })
 }
 
 fn read_header(disk: &dyn Disk, number: u32) -> Result<Option<SegmentHeader>, LogError> {
@@ -135,8 +159,8 @@ struct Recovery<'a> {
     gap: Option<Gap>,
     /// The files that damaged ranges touch.
     damaged: BTreeSet<u32>,
-    /// The highest position known to have been durable, as far as it was looked for.
-    synced: Position,
+    /// The highest point known to have been durable, as far as it was looked for.
+    synced: Point,
     /// Whether it was looked for in every record.
     looked_ahead: bool,
     /// Where the tail starts that is to be cut.
@@ -144,25 +168,24 @@ struct Recovery<'a> {
 }
 
 impl<'a> Recovery<'a> {
-    fn new(
-        disk: &'a dyn Disk,
-        start: Option<StartMark>,
-        found: Vec<FoundSegment>,
-    ) -> Result<Self, LogError> {
+    fn new(disk: &'a dyn Disk, survey: Survey) -> Result<Self, LogError> {
+        let Survey {
+            start,
+            segments: found,
+            mut synced,
+        } = survey;
         let headers = || found.iter().filter_map(|segment| segment.header);
         let first = found.first().map(|segment| segment.number);
         // Without a mark the log is taken to start at its first segment and record ever: what is not
         // there counts as lost, because nothing says that it was trimmed.
         let StartMark { segment, number } = start.unwrap_or(StartMark::FIRST);
-        let mut synced = headers().map(|header| header.synced).max();
-        if let Some(mark) = start {
-            synced = synced.max(Some(first_record(mark.segment)));
-        } else if let Some(first) = first
+        if let Some(first) = first
             && synced.is_none()
             && !is_first_attempt(disk, &found)?
         {
             // Not one header can be read. A power cut cannot do that to a log that was ever begun.
-            synced = Some(first_record(first));
+            let at = first_record(first);
+            synced = Some(Point { at, number });
         }
         let epoch = headers().map(|header| header.epoch).max();
         let mut recovery = Self {
@@ -209,7 +232,8 @@ impl<'a> Recovery<'a> {
             if header.first_number > self.expected && self.gap.is_none() {
                 self.open_gap(self.end);
             }
-            self.close_gap(index, first_record(number), header.first_number)?;
+            let (to, cut) = (first_record(number), segment_start(number));
+            self.close_gap(index, to, header.first_number, cut)?;
             if self.cut.is_some() {
                 break;
             }
@@ -239,7 +263,7 @@ impl<'a> Recovery<'a> {
             if u64::from(offset_of(record.at)) != offset || record.header.number != self.expected {
                 self.open_gap(crate::format::position(number, to_u32(offset)));
             }
-            self.close_gap(index, record.at, record.header.number)?;
+            self.close_gap(index, record.at, record.header.number, record.at)?;
             if self.cut.is_some() {
                 break;
             }
@@ -277,20 +301,39 @@ impl<'a> Recovery<'a> {
     }
 
     /// The log is readable again at `to`, where record `number` is due: decides what the gap was.
-    fn close_gap(&mut self, index: usize, to: Position, number: u64) -> Result<(), LogError> {
+    /// `cut` is where to cut if what follows the gap is to go and the gap is to stay.
+    fn close_gap(
+        &mut self,
+        index: usize,
+        to: Position,
+        number: u64,
+        cut: Position,
+    ) -> Result<(), LogError> {
         let Some(gap) = self.gap.take() else {
             return Ok(());
         };
-        if gap.from >= self.synced {
+        if gap.from >= self.synced.at || number > self.synced.number {
             self.look_ahead(index, to)?;
         }
-        if gap.from >= self.synced {
+        if gap.from >= self.synced.at {
             self.cut = Some(gap.from);
-            return Ok(());
+        } else if number > self.synced.number.max(self.expected) {
+            // It reaches beyond what was durable, so what follows it is the tail.
+            self.end_in_gap(gap);
+            self.cut = Some(cut);
+        } else {
+            self.note_damage(gap, to, number.saturating_sub(self.expected));
+            self.expected = self.expected.max(number);
         }
-        self.note_damage(gap, to, number.saturating_sub(self.expected));
-        self.expected = self.expected.max(number);
         Ok(())
+    }
+
+    /// The log ends in a gap that holds durable records. Where the range ends is where the next epoch
+    /// begins; [`finish`](Self::finish) fills it in.
+    fn end_in_gap(&mut self, gap: Gap) {
+        let lost = self.synced.number.saturating_sub(self.expected);
+        self.note_damage(gap, Position(u64::MAX), lost);
+        self.expected += lost;
     }
 
     fn note_damage(&mut self, gap: Gap, to: Position, records: u64) {
@@ -329,6 +372,7 @@ impl<'a> Recovery<'a> {
             };
             while let Some(record) = scan.next(offset, number_min)? {
                 self.synced = self.synced.max(record.header.synced);
+                self.report.epoch = self.report.epoch.max(record.header.epoch);
                 number_min = record.header.number + 1;
                 offset = record.end();
             }
@@ -339,24 +383,35 @@ impl<'a> Recovery<'a> {
 
     fn finish(mut self) -> Result<Recovered, LogError> {
         let last = self.found.last().map(|found| found.number);
-        let mut next_segment = last.map_or(1, |last| last + 1);
-        if let Some(start) = self.start {
-            next_segment = next_segment.max(start.segment + 1);
+        // The number of a segment that is lost is not used again.
+        let next_segment_min = self.start.map_or(1, |start| start.segment + 1);
+        let mut next_segment = last.map_or(1, |last| last + 1).max(next_segment_min);
+        if self.expected < self.synced.number && self.gap.is_none() {
+            self.open_gap(self.end);
         }
+        let mut ends_in_damage = false;
         if let Some(gap) = self.gap.take() {
             // Nothing readable follows.
-            if gap.from < self.synced {
-                self.note_damage(gap, first_record(next_segment), 0);
+            if gap.from < self.synced.at {
+                self.end_in_gap(gap);
+                ends_in_damage = true;
             } else {
                 self.cut = Some(gap.from);
             }
         }
         if let Some(cut) = self.cut {
-            next_segment = self.cut_from(cut)?;
+            if !self.report.damaged.is_empty() {
+                self.keep_synced()?;
+            }
+            next_segment = self.cut_from(cut)?.max(next_segment_min);
         } else if let Some(last) = last
             && last == segment_of(self.end)
+            && !ends_in_damage
         {
             self.cut_file(last, self.end)?;
+        }
+        for range in &mut self.report.damaged {
+            range.to = range.to.min(first_record(next_segment));
         }
         self.make_durable()?;
         if self.start.is_none() && !self.found.is_empty() {
@@ -370,6 +425,16 @@ impl<'a> Recovery<'a> {
             next_number: self.expected,
             next_segment,
         })
+    }
+
+    /// Writes down how far the log was durable, because the records that tell damage from a tail may
+    /// be among those to be cut.
+    fn keep_synced(&self) -> Result<(), LogError> {
+        let mark = SyncedMark(self.synced).to_string();
+        if !self.disk.list()?.contains(&mark) {
+            self.disk.open(&mark, OpenMode::CreateNew)?;
+        }
+        Ok(self.disk.sync_folder()?)
     }
 
     /// Cuts everything from `cut` on. Returns the number of the next segment.
@@ -416,7 +481,7 @@ impl<'a> Recovery<'a> {
     /// failed sync the cache may hold pages that count as clean and never reached the disk, and a
     /// sync alone would report success without writing them.
     fn make_durable(&self) -> Result<(), LogError> {
-        let since = self.synced;
+        let since = self.synced.at;
         for found in &self.found {
             if found.number < segment_of(since) || !self.segments.contains_key(&found.number) {
                 continue;

@@ -133,7 +133,7 @@ impl<'a> SegmentScan<'a> {
             && header.len as usize <= PAYLOAD_BYTES_LIMIT
             && offset + header.record_len() as u64 <= self.len
             && (number_min..number_min.saturating_add(u64::from(u32::MAX))).contains(&header.number)
-            && header.synced <= self.position(offset)
+            && header.synced.at <= self.position(offset)
     }
 
     /// The first record that verifies at `from` or after it.

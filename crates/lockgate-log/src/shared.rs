@@ -16,7 +16,7 @@ use lockgate_core::{
 
 use crate::{
     format::{
-        PAYLOAD_BYTES_LIMIT, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, offset_of,
+        PAYLOAD_BYTES_LIMIT, Point, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, offset_of,
         segment_of, verifies,
     },
     names::{StartMark, segment_name},
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     /// Every segment whose records may be read, by number.
     segments: RwLock<BTreeMap<u32, SegmentInfo>>,
     files: Mutex<OpenFiles>,
-    /// Where the next record goes; everything before it has been written.
+    /// Where the next record goes; everything before it has been written and may be read.
     appended: AtomicU64,
     progress: Mutex<Progress>,
     /// Held for a whole sync, so that two syncs cannot report each other's work.
@@ -52,8 +52,10 @@ struct Progress {
     unsynced: Vec<(u32, Arc<dyn DiskFile>)>,
     /// A segment was created since the last sync of the folder.
     names_unsynced: bool,
+    /// The next record, as far as it may be synced: everything before it has been written.
+    appended: Point,
     /// Every record before it is durable.
-    synced: Position,
+    synced: Point,
     /// The first failure; ends the instance.
     stopped: Option<String>,
 }
@@ -100,14 +102,14 @@ impl Shared {
     }
 
     /// Every record before it is durable.
-    pub(crate) fn synced(&self) -> Position {
+    pub(crate) fn synced(&self) -> Point {
         self.progress().synced
     }
 
     /// Starts a life after recovery: all before `tail` is durable.
-    pub(crate) fn start_at(&self, tail: Position) {
+    pub(crate) fn start_at(&self, tail: Point) {
         self.progress().synced = tail;
-        self.appended.store(tail.0, Ordering::Release);
+        self.publish(tail);
     }
 
     /// Notes that the segment exists but its name may not survive a power cut.
@@ -124,8 +126,9 @@ impl Shared {
     }
 
     /// Makes everything before `tail` readable and part of the next sync.
-    pub(crate) fn publish(&self, tail: Position) {
-        self.appended.store(tail.0, Ordering::Release);
+    pub(crate) fn publish(&self, tail: Point) {
+        self.progress().appended = tail;
+        self.appended.store(tail.at.0, Ordering::Release);
     }
 
     /// Makes the segment known to readers.
@@ -251,14 +254,14 @@ impl LogSync for Syncer {
             .unwrap_or_else(PoisonError::into_inner);
         shared.check_running()?;
 
-        // Read before the list of files: whatever was appended by then is in the list, because an
-        // append notes its file before it moves the tail.
-        let target = shared.appended();
-        let (files, names) = {
+        let (target, files, names) = {
             let mut progress = shared.progress();
+            // Whatever was appended by now is on the list, because an append notes its file before
+            // it moves the tail. Taken, not copied: an append during this sync puts its segment on
+            // the list again.
+            let files = std::mem::take(&mut progress.unsynced);
             let names = std::mem::take(&mut progress.names_unsynced);
-            // Taken, not copied: an append during this sync puts its segment on the list again.
-            (std::mem::take(&mut progress.unsynced), names)
+            (progress.appended, files, names)
         };
         if names {
             shared
@@ -278,8 +281,8 @@ impl LogSync for Syncer {
                 reason: reason.clone(),
             });
         }
-        progress.synced = progress.synced.max(target);
-        Ok(target)
+        progress.synced = target;
+        Ok(target.at)
     }
 }
 

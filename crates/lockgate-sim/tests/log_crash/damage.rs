@@ -1,16 +1,16 @@
 //! Damaged bytes and files.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use lockgate_core::{Epoch, Log, LogError, LogRecord, Position, RecoveryReport};
-use lockgate_sim::{FaultyDisk, PowerCut, SeededRandom};
+use lockgate_sim::{Fault, FaultyDisk, PowerCut, SeededRandom};
 
 use crate::history::{History, Step, open, recover};
 
 const SECTOR: usize = 512;
 const SEGMENT_HEADER_LEN: u64 = 4_096;
-const SEGMENT_HEADER_USED: u64 = 52;
-const RECORD_HEADER_LEN: u64 = 40;
+const SEGMENT_HEADER_USED: u64 = 60;
+const RECORD_HEADER_LEN: u64 = 44;
 
 type Image = BTreeMap<String, Vec<u8>>;
 
@@ -38,6 +38,9 @@ impl Sample {
             Append(vec![700]),
             Sync,
             Append(vec![1_200]),
+            // Only the last group says that this one was synced.
+            Append(vec![50, 51, 52]),
+            Sync,
             Append(vec![40, 41]),
         ];
         let disk = FaultyDisk::new();
@@ -48,16 +51,11 @@ impl Sample {
         Self { history, image }
     }
 
-    /// What must be found if these bytes of a segment are not what they were: the rules of the
-    /// format, said again in the plainest way.
-    fn expect(&self, segment: u64, from: u64, to: u64) -> Expected {
-        let touches = |start: u64, end: u64| from < end && start < to;
-        let header_is_hit = touches(0, SEGMENT_HEADER_USED);
-        let is_hit = |record: &LogRecord| {
-            let (number, start) = parts(record.position);
-            let len = RECORD_HEADER_LEN + record.payload.len() as u64;
-            number == segment && touches(start, start + len)
-        };
+    /// What must be found if these bytes are not what they were: the rules of the format, said again
+    /// in the plainest way.
+    fn expect(&self, hits: &[Hit]) -> Expected {
+        let header_is_hit = |segment| hits.iter().any(|hit| hit.has_header(segment));
+        let is_hit = |record: &LogRecord| hits.iter().any(|hit| hit.has_record(record));
         let records = &self.history.appended;
         // Highest position known to be synced, from all that can still be read.
         let in_records = records
@@ -65,44 +63,73 @@ impl Sample {
             .zip(&self.history.synced_when_appended)
             .filter(|(record, _)| !is_hit(record))
             .map(|(_, synced)| *synced);
-        let mut synced = in_records.max().unwrap_or_default();
-        for (number, header_synced) in self.header_synced() {
-            if number != segment || !header_is_hit {
-                synced = synced.max(header_synced);
-            }
-        }
+        let in_headers = self.header_synced().into_iter();
+        let in_headers = in_headers
+            .filter(|(segment, _)| !header_is_hit(*segment))
+            .map(|(_, synced)| synced);
+        // The start mark says that the first header was durable.
+        let synced = in_records.chain(in_headers).max().unwrap_or_default();
+        let synced = synced.max(Position((1 << 32) + SEGMENT_HEADER_LEN));
 
         let mut expected = Expected::default();
-        let mut lost = 0;
+        let mut gap = None;
         for record in records {
-            let (number, start) = parts(record.position);
+            let (segment, start) = parts(record.position);
+            if start == SEGMENT_HEADER_LEN && header_is_hit(segment) {
+                let header_at = Position(segment << 32);
+                if gap.is_none() && header_at >= synced {
+                    expected.is_cut = true;
+                    return expected;
+                }
+                gap.get_or_insert(0);
+            } else if start == SEGMENT_HEADER_LEN {
+                // A header that can be read ends a range: it says how many records were lost.
+                expected.close(gap.take());
+            }
             if is_hit(record) {
                 if record.position >= synced {
+                    // The tail starts here. A range that was open before holds what was durable.
                     expected.is_cut = true;
+                    expected.close(gap);
                     return expected;
                 }
-                lost += 1;
+                *gap.get_or_insert(0) += 1;
                 continue;
             }
-            if number == segment && start == SEGMENT_HEADER_LEN && header_is_hit {
-                if Position(number << 32) >= synced {
-                    expected.is_cut = true;
-                    return expected;
-                }
-                expected.ranges += u64::from(lost == 0);
-            }
-            if lost > 0 {
-                expected.ranges += 1;
-                expected.lost += lost;
-                lost = 0;
-            }
+            expected.close(gap.take());
             expected.records.push(record.clone());
         }
         assert_eq!(
-            lost, 0,
-            "the last record of the sample is never known to be synced"
+            gap, None,
+            "the sample's last record is never known to be synced"
         );
         expected
+    }
+
+    /// The log with one to four stretches of noise in it.
+    fn with_noise(&self, random: &mut SeededRandom) -> (Image, Vec<Hit>) {
+        let mut image = self.image.clone();
+        let names = segments(&image);
+        let mut hits: Vec<Hit> = Vec::new();
+        for _ in 0..1 + random.index(4) {
+            let name = &names[random.index(names.len())];
+            let file = image.get_mut(name).unwrap();
+            let from = random.index(file.len());
+            let len_max = [1, 100, 3_000][random.index(3)];
+            let to = (from + 1 + random.index(len_max)).min(file.len());
+            let hit = Hit::new(name, from, to);
+            let is_new = |other: &Hit| {
+                other.segment != hit.segment || !other.touches(hit.bytes.start, hit.bytes.end)
+            };
+            if hits.iter().all(is_new) {
+                for byte in &mut file[from..to] {
+                    // Never the byte that was there.
+                    *byte ^= 1 + u8::try_from(random.below(255)).unwrap();
+                }
+                hits.push(hit);
+            }
+        }
+        (image, hits)
     }
 
     /// What each segment's header says about synced positions.
@@ -121,12 +148,50 @@ impl Sample {
     }
 }
 
+/// Bytes of a segment that are not what they were.
+#[derive(Clone, Debug)]
+struct Hit {
+    segment: u64,
+    bytes: Range<u64>,
+}
+
+impl Hit {
+    fn new(name: &str, from: usize, to: usize) -> Self {
+        Self {
+            segment: u64::from_str_radix(&name[..8], 16).unwrap(),
+            bytes: from as u64..to as u64,
+        }
+    }
+
+    fn touches(&self, start: u64, end: u64) -> bool {
+        self.bytes.start < end && start < self.bytes.end
+    }
+
+    fn has_header(&self, segment: u64) -> bool {
+        self.segment == segment && self.touches(0, SEGMENT_HEADER_USED)
+    }
+
+    fn has_record(&self, record: &LogRecord) -> bool {
+        let (segment, start) = parts(record.position);
+        let len = RECORD_HEADER_LEN + record.payload.len() as u64;
+        self.segment == segment && self.touches(start, start + len)
+    }
+}
+
 #[derive(Default)]
 struct Expected {
     records: Vec<LogRecord>,
     lost: u64,
     ranges: u64,
     is_cut: bool,
+}
+
+impl Expected {
+    /// A damaged range with so many records ends, if there was one.
+    fn close(&mut self, gap: Option<u64>) {
+        self.ranges += u64::from(gap.is_some());
+        self.lost += gap.unwrap_or_default();
+    }
 }
 
 fn parts(position: Position) -> (u64, u64) {
@@ -159,7 +224,7 @@ fn check_image(image: &Image) -> Result<(RecoveryReport, Vec<LogRecord>), LogErr
     let mut log = open(&disk);
     let (again, records_again) = recover(&mut log).unwrap();
     assert_eq!(records_again, records);
-    assert_eq!(again.damaged, report.damaged);
+    assert_eq!(again.damaged, report.damaged, "{disk:?}");
     assert_eq!((again.epoch, again.tail_bytes_cut), (report.epoch, 0));
     assert_eq!(log.tail(), tail);
     drop(log);
@@ -214,11 +279,10 @@ fn append_to(disk: &FaultyDisk, epoch: Epoch, history: &mut History) {
     log.syncer().sync().unwrap();
 }
 
-fn check_expected(sample: &Sample, name: &str, from: usize, to: usize, image: &Image) {
-    let segment = u64::from_str_radix(&name[..8], 16).unwrap();
-    let expected = sample.expect(segment, from as u64, to as u64);
+fn check_expected(sample: &Sample, hits: &[Hit], image: &Image) {
+    let expected = sample.expect(hits);
     let (report, records) = check_image(image).unwrap();
-    let what = format!("{name} {from}..{to}: {report:?}");
+    let what = format!("{hits:?}: {report:?}");
     println!("{what}");
     assert_eq!(positions(&records), positions(&expected.records), "{what}");
     assert_eq!(records, expected.records, "{what}");
@@ -234,7 +298,7 @@ fn every_byte_flipped() {
         for at in 0..sample.image[&name].len() {
             let mut image = sample.image.clone();
             image.get_mut(&name).unwrap()[at] ^= 0x40;
-            check_expected(&sample, &name, at, at + 1, &image);
+            check_expected(&sample, &[Hit::new(&name, at, at + 1)], &image);
         }
     }
 }
@@ -248,29 +312,47 @@ fn every_sector_zeroed() {
             let file = image.get_mut(&name).unwrap();
             let end = (at + SECTOR).min(file.len());
             file[at..end].fill(0);
-            check_expected(&sample, &name, at, end, &image);
+            check_expected(&sample, &[Hit::new(&name, at, end)], &image);
         }
     }
 }
 
 #[test]
-fn every_stretch_of_noise() {
+fn some_stretches_of_noise() {
     let sample = Sample::new();
     let mut random = SeededRandom::new(1);
-    for round in 0..300 {
-        let names = segments(&sample.image);
-        let name = &names[random.index(names.len())];
-        let mut image = sample.image.clone();
-        let file = image.get_mut(name).unwrap();
-        let from = random.index(file.len());
-        let to = (from + 1 + random.index(3_000)).min(file.len());
-        for byte in &mut file[from..to] {
-            // Never the byte that was there.
-            *byte ^= 1 + u8::try_from(random.below(255)).unwrap();
-        }
+    for round in 0..1_000 {
+        let (image, hits) = sample.with_noise(&mut random);
         println!("round {round}");
-        check_expected(&sample, name, from, to, &image);
+        check_expected(&sample, &hits, &image);
     }
+}
+
+/// The power goes while a damaged log is being recovered, at every change that recovery makes. The
+/// next one finds the same records and tells the same loss, although the first may have cut the very
+/// records that proved it.
+#[test]
+fn recovery_of_a_damaged_log_may_be_cut() {
+    let sample = Sample::new();
+    let mut random = SeededRandom::new(2);
+    let mut cases = 0;
+    for round in 0..300 {
+        let (image, hits) = sample.with_noise(&mut random);
+        let undisturbed = FaultyDisk::from_image(image.clone());
+        let (expected_report, expected) = recover(&mut open(&undisturbed)).unwrap();
+        for change in 0..undisturbed.operations().changes() {
+            println!("round {round}, change {change}, {hits:?}");
+            let disk = FaultyDisk::from_image(image.clone());
+            disk.fail_change(change, Fault::PowerOff);
+            recover(&mut open(&disk)).unwrap_err();
+            let crashed = disk.crash(PowerCut::Seeded(round));
+            let (report, records) = recover(&mut open(&crashed)).unwrap();
+            assert_eq!(positions(&records), positions(&expected));
+            assert_eq!(report.damaged, expected_report.damaged);
+            cases += 1;
+        }
+    }
+    assert!(cases > 500, "{cases}");
 }
 
 /// What can be found in any folder made of this log's files: records of it, in order.
@@ -415,7 +497,7 @@ fn bytes_of_an_earlier_use_are_not_taken() {
 #[test]
 fn a_segment_full_of_broken_records_ends() {
     let mut bytes = Sample::new().image["00000001.log"].clone();
-    let record = bytes[4_096..4_096 + 40].to_vec();
+    let record = bytes[4_096..4_096 + 44].to_vec();
     while bytes.len() < 2 << 20 {
         bytes.extend_from_slice(&record);
         *bytes.last_mut().unwrap() ^= 1;
@@ -423,7 +505,7 @@ fn a_segment_full_of_broken_records_ends() {
     let mut image = Sample::new().image;
     image.insert("00000001.log".to_owned(), bytes.clone());
     check_any(&Sample::new(), &image, "broken records behind a header");
-    bytes[..4_096 + 40].fill(0);
+    bytes[..4_096 + 44].fill(0);
     image.insert("00000001.log".to_owned(), bytes);
     check_any(&Sample::new(), &image, "broken records without a header");
 }
@@ -435,8 +517,8 @@ fn a_newer_format_is_refused_and_left_alone() {
     let name = segments(&image)[2].clone();
     let file = image.get_mut(&name).unwrap();
     file[8] = 3;
-    let checksum = crc32c_of(&file[..48]).to_le_bytes();
-    file[48..52].copy_from_slice(&checksum);
+    let checksum = crc32c_of(&file[..56]).to_le_bytes();
+    file[56..60].copy_from_slice(&checksum);
     let disk = FaultyDisk::from_image(image.clone());
     match recover(&mut open(&disk)) {
         Err(LogError::NewerFormat { what, found, known }) => {

@@ -100,6 +100,27 @@ fn space_ends_after_any_number_of_bytes() {
     assert!(refused > 20 && failed > 0, "{refused} {failed}");
 }
 
+/// Records without payload take space too.
+#[test]
+fn a_reservation_counts_headers() {
+    let mut granted = 0;
+    for budget in (10_000..300_000).step_by(2_048) {
+        let disk = FaultyDisk::new();
+        disk.set_free_bytes(Some(budget));
+        let mut log = open(&disk);
+        recover(&mut log).unwrap();
+        log.begin_epoch(Epoch(1)).unwrap();
+        if log.reserve(0, 1_000).is_ok() {
+            let mut group = RecordGroup::new(log.capabilities().gap);
+            (0..1_000).for_each(|_| _ = group.push(|_| {}));
+            let tail = log.tail();
+            log.append(Epoch(1), tail, &mut group).unwrap();
+            granted += 1;
+        }
+    }
+    assert!((20..120).contains(&granted), "{granted}");
+}
+
 /// Without a reservation an append meets the end of space in the middle of a group.
 #[test]
 fn space_ends_within_an_append() {

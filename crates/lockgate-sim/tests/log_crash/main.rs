@@ -17,3 +17,4 @@ mod crashes;
 mod damage;
 mod faults;
 mod history;
+mod overlap;

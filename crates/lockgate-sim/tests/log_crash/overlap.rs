@@ -1,0 +1,133 @@
+//! Appends while a sync is under way, at the worst moment, without a thread.
+
+use std::sync::{Arc, Mutex};
+
+use lockgate_core::{
+    Disk, DiskError, DiskFile, Epoch, FolderLock, LockError, Log, OpenMode, Position, RecordGroup,
+};
+use lockgate_log::LocalLog;
+use lockgate_sim::{FaultyDisk, PowerCut};
+
+use crate::history::{open, options, recover};
+
+type Hook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+/// Calls back in the middle of the next sync of a file: after the disk has done it, before the log
+/// knows.
+struct HookedDisk {
+    disk: FaultyDisk,
+    hook: Hook,
+}
+
+struct HookedFile {
+    file: Arc<dyn DiskFile>,
+    hook: Hook,
+}
+
+impl Disk for HookedDisk {
+    fn lock(&self) -> Result<Box<dyn FolderLock>, LockError> {
+        self.disk.lock()
+    }
+    fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
+        Ok(Arc::new(HookedFile {
+            file: self.disk.open(name, mode)?,
+            hook: self.hook.clone(),
+        }))
+    }
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        self.disk.list()
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.disk.rename(from, to)
+    }
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        self.disk.remove(name)
+    }
+    fn sync_folder(&self) -> Result<(), DiskError> {
+        self.disk.sync_folder()
+    }
+    fn free_bytes(&self) -> Result<u64, DiskError> {
+        self.disk.free_bytes()
+    }
+    fn describe(&self) -> String {
+        self.disk.describe()
+    }
+}
+
+impl DiskFile for HookedFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, DiskError> {
+        self.file.read_at(buffer, offset)
+    }
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
+        self.file.write_at(bytes, offset)
+    }
+    fn set_len(&self, len: u64) -> Result<(), DiskError> {
+        self.file.set_len(len)
+    }
+    fn len(&self) -> Result<u64, DiskError> {
+        self.file.len()
+    }
+    fn sync(&self) -> Result<(), DiskError> {
+        self.file.sync()?;
+        let hook = self.hook.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        Ok(())
+    }
+}
+
+fn append(log: &Mutex<LocalLog>, payload: &[u8]) -> Position {
+    let mut log = log.lock().unwrap();
+    let mut group = RecordGroup::new(log.capabilities().gap);
+    group.push(|buffer| buffer.extend_from_slice(payload));
+    let tail = log.tail();
+    let at = log.place(&mut { tail }, payload.len());
+    log.append(Epoch(1), tail, &mut group).unwrap();
+    at
+}
+
+fn survivors(disk: &FaultyDisk) -> Vec<Position> {
+    let after = disk.crash(PowerCut::LoseAllUnsynced);
+    let (_, records) = recover(&mut open(&after)).unwrap();
+    records.iter().map(|record| record.position).collect()
+}
+
+/// What is appended during a sync is not covered by it, also if it changes segments, and is covered
+/// by the next one.
+#[test]
+fn a_sync_promises_nothing_that_came_during_it() {
+    for len in [10, 3_000] {
+        let disk = FaultyDisk::new();
+        let hook = Hook::default();
+        let hooked = HookedDisk {
+            disk: disk.clone(),
+            hook: hook.clone(),
+        };
+        let mut log = LocalLog::open(Arc::new(hooked), options(1)).unwrap();
+        recover(&mut log).unwrap();
+        log.begin_epoch(Epoch(1)).unwrap();
+        let syncer = log.syncer();
+        let log = Arc::new(Mutex::new(log));
+        let mut expected = Vec::new();
+        for _ in 0..8 {
+            let before = append(&log, &vec![1; len]);
+            let during = Arc::new(Mutex::new(Position(0)));
+            let (also_log, also_during) = (log.clone(), during.clone());
+            *hook.lock().unwrap() = Some(Box::new(move || {
+                *also_during.lock().unwrap() = append(&also_log, &vec![2; len]);
+            }));
+            let synced = syncer.sync().unwrap();
+            let during = *during.lock().unwrap();
+            assert!(
+                before < synced && synced <= during,
+                "{before} {synced} {during}"
+            );
+            expected.push(before);
+            assert_eq!(survivors(&disk), expected);
+            assert!(syncer.sync().unwrap() > during);
+            expected.push(during);
+            assert_eq!(survivors(&disk), expected);
+        }
+    }
+}
