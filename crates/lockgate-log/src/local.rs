@@ -334,7 +334,7 @@ impl Log for LocalLog {
         // more makes up for blocks that were begun before.
         let capacity = u64::from(self.options.segment_bytes - SEGMENT_HEADER_LEN);
         let segments = needed / (capacity / 2) + 2;
-        let needed = needed.saturating_add(segments.saturating_mul(u64::from(SEGMENT_HEADER_LEN)));
+        let needed = needed.saturating_add(segments.saturating_mul(SEGMENT_COST));
         let wanted = needed.saturating_add(self.options.free_bytes_min);
         if self.space.free < wanted || self.space.until_asked < needed {
             self.space = Space {

@@ -471,8 +471,8 @@ impl<'a> Recovery<'a> {
             let mut scan = SegmentScan::new(&*file, segment, None)?;
             self.report.tail_bytes_cut += scan.end_of_data(end)? - end;
             self.report.bytes += scan.bytes_read;
+            // Synced with the other survivors.
             file.set_len(end)?;
-            file.sync()?;
         }
         Ok(())
     }

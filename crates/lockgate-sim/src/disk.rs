@@ -2,6 +2,8 @@
 
 mod file;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::BTreeMap,

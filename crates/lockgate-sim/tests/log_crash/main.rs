@@ -7,10 +7,33 @@
 //! - `damage`: every byte flipped, every sector zeroed, files cut, swapped, removed and made of
 //!   noise; the loss is compared with what the format says it must be.
 //!
-//! What must hold stands in `history::check_survivors`. Each of these mistakes was made by hand, and
-//! the tests named caught it:
+//! - `overlap`: appends in the middle of a sync.
 //!
-//! (list follows)
+//! What must hold stands in `History::check` and `history::check_survivors`. Each of these mistakes
+//! was made in the log by hand, and each was caught by the tests named (among others):
+//!
+//! | mistake | caught by |
+//! |---|---|
+//! | a sync answers without syncing the files | every test with a power cut |
+//! | a sync does not sync the folder after a new segment | crashes, `space_ends_within_an_append` |
+//! | a sync promises what was appended while it ran, or forgets it for the next one | overlap |
+//! | after a failed sync the instance goes on | faults, `what_is_recovered_after_a_failed_sync_is_durable` |
+//! | an epoch begins without its segment, or the segment's name, synced | crashes |
+//! | the start mark is made before the header it points to is durable | crashes |
+//! | a record or header names as durable what is not synced yet | crashes |
+//! | damage in the middle is cut like a tail | damage |
+//! | the tail is not cut when valid records follow it | crashes, damage |
+//! | damage that reaches into the tail counts as damage only | `every_sector_zeroed`, `some_stretches_of_noise` |
+//! | no look ahead for what proves that damage was durable | `every_byte_flipped` |
+//! | that proof is cut away with the tail | `recovery_of_a_damaged_log_may_be_cut` |
+//! | records lost at the end of a segment, or a missing segment, go unnoticed | damage |
+//! | the generation of a record is not compared | `bytes_of_an_earlier_use_are_not_taken` |
+//! | the position is not part of the checksum | `files_removed_swapped_and_duplicated` |
+//! | survivors are not synced, or not written again before | crashes, `what_is_recovered_after_a_failed_sync_is_durable` |
+//! | trim removes segments before the start mark is durable, or passes what is synced | crashes |
+//! | a segment with damage is deleted at trim | damage |
+//! | a reservation forgets record headers, or new segments | `a_reservation_counts_headers` |
+//! | a newer format is taken for damage and changed | `a_newer_format_is_refused_and_left_alone` |
 #![allow(clippy::unwrap_used, reason = "in tests a panic is the report")]
 
 mod crashes;
