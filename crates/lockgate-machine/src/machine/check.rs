@@ -57,11 +57,6 @@ impl Machine {
             ("origins", moved, self.origins.len()),
             ("moved messages", moved, self.by_moved_message.len()),
             ("times to live", mortal, self.times_to_live.len()),
-            (
-                "messages by number",
-                self.messages.len(),
-                self.by_sequence.len(),
-            ),
             ("keys by name", self.keys.len(), self.by_key.len()),
             ("holders by name", self.holders.len(), self.by_holder.len()),
         ] {
@@ -116,6 +111,13 @@ impl Machine {
                 wrong(format!(
                     "{}: {counted:?} but {:?}",
                     queue.name, content.counts
+                ));
+            }
+            if content.by_sequence.len() as u64 != content.messages() {
+                wrong(format!(
+                    "{}: {} by number",
+                    queue.name,
+                    content.by_sequence.len()
                 ));
             }
             let by_age = self.length(content.by_age, |index| self.messages[index].age.after);

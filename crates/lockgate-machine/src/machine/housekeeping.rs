@@ -64,13 +64,7 @@ impl Machine {
     }
 
     fn shrink_tables(&mut self) {
-        let (messages, keys, contents) = (&self.messages, &self.keys, &self.contents);
-        self.by_sequence.shrink(|index| {
-            let message = &messages[index];
-            let queue = contents[keys[message.key].content].queue_id;
-            hash_pair(queue.0, message.sequence().0)
-        });
-        let seed = self.seed;
+        let (keys, seed) = (&self.keys, self.seed);
         self.by_key.shrink(|key| {
             let state = &keys[key];
             order::hash_key(seed, state.content, state.name.as_ref())

@@ -33,6 +33,9 @@ use crate::{
     table::{hash_bytes, hash_pair},
 };
 
+/// How often a table is looked at for memory to give back. One look is at 1/256 of it.
+const REMOVALS_PER_SHRINK: usize = 1024;
+
 /// Neighbours in a list of the message's key.
 const ORDER: LinksOf<Message> = |message| &mut message.order;
 /// Neighbours in a list of the message's queue.
@@ -43,14 +46,11 @@ pub(super) const KEYS: LinksOf<KeyState> = |key| &mut key.links;
 impl Machine {
     /// The queue's message of that number, unless it is gone or purged.
     pub(super) fn message_of(&self, queue: u32, sequence: Sequence) -> Option<u32> {
-        let queue = &self.queues[queue];
-        if sequence < queue.purged_below {
-            return None;
-        }
-        self.by_sequence
-            .find(hash_pair(queue.id.0, sequence.0), |message| {
-                let entry = &self.messages[message];
-                entry.sequence() == sequence && self.keys[entry.key].content == queue.content
+        let content = &self.contents[self.queues[queue].content];
+        content
+            .by_sequence
+            .find(hash_sequence(sequence), |message| {
+                self.messages[message].sequence() == sequence
             })
     }
 
@@ -88,12 +88,11 @@ impl Machine {
             self.contents[content].counts.keys += 1;
         }
         let index = self.messages.insert(message);
-        let (messages, keys, contents) = (&self.messages, &self.keys, &self.contents);
-        self.by_sequence
-            .insert(hash_pair(queue_id.0, sequence.0), index, |other| {
-                let other = &messages[other];
-                let content = &contents[keys[other.key].content];
-                hash_pair(content.queue_id.0, other.sequence().0)
+        let messages = &self.messages;
+        self.contents[content]
+            .by_sequence
+            .insert(hash_sequence(sequence), index, |other| {
+                hash_sequence(messages[other].sequence())
             });
         self.contents[content].counts.bytes += u64::from(size);
         if self.messages[index].has(flag::UNSYNCED) {
@@ -118,6 +117,7 @@ impl Machine {
         self.messages[index].state = State::Ready;
         let state = &mut self.keys[key];
         state.messages += 1;
+        let was_empty = state.order.is_empty();
         state.order.push_back(&mut self.messages, index, ORDER);
         let content_state = &mut self.contents[content];
         content_state.counts.ready += 1;
@@ -128,7 +128,10 @@ impl Machine {
             content_state.unswept = index;
         }
         self.arm_sweep(content);
-        self.refresh(key);
+        // Behind another message it changes nothing about its key.
+        if was_empty {
+            self.refresh(key);
+        }
     }
 
     /// A new message waits for its due time.
@@ -309,6 +312,7 @@ impl Machine {
         self.contents[content].removed_at = self.folding_at;
         self.contents[content].counts.bytes -= u64::from(self.messages[index].size);
         self.keys[key].set_settled_at(self.folding_at);
+        self.forget_sequence(content, self.messages[index].sequence());
         self.forget(index);
         if self.keys[key].messages == 0 && self.keys[key].delayed_count == 0 {
             self.contents[content].counts.keys -= 1;
@@ -336,13 +340,22 @@ impl Machine {
         self.after_in_flight_fell(content);
     }
 
-    /// Frees what a message has beside its place in lists, and the message itself.
+    /// Takes a message out of its content's table, and now and then gives a little of its memory
+    /// back.
+    fn forget_sequence(&mut self, content: u32, sequence: Sequence) {
+        let messages = &self.messages;
+        let table = &mut self.contents[content].by_sequence;
+        table.remove(hash_sequence(sequence), |message| {
+            messages[message].sequence() == sequence
+        });
+        if table.len().is_multiple_of(REMOVALS_PER_SHRINK) {
+            table.shrink(|message| hash_sequence(messages[message].sequence()));
+        }
+    }
+
+    /// Frees what a message has beside its place in lists and tables, and the message itself.
     fn forget(&mut self, index: u32) {
         let message = &self.messages[index];
-        let content = self.keys[message.key].content;
-        let queue = self.contents[content].queue_id;
-        let hash = hash_pair(queue.0, message.sequence().0);
-        self.by_sequence.remove(hash, |other| other == index);
         if message.has(flag::TTL) {
             self.drop_time_to_live(index);
         }
@@ -571,6 +584,11 @@ impl Machine {
     fn key_hash(&self, content: u32, name: Option<&Key>) -> u64 {
         hash_key(self.seed, content, name)
     }
+}
+
+/// The hash of a message within its content.
+fn hash_sequence(sequence: Sequence) -> u64 {
+    hash_pair(0, sequence.0)
 }
 
 /// The hash of a key within a content.

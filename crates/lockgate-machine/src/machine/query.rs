@@ -58,13 +58,18 @@ impl Machine {
             .iter()
             .map(|(_, queue)| queue.dedup.bytes())
             .sum();
+        let by_sequence: usize = self
+            .contents
+            .iter()
+            .map(|(_, content)| content.by_sequence.bytes())
+            .sum();
         unique_ids
+            + by_sequence
             + self.queues.bytes()
             + self.contents.bytes()
             + self.keys.bytes()
             + self.by_key.bytes()
             + self.messages.bytes()
-            + self.by_sequence.bytes()
             + self.touches.bytes()
             + self.holders.bytes()
             + self.origins.bytes()

@@ -225,7 +225,6 @@ impl Machine {
             hold_timer: NONE,
             content: NONE,
             next_sequence: Sequence(1),
-            purged_below: Sequence(1),
             id_tails: Vec::new(),
             reserve: Reserve::default(),
             horizon: MachineTime(0),
@@ -301,7 +300,6 @@ impl Machine {
         let fresh = Content::new(index, queue.id, &queue.settings);
         let fresh = self.contents.insert(fresh);
         let old = std::mem::replace(&mut queue.content, fresh);
-        queue.purged_below = queue.next_sequence;
         let content = &mut self.contents[old];
         content.dead = true;
         count_dropped(&mut queue.totals, reason, content.messages());

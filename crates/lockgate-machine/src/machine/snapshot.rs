@@ -41,8 +41,6 @@ pub struct QueueSnapshot {
     pub description: QueueDescription,
     /// The next message's number.
     pub next_sequence: Sequence,
-    /// Numbers below were purged.
-    pub purged_below: Sequence,
     /// Numbers below may have been told at level `memory`.
     pub reserved_below: Sequence,
     /// No lease reaches past it.
@@ -160,7 +158,6 @@ impl Machine {
         let delayed = self.walk(content.delayed, |index| self.messages[index].age.after);
         QueueSnapshot {
             next_sequence: queue.next_sequence,
-            purged_below: queue.purged_below,
             reserved_below: queue.reserve.below,
             horizon: queue.horizon,
             held_until: queue.held_until,

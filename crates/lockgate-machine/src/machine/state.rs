@@ -14,7 +14,7 @@ use lockgate_core::{
 use super::list::{Links, List};
 use crate::{
     DeadLetterReason, KeyPolicy, KeyProfile, QueueCounts, QueueSettings, QueueTotals,
-    dedup::DedupWindow, slab::NONE,
+    dedup::DedupWindow, slab::NONE, table::Table,
 };
 
 /// A number below 2^48 in six bytes.
@@ -339,6 +339,9 @@ pub(super) struct Content {
     pub(super) profile: KeyProfile,
     /// Whether it was purged: nothing in it counts any more.
     pub(super) dead: bool,
+    /// Its messages by their numbers. Each content has its own table, so that a purge need not empty
+    /// it, and growing it looks at nothing but messages.
+    pub(super) by_sequence: Table,
     /// Keys of which a receive may have something, in turn.
     pub(super) ready_keys: List,
     pub(super) parked_keys: List,
@@ -361,6 +364,7 @@ impl Content {
             keyed: settings.keyed,
             profile: settings.key_profile,
             dead: false,
+            by_sequence: Table::default(),
             ready_keys: List::default(),
             parked_keys: List::default(),
             by_age: List::default(),
@@ -399,8 +403,6 @@ pub(super) struct Queue {
     pub(super) hold_timer: u32,
     pub(super) content: u32,
     pub(super) next_sequence: Sequence,
-    /// Numbers below were purged.
-    pub(super) purged_below: Sequence,
     /// From which number on ids end in which bits (see [`id_tail`]); one entry per term.
     pub(super) id_tails: Vec<(Sequence, u64)>,
     pub(super) reserve: Reserve,
