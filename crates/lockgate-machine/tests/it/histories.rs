@@ -17,7 +17,7 @@ enum Clock {
 fn settings(queue: usize, clock: Clock) -> impl Strategy<Value = Box<QueueSettings>> {
     let keyed = KEYED[queue];
     let spans = (
-        prop::sample::select(vec![0, 20, 200, 40_000_u64]),
+        prop::sample::select(vec![0, 20, 200, 200, 40_000_u64]),
         prop::sample::select(vec![0, 0, 50_u64]),
         prop::sample::select(vec![1_000, 2_000, 1_000_000_u64]),
         prop::sample::select(vec![0, 100, 5_000_u64]),
@@ -40,15 +40,24 @@ fn settings(queue: usize, clock: Clock) -> impl Strategy<Value = Box<QueueSettin
         Level::Disk,
         Level::Disk,
     ]);
-    (spans, counts, policy, level, any::<[bool; 5]>()).prop_map(
+    (spans, counts, policy, level, any::<[bool; 5]>(), 0..10_u8).prop_map(
         move |(
             (lease, delay, retention, window),
             (attempts_max, park_after, messages_max, bytes_max, in_flight_max),
             key_policy,
             level,
-            [dead_letter, by_key, survives_purge, strict, content_based],
+            [dead_letter, by_key, survives_purge, strict, mistaken],
+            one_in_ten,
         )| {
             let dead = if keyed { 0 } else { 1 };
+            let dead_letter = dead_letter && queue > 1;
+            // Now and then a policy that the queue cannot have.
+            let possible = match key_policy {
+                Some(KeyPolicy::Skip) => dead_letter,
+                Some(KeyPolicy::Park) => keyed,
+                _ => true,
+            };
+            let key_policy = key_policy.filter(|_| possible || mistaken && one_in_ten == 0);
             Box::new(QueueSettings {
                 keyed,
                 level,
@@ -64,11 +73,11 @@ fn settings(queue: usize, clock: Clock) -> impl Strategy<Value = Box<QueueSettin
                         true => DedupScope::Key,
                         false => DedupScope::Queue,
                     },
-                    content_based: content_based && survives_purge,
+                    content_based: one_in_ten == 1,
                     survives_purge,
                     ..Dedup::default()
                 },
-                dead_letter: (dead_letter && queue > 1).then(|| DeadLetter {
+                dead_letter: dead_letter.then(|| DeadLetter {
                     queue: queue_name(dead),
                     attempts_max,
                 }),
@@ -103,12 +112,13 @@ fn queue() -> impl Strategy<Value = usize> {
 fn send() -> impl Strategy<Value = Send> {
     (
         queue(),
-        prop::option::weighted(0.9, 0..3_usize),
+        // Mostly one key, so that there are batches.
+        prop::option::weighted(0.95, prop_oneof![2 => Just(0), 1 => 0..3_usize]),
         prop::option::weighted(0.4, 0..3_usize),
         prop::option::weighted(0.25, -50..300_i64),
         prop::option::weighted(0.15, prop::sample::select(vec![1, 30, 400_u64])),
         prop::option::weighted(
-            0.2,
+            0.1,
             prop::sample::select(vec![Level::Memory, Level::Process, Level::Disk]),
         ),
         0..20_usize,
@@ -146,7 +156,8 @@ fn action() -> impl Strategy<Value = SettleAction> {
 }
 
 fn step(clock: Clock) -> impl Strategy<Value = Step> {
-    let which = || 0..10_usize;
+    // Mostly what is still new.
+    let which = || prop_oneof![4 => 0..3_usize, 1 => 0..10_usize];
     let key_action = prop::sample::select(vec![
         KeyAction::Park,
         KeyAction::Resume,
@@ -160,32 +171,32 @@ fn step(clock: Clock) -> impl Strategy<Value = Step> {
         1 => 0..40_000_u64,
     ];
     prop_oneof![
-        24 => send().prop_map(Step::Send),
-        24 => (queue(), 1..5_u16, lease(), 0..2_usize).prop_map(|(queue, max, lease, holder)| {
+        60 => send().prop_map(Step::Send),
+        80 => (queue(), 1..5_u16, lease(), 0..2_usize).prop_map(|(queue, max, lease, holder)| {
             Step::Receive { queue, max, lease, holder }
         }),
-        24 => (which(), action()).prop_map(|(which, action)| Step::Settle(which, action)),
-        4 => (
+        80 => (which(), action()).prop_map(|(which, action)| Step::Settle(which, action)),
+        12 => (
             prop::collection::vec((which(), action()), 0..4),
             prop::collection::vec(send(), 0..3),
         )
             .prop_map(|(settles, sends)| Step::Transact(settles, sends)),
-        12 => forward.prop_map(|by| Step::Time(by as i64, by)),
-        3 => (back..400, 0..400_u64).prop_map(|(wall, machine)| Step::Time(wall, machine)),
-        10 => Just(Step::Sync),
-        2 => any_queue(clock).prop_map(|(queue, settings)| Step::Create(queue, settings)),
-        3 => any_queue(clock).prop_map(|(queue, settings)| Step::Change(queue, settings)),
+        30 => forward.prop_map(|by| Step::Time(by as i64, by)),
+        8 => (back..400, 0..400_u64).prop_map(|(wall, machine)| Step::Time(wall, machine)),
+        40 => Just(Step::Sync),
+        3 => any_queue(clock).prop_map(|(queue, settings)| Step::Create(queue, settings)),
+        5 => any_queue(clock).prop_map(|(queue, settings)| Step::Change(queue, settings)),
         1 => queue().prop_map(Step::Delete),
         2 => queue().prop_map(Step::Purge),
-        2 => (queue(), any::<bool>()).prop_map(|(queue, paused)| Step::Pause(queue, paused)),
-        3 => which().prop_map(Step::Cancel),
-        3 => (which(), -50..300_i64).prop_map(|(which, by)| Step::Reschedule(which, by)),
-        4 => (queue(), 0..3_usize, key_action)
+        2 => (queue(), prop::bool::weighted(0.3)).prop_map(|(queue, paused)| Step::Pause(queue, paused)),
+        6 => which().prop_map(Step::Cancel),
+        6 => (which(), -50..300_i64).prop_map(|(which, by)| Step::Reschedule(which, by)),
+        10 => (queue(), 0..3_usize, key_action)
             .prop_map(|(queue, key, action)| Step::Key(queue, key, action)),
-        1 => which().prop_map(Step::Damaged),
-        2 => any::<bool>().prop_map(|orderly| Step::Restart { orderly }),
-        2 => which().prop_map(|survivors| Step::PowerCut { survivors }),
-        2 => (1..6_usize).prop_map(Step::Housekeep),
+        2 => which().prop_map(Step::Damaged),
+        4 => any::<bool>().prop_map(|orderly| Step::Restart { orderly }),
+        5 => which().prop_map(|survivors| Step::PowerCut { survivors }),
+        5 => (1..6_usize).prop_map(Step::Housekeep),
     ]
 }
 
@@ -203,10 +214,10 @@ fn history(clock: Clock) -> impl Strategy<Value = History> {
     let queues: Vec<_> = (0..QUEUES.len())
         .map(|queue| settings(queue, clock))
         .collect();
-    (queues, prop::collection::vec(step(clock), 1..120)).prop_map(|(settings, steps)| {
+    (queues, prop::collection::vec(step(clock), 1..150)).prop_map(|(settings, steps)| {
         let create = |(queue, settings)| Step::Create(queue, settings);
         let queues = settings.into_iter().enumerate().map(create);
-        History(queues.chain(steps).collect())
+        History(queues.chain([Step::Sync]).chain(steps).collect())
     })
 }
 
