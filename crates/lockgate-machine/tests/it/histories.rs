@@ -181,7 +181,8 @@ fn step(clock: Clock) -> impl Strategy<Value = Step> {
             prop::collection::vec(send(), 0..3),
         )
             .prop_map(|(settles, sends)| Step::Transact(settles, sends)),
-        30 => forward.prop_map(|by| Step::Time(by as i64, by)),
+        25 => (0..20_usize, -1..2_i64).prop_map(|(which, offset)| Step::Until(which, offset)),
+        20 => forward.prop_map(|by| Step::Time(by as i64, by)),
         8 => (back..400, 0..400_u64).prop_map(|(wall, machine)| Step::Time(wall, machine)),
         40 => Just(Step::Sync),
         3 => any_queue(clock).prop_map(|(queue, settings)| Step::Create(queue, settings)),
@@ -241,7 +242,7 @@ fn config(cases: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(config(1_500))]
+    #![proptest_config(config(700))]
 
     /// Every reply, every count and every explanation is the model's; recovery equals serving after
     /// every record; see `World::step`.
@@ -257,7 +258,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(500))]
+    #![proptest_config(config(300))]
 
     /// Whatever records are lost, folding the others never panics, loses count of nothing that is
     /// there, and leaves a machine that goes on.

@@ -1,5 +1,12 @@
 //! The machine as its users see it, against a model and at scale.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test may panic, and its numbers are small"
+)]
+
 mod histories;
 mod model;
+mod scale;
 mod world;

@@ -35,6 +35,8 @@ pub(crate) enum Step {
     Damaged(usize),
     /// Wall time moves by the first (perhaps back), machine time by the second number.
     Time(i64, Millis),
+    /// Time goes on to so many milliseconds before or after something ends or comes due.
+    Until(usize, i64),
     /// Everything written so far is durable.
     Sync,
     /// The process ends, in good order or not, and the shard starts again.
@@ -132,6 +134,14 @@ impl World {
             Step::Time(wall, machine) => {
                 self.now.wall = WallTime(self.now.wall.0.saturating_add_signed(*wall));
                 self.now.machine = self.now.machine.plus(*machine);
+            }
+            Step::Until(which, offset) => {
+                let spans = self.model.upcoming();
+                if let Some(span) = spans.get(which % spans.len().max(1)) {
+                    let span = span.saturating_add_signed(*offset);
+                    self.now.wall = self.now.wall.plus(span);
+                    self.now.machine = self.now.machine.plus(span);
+                }
             }
             Step::Sync => self.sync(),
             Step::Housekeep(budget) => {
@@ -515,6 +525,7 @@ impl World {
                 }
             }
             Step::Time(..)
+            | Step::Until(..)
             | Step::Sync
             | Step::Restart { .. }
             | Step::PowerCut { .. }

@@ -6,6 +6,9 @@
 //! the machine: *which* of several leasable keys (or groups) a receive serves first. There it checks
 //! that each choice was allowed, and that nothing allowed was left out.
 
+mod receive;
+mod settle;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockgate_core::{
@@ -173,6 +176,34 @@ impl Model {
             queue.totals.dropped.expired += (before - queue.messages.len()) as u64;
             queue.forget_idle_keys();
         }
+    }
+
+    /// How long it is until each thing that time alone will bring about.
+    pub(crate) fn upcoming(&self) -> Vec<Millis> {
+        let now = self.now;
+        let mut spans = Vec::new();
+        for queue in self.queues.values() {
+            spans.extend(queue.held_until.map(|until| until.since(now.machine)));
+            spans.extend(
+                queue
+                    .remembered
+                    .iter()
+                    .map(|id| id.until.since(now.machine)),
+            );
+            for message in &queue.messages {
+                spans.push(match message.state {
+                    State::Leased { until, .. } | State::Backoff { until } => {
+                        until.since(now.machine)
+                    }
+                    State::Delayed { due } => due.since(now.wall),
+                    State::Ready => message.since.plus(queue.settings.retention).since(now.wall),
+                });
+                let end = message.time_to_live.map(|span| message.since.plus(span));
+                spans.extend(end.map(|end| end.since(now.wall)));
+            }
+        }
+        spans.retain(|span| (1..100_000_000).contains(span));
+        spans
     }
 
     /// Takes in the command that the machine decided so, with its record at `at`; panics where the
@@ -649,468 +680,6 @@ impl Model {
             sequence,
             duplicate: false,
         })
-    }
-
-    fn receive(&mut self, receive: &Receive, decision: &Decision) {
-        let now = self.now;
-        let queue = match self.found(&receive.queue) {
-            Ok(queue) => queue,
-            Err(refused) => {
-                assert_eq!(decision.outcome.as_ref().unwrap_err(), &refused);
-                return;
-            }
-        };
-        let limit = queue.settings.in_flight_max;
-        let room = u64::from(limit).saturating_sub(queue.in_flight());
-        if room == 0 && !queue.settings.keyed {
-            let refused = Rejection::InFlightFull {
-                queue: receive.queue.clone(),
-                max: limit,
-            };
-            assert_eq!(decision.outcome.as_ref().unwrap_err(), &refused);
-            return;
-        }
-        let Ok(Reply::Received(deliveries)) = &decision.outcome else {
-            panic!("a receive was answered {:?}", decision.outcome);
-        };
-        let leases = queue.gives_leases();
-        let (keyed, level) = (queue.settings.keyed, queue.settings.level);
-        let wanted = usize::from(receive.max).min(room as usize);
-        let lease = receive.lease.unwrap_or(queue.settings.lease);
-        let until = now.machine.plus(lease);
-
-        // Moves of exhausted messages and leases, in the order in which they were decided.
-        let mut batch = BTreeSet::new();
-        let mut given = deliveries.iter();
-        for effect in &decision.effects {
-            match effect {
-                Effect::Moved { .. } => {
-                    let moved = self.take_exhausted(&receive.queue, effect, &batch);
-                    batch.remove(&moved);
-                }
-                Effect::Leased { sequence, .. } => {
-                    let delivery = given.next().expect("a lease without a delivery");
-                    assert_eq!(delivery.token.sequence, *sequence);
-                    assert!(leases, "paused or held, and gave a lease");
-                    self.take_lease(receive, delivery, until, &mut batch, decision);
-                }
-                Effect::HorizonRaised { queue: id, until } => {
-                    let queue = self.queues.get_mut(&receive.queue).unwrap();
-                    assert_eq!(queue.id, *id);
-                    queue.horizon = queue.horizon.max(*until);
-                }
-                other => panic!("a receive has effect {other:?}"),
-            }
-        }
-        assert!(given.next().is_none(), "a delivery without a lease");
-        assert!(deliveries.len() <= wanted, "more than asked for or allowed");
-
-        // Nothing that could be had was left out.
-        let queue = &self.queues[&receive.queue];
-        if deliveries.len() < wanted && leases {
-            let left = self.candidates(queue, &batch);
-            assert!(left.is_empty(), "left out {left:?}");
-        }
-        // A power cut cannot make us forget a lease for longer than the horizon.
-        if keyed && level >= Level::Disk && !deliveries.is_empty() {
-            let covered = queue.horizon >= until || lease > HORIZON;
-            assert!(covered, "a lease beyond the horizon");
-            if lease > HORIZON {
-                assert!(decision.level >= Level::Disk, "a long lease is not synced");
-            }
-        }
-    }
-
-    /// A message that had all its attempts goes to the dead-letter queue.
-    fn take_exhausted(
-        &mut self,
-        name: &QueueName,
-        effect: &Effect,
-        batch: &BTreeSet<Sequence>,
-    ) -> Sequence {
-        let Effect::Moved {
-            sequence, reason, ..
-        } = effect
-        else {
-            unreachable!()
-        };
-        let queue = &self.queues[name];
-        let (limit, to) = self.attempt_limit(queue).expect("no attempts are limited");
-        assert!(self.candidates(queue, batch).contains(sequence));
-        let attempts = queue.message(*sequence).unwrap().attempts;
-        assert!(
-            attempts >= limit,
-            "moved after {attempts} of {limit} attempts"
-        );
-        assert_eq!(*reason, DeadLetterReason::Attempts { attempts });
-        self.move_message(name, *sequence, &to, reason.clone(), Some(effect));
-        *sequence
-    }
-
-    fn take_lease(
-        &mut self,
-        receive: &Receive,
-        delivery: &Delivery,
-        until: MachineTime,
-        batch: &mut BTreeSet<Sequence>,
-        decision: &Decision,
-    ) {
-        let (now, term, durable) = (self.now, self.term, self.durable);
-        let sequence = delivery.token.sequence;
-        let queue = &self.queues[&receive.queue];
-        let candidates = self.candidates(queue, batch);
-        assert!(
-            candidates.contains(&sequence),
-            "{sequence} was not to be had"
-        );
-        let message = queue.message(sequence).unwrap();
-        if let Some((limit, _)) = self.attempt_limit(queue) {
-            assert!(message.attempts < limit, "leased instead of moved");
-        }
-        if queue.settings.keyed {
-            // As many of one key as fit, before another key.
-            let last = batch.last().map(|_| self.last_leased_key(queue, batch));
-            if let Some(last) = last.flatten()
-                && Some(&last) != message.key.as_ref()
-            {
-                let more = |other: &Sequence| {
-                    let other = queue.message(*other).unwrap();
-                    other.key.as_ref() == Some(&last)
-                };
-                assert!(!candidates.iter().any(more), "key {last} had more");
-            }
-            // What was in front of it is gone only if the record that says so stays.
-            let settled = message
-                .key
-                .as_ref()
-                .and_then(|key| queue.settled_at.get(key));
-            if let Some(&settled) = settled
-                && queue.settings.level >= Level::Disk
-                && durable.is_some_and(|durable| settled >= durable)
-            {
-                let waits = match settled == self.at {
-                    true => decision.level >= Level::Disk,
-                    false => decision.rests_on >= Some(settled),
-                };
-                assert!(waits, "does not wait for what was in front to be gone");
-            }
-        }
-        let first_leased = if message.attempts == 0 {
-            now.wall
-        } else {
-            message.first_leased
-        };
-        let expected = Delivery {
-            token: LeaseToken {
-                queue: queue.id,
-                sequence,
-                term,
-                lease: delivery.token.lease,
-            },
-            id: message.id,
-            location: message.location,
-            attempt: message.attempts + 1,
-            first_leased,
-            deadline: until,
-            origin: message.origin.clone().map(|origin| Origin {
-                name: self.name_of(origin.queue),
-                ..origin
-            }),
-        };
-        assert_eq!(*delivery, expected);
-        for queue in self.queues.values() {
-            for message in &queue.messages {
-                let taken = message.last_lease.map(|(token, _)| token);
-                assert_ne!(taken, Some(delivery.token), "a token was given twice");
-            }
-        }
-        let queue = self.queues.get_mut(&receive.queue).unwrap();
-        queue.totals.leased += 1;
-        let message = queue.message_mut(sequence).unwrap();
-        message.attempts += 1;
-        message.first_leased = first_leased;
-        message.last_lease = Some((delivery.token, false));
-        message.returned = true;
-        message.state = State::Leased {
-            given: now.machine,
-            until,
-            holder: receive.holder.clone(),
-        };
-        batch.insert(sequence);
-    }
-
-    /// Everything a receive may take next, having taken `batch` already.
-    fn candidates(&self, queue: &Queue, batch: &BTreeSet<Sequence>) -> Vec<Sequence> {
-        let is_free = |message: &Message| message.state == State::Ready && self.is_durable(message);
-        let mut order: Vec<&Message> = queue
-            .messages
-            .iter()
-            .filter(|message| message.arrival.is_some())
-            .collect();
-        order.sort_by_key(|message| message.arrival);
-        order
-            .iter()
-            .filter(|message| is_free(message))
-            .filter(|message| {
-                let same_key = |other: &&&Message| other.key == message.key;
-                let mut ahead = order
-                    .iter()
-                    .take_while(|other| other.sequence != message.sequence)
-                    .filter(same_key);
-                let Some(key) = message.key.as_ref().filter(|_| queue.settings.keyed) else {
-                    // A group: what was never leased goes in order of arrival; what came back takes
-                    // turns with it.
-                    return message.returned || !ahead.any(|other| !other.returned);
-                };
-                if queue.parked.contains(key) {
-                    return false;
-                }
-                let in_batch = |other: &&Message| batch.contains(&other.sequence);
-                let strict_and_held = queue.settings.key_profile == KeyProfile::Strict
-                    && order.iter().filter(same_key).any(|other| {
-                        matches!(other.state, State::Leased { .. }) && !in_batch(other)
-                    });
-                !strict_and_held && ahead.all(in_batch)
-            })
-            .map(|message| message.sequence)
-            .collect()
-    }
-
-    fn last_leased_key(&self, queue: &Queue, batch: &BTreeSet<Sequence>) -> Option<Key> {
-        batch
-            .iter()
-            .filter_map(|sequence| queue.message(*sequence))
-            .max_by_key(|message| message.last_lease.map(|(token, _)| token.lease))
-            .and_then(|message| message.key.clone())
-    }
-
-    fn attempt_limit(&self, queue: &Queue) -> Option<(u16, QueueName)> {
-        let dead_letter = queue.settings.dead_letter.as_ref()?;
-        let exists = self.queues.contains_key(&dead_letter.queue);
-        (queue.policy() == KeyPolicy::Skip && exists)
-            .then(|| (dead_letter.attempts_max, dead_letter.queue.clone()))
-    }
-
-    fn settle(&mut self, settle: &Settle, decision: &Decision) -> Settling {
-        let result = self.settle_uncounted(settle, decision)?;
-        if result.is_err() && settle.action != SettleAction::GiveBack {
-            self.count_stale(settle);
-        }
-        Ok(result)
-    }
-
-    fn count_stale(&mut self, settle: &Settle) {
-        let mut queues = self.queues.values_mut();
-        if let Some(queue) = queues.find(|queue| queue.id == settle.token.queue) {
-            queue.totals.stale += 1;
-        }
-    }
-
-    fn settle_uncounted(&mut self, settle: &Settle, decision: &Decision) -> Settling {
-        let (now, at) = (self.now, self.at);
-        let (token, action) = (settle.token, &settle.action);
-        let Some(name) = self.name_of(token.queue) else {
-            return Ok(Err(StaleReason::Gone));
-        };
-        let queue = self.queues.get_mut(&name).unwrap();
-        let (keyed, level) = (queue.settings.keyed, queue.settings.level);
-        let strict = keyed && queue.settings.key_profile == KeyProfile::Strict;
-        let Some(message) = queue.message(token.sequence) else {
-            return Ok(Err(StaleReason::Gone));
-        };
-        // A token settles its own lease and nothing else.
-        let given_back = match message.last_lease {
-            None => return Ok(Err(StaleReason::Ended)),
-            Some((last, _)) if last != token => return Ok(Err(StaleReason::Superseded)),
-            Some((_, given_back)) => given_back,
-        };
-        let late_ack = !keyed && *action == SettleAction::Ack && !given_back;
-        match &message.state {
-            State::Leased { .. } => {}
-            State::Ready | State::Backoff { .. } if late_ack => {}
-            _ => return Ok(Err(StaleReason::Ended)),
-        }
-        let (key, attempts) = (message.key.clone(), message.attempts);
-        let refused = decision.outcome.is_err();
-        let ahead_or_behind = |wanted_behind: bool| -> Vec<Sequence> {
-            let mut order: Vec<_> = queue
-                .messages
-                .iter()
-                .filter(|other| other.key == key && other.arrival.is_some())
-                .collect();
-            order.sort_by_key(|other| other.arrival);
-            let place = order
-                .iter()
-                .position(|other| other.sequence == token.sequence)
-                .unwrap();
-            let part = if wanted_behind {
-                &order[place + 1..]
-            } else {
-                &order[..place]
-            };
-            part.iter().map(|other| other.sequence).collect()
-        };
-        let ahead = ahead_or_behind(false);
-        // The rest of the batch: leased messages behind, up to the first that is not.
-        let is_leased = |sequence: &Sequence| {
-            matches!(
-                queue.message(*sequence).unwrap().state,
-                State::Leased { .. }
-            )
-        };
-        let behind: Vec<Sequence> = ahead_or_behind(true)
-            .into_iter()
-            .take_while(is_leased)
-            .filter(|_| strict)
-            .collect();
-        if strict && *action == SettleAction::Ack && !ahead.is_empty() {
-            return Ok(Err(StaleReason::OutOfOrder));
-        }
-        if let Some(key) = &key
-            && !matches!(action, SettleAction::Extend { .. } | SettleAction::GiveBack)
-        {
-            queue.settled_at.insert(key.clone(), at);
-        }
-        match action {
-            SettleAction::Ack => {
-                queue.remove(token.sequence);
-                queue.totals.acknowledged += 1;
-                assert!(refused || decision.level >= level);
-            }
-            SettleAction::Extend { lease } => {
-                return self.extend(&name, token.sequence, *lease, strict, decision);
-            }
-            SettleAction::Nack { delay } => {
-                let parks = keyed
-                    && queue.policy() == KeyPolicy::Park
-                    && attempts >= queue.settings.park_after;
-                queue.put_back(token.sequence, now, (*delay > 0).then_some(*delay));
-                if parks {
-                    queue.parked.extend(key);
-                }
-                assert!(refused || decision.level >= level);
-            }
-            SettleAction::GiveBack => queue.give_back(token.sequence, now),
-            SettleAction::Reject { reason } => {
-                let to = queue
-                    .settings
-                    .dead_letter
-                    .as_ref()
-                    .map(|to| to.queue.clone());
-                match to.filter(|to| self.queues.contains_key(to)) {
-                    Some(to) => {
-                        let reason = DeadLetterReason::Rejected {
-                            reason: reason.clone(),
-                        };
-                        self.move_message(&name, token.sequence, &to, reason, None);
-                    }
-                    None => {
-                        let queue = self.queues.get_mut(&name).unwrap();
-                        queue.remove(token.sequence);
-                        queue.totals.dropped.rejected += 1;
-                    }
-                }
-                assert!(refused || decision.level >= level);
-            }
-        }
-        if *action != SettleAction::Ack {
-            let queue = self.queues.get_mut(&name).unwrap();
-            for later in behind {
-                queue.give_back(later, now);
-                let message = (token.queue, later);
-                self.settled.insert(message, StaleReason::OutOfOrder);
-            }
-        }
-        Ok(Ok(()))
-    }
-
-    fn extend(
-        &mut self,
-        name: &QueueName,
-        sequence: Sequence,
-        lease: Millis,
-        strict: bool,
-        decision: &Decision,
-    ) -> Settling {
-        let now = self.now.machine;
-        let queue = self.queues.get_mut(name).unwrap();
-        let key = queue.message(sequence).unwrap().key.clone();
-        let State::Leased { given, .. } = queue.message(sequence).unwrap().state else {
-            unreachable!("checked by the caller")
-        };
-        let longest = given.plus(TWELVE_HOURS).since(now);
-        if lease == 0 || lease > longest {
-            return Err(Rejection::OutOfRange {
-                what: "lease",
-                value: lease,
-                min: 1,
-                max: longest,
-            });
-        }
-        let deadline = now.plus(lease);
-        for message in &mut queue.messages {
-            if (message.sequence == sequence || strict && message.key == key)
-                && let State::Leased { until, .. } = &mut message.state
-            {
-                *until = deadline;
-            }
-        }
-        for effect in &decision.effects {
-            if let Effect::HorizonRaised { until, .. } = effect {
-                queue.horizon = queue.horizon.max(*until);
-            }
-        }
-        if queue.settings.keyed && queue.settings.level >= Level::Disk {
-            let covered = queue.horizon >= deadline || decision.level >= Level::Disk;
-            assert!(
-                covered || decision.outcome.is_err(),
-                "extended beyond the horizon"
-            );
-        }
-        Ok(Ok(()))
-    }
-
-    fn transact(
-        &mut self,
-        settles: &[Settle],
-        sends: &[SendMessage],
-        decision: &Decision,
-    ) -> Result<Reply, Rejection> {
-        let parts = (settles.len() + sends.len()) as u64;
-        if parts == 0 {
-            return Err(Rejection::OutOfRange {
-                what: "number of settles and sends",
-                value: 0,
-                min: 1,
-                max: 1000,
-            });
-        }
-        for (index, settle) in settles.iter().enumerate() {
-            let message = (settle.token.queue, settle.token.sequence);
-            let outcome = match self.settled.get(&message) {
-                Some(stale) => Err(*stale),
-                None => self.settle_uncounted(settle, decision)?,
-            };
-            if let Err(reason) = outcome {
-                self.count_stale(settle);
-                return Err(Rejection::TransactionStale { index, reason });
-            }
-            let second = match settle.action {
-                SettleAction::Extend { .. } => continue,
-                SettleAction::Ack | SettleAction::Reject { .. } => StaleReason::Gone,
-                SettleAction::Nack { .. } | SettleAction::GiveBack => StaleReason::Ended,
-            };
-            self.settled.insert(message, second);
-        }
-        let mut sent = Vec::new();
-        for (index, send) in sends.iter().enumerate() {
-            let answer = self.send(send, decision);
-            sent.push(answer.map_err(|source| Rejection::TransactionRefused {
-                index,
-                source: Box::new(source),
-            })?);
-        }
-        Ok(Reply::Transacted { sent })
     }
 
     fn cancel(&mut self, name: &QueueName, id: MessageId) -> Result<Reply, Rejection> {

@@ -1,0 +1,250 @@
+//! Receiving: what a choice must satisfy.
+
+use std::collections::BTreeSet;
+
+use lockgate_core::{Key, LeaseToken, Level, MachineTime, QueueName, Sequence};
+use lockgate_machine::*;
+
+use super::{HORIZON, Message, Model, Queue, State};
+
+impl Model {
+    pub(super) fn receive(&mut self, receive: &Receive, decision: &Decision) {
+        let now = self.now;
+        let queue = match self.found(&receive.queue) {
+            Ok(queue) => queue,
+            Err(refused) => {
+                assert_eq!(decision.outcome.as_ref().unwrap_err(), &refused);
+                return;
+            }
+        };
+        let limit = queue.settings.in_flight_max;
+        let room = u64::from(limit).saturating_sub(queue.in_flight());
+        if room == 0 && !queue.settings.keyed {
+            let refused = Rejection::InFlightFull {
+                queue: receive.queue.clone(),
+                max: limit,
+            };
+            assert_eq!(decision.outcome.as_ref().unwrap_err(), &refused);
+            return;
+        }
+        let Ok(Reply::Received(deliveries)) = &decision.outcome else {
+            panic!("a receive was answered {:?}", decision.outcome);
+        };
+        let leases = queue.gives_leases();
+        let (keyed, level) = (queue.settings.keyed, queue.settings.level);
+        let wanted = usize::from(receive.max).min(room as usize);
+        let lease = receive.lease.unwrap_or(queue.settings.lease);
+        let until = now.machine.plus(lease);
+
+        // Moves of exhausted messages and leases, in the order in which they were decided.
+        let mut batch = BTreeSet::new();
+        let mut given = deliveries.iter();
+        for effect in &decision.effects {
+            match effect {
+                Effect::Moved { .. } => {
+                    let moved = self.take_exhausted(&receive.queue, effect, &batch);
+                    batch.remove(&moved);
+                }
+                Effect::Leased { sequence, .. } => {
+                    let delivery = given.next().expect("a lease without a delivery");
+                    assert_eq!(delivery.token.sequence, *sequence);
+                    assert!(leases, "paused or held, and gave a lease");
+                    self.take_lease(receive, delivery, until, &mut batch, decision);
+                }
+                Effect::HorizonRaised { queue: id, until } => {
+                    let queue = self.queues.get_mut(&receive.queue).unwrap();
+                    assert_eq!(queue.id, *id);
+                    queue.horizon = queue.horizon.max(*until);
+                }
+                other => panic!("a receive has effect {other:?}"),
+            }
+        }
+        assert!(given.next().is_none(), "a delivery without a lease");
+        assert!(deliveries.len() <= wanted, "more than asked for or allowed");
+
+        // Nothing that could be had was left out.
+        let queue = &self.queues[&receive.queue];
+        if deliveries.len() < wanted && leases {
+            let left = self.candidates(queue, &batch);
+            assert!(left.is_empty(), "left out {left:?}");
+        }
+        // A power cut cannot make us forget a lease for longer than the horizon.
+        if keyed && level >= Level::Disk && !deliveries.is_empty() {
+            let covered = queue.horizon >= until || lease > HORIZON;
+            assert!(covered, "a lease beyond the horizon");
+            if lease > HORIZON {
+                assert!(decision.level >= Level::Disk, "a long lease is not synced");
+            }
+        }
+    }
+
+    /// A message that had all its attempts goes to the dead-letter queue.
+    fn take_exhausted(
+        &mut self,
+        name: &QueueName,
+        effect: &Effect,
+        batch: &BTreeSet<Sequence>,
+    ) -> Sequence {
+        let Effect::Moved {
+            sequence, reason, ..
+        } = effect
+        else {
+            unreachable!()
+        };
+        let queue = &self.queues[name];
+        let (limit, to) = self.attempt_limit(queue).expect("no attempts are limited");
+        assert!(self.candidates(queue, batch).contains(sequence));
+        let attempts = queue.message(*sequence).unwrap().attempts;
+        assert!(
+            attempts >= limit,
+            "moved after {attempts} of {limit} attempts"
+        );
+        assert_eq!(*reason, DeadLetterReason::Attempts { attempts });
+        self.move_message(name, *sequence, &to, reason.clone(), Some(effect));
+        *sequence
+    }
+
+    fn take_lease(
+        &mut self,
+        receive: &Receive,
+        delivery: &Delivery,
+        until: MachineTime,
+        batch: &mut BTreeSet<Sequence>,
+        decision: &Decision,
+    ) {
+        let (now, term, durable) = (self.now, self.term, self.durable);
+        let sequence = delivery.token.sequence;
+        let queue = &self.queues[&receive.queue];
+        let candidates = self.candidates(queue, batch);
+        assert!(
+            candidates.contains(&sequence),
+            "{sequence} was not to be had"
+        );
+        let message = queue.message(sequence).unwrap();
+        if let Some((limit, _)) = self.attempt_limit(queue) {
+            assert!(message.attempts < limit, "leased instead of moved");
+        }
+        if queue.settings.keyed {
+            // As many of one key as fit, before another key.
+            let last = batch.last().map(|_| self.last_leased_key(queue, batch));
+            if let Some(last) = last.flatten()
+                && Some(&last) != message.key.as_ref()
+            {
+                let more = |other: &Sequence| {
+                    let other = queue.message(*other).unwrap();
+                    other.key.as_ref() == Some(&last)
+                };
+                assert!(!candidates.iter().any(more), "key {last} had more");
+            }
+            // What was in front of it is gone only if the record that says so stays.
+            let settled = message
+                .key
+                .as_ref()
+                .and_then(|key| queue.settled_at.get(key));
+            if let Some(&settled) = settled
+                && queue.settings.level >= Level::Disk
+                && durable.is_some_and(|durable| settled >= durable)
+            {
+                let waits = match settled == self.at {
+                    true => decision.level >= Level::Disk,
+                    false => decision.rests_on >= Some(settled),
+                };
+                assert!(waits, "does not wait for what was in front to be gone");
+            }
+        }
+        let first_leased = if message.attempts == 0 {
+            now.wall
+        } else {
+            message.first_leased
+        };
+        let expected = Delivery {
+            token: LeaseToken {
+                queue: queue.id,
+                sequence,
+                term,
+                lease: delivery.token.lease,
+            },
+            id: message.id,
+            location: message.location,
+            attempt: message.attempts + 1,
+            first_leased,
+            deadline: until,
+            origin: message.origin.clone().map(|origin| Origin {
+                name: self.name_of(origin.queue),
+                ..origin
+            }),
+        };
+        assert_eq!(*delivery, expected);
+        for queue in self.queues.values() {
+            for message in &queue.messages {
+                let taken = message.last_lease.map(|(token, _)| token);
+                assert_ne!(taken, Some(delivery.token), "a token was given twice");
+            }
+        }
+        let queue = self.queues.get_mut(&receive.queue).unwrap();
+        queue.totals.leased += 1;
+        let message = queue.message_mut(sequence).unwrap();
+        message.attempts += 1;
+        message.first_leased = first_leased;
+        message.last_lease = Some((delivery.token, false));
+        message.returned = true;
+        message.state = State::Leased {
+            given: now.machine,
+            until,
+            holder: receive.holder.clone(),
+        };
+        batch.insert(sequence);
+    }
+
+    /// Everything a receive may take next, having taken `batch` already.
+    pub(super) fn candidates(&self, queue: &Queue, batch: &BTreeSet<Sequence>) -> Vec<Sequence> {
+        let is_free = |message: &Message| message.state == State::Ready && self.is_durable(message);
+        let mut order: Vec<&Message> = queue
+            .messages
+            .iter()
+            .filter(|message| message.arrival.is_some())
+            .collect();
+        order.sort_by_key(|message| message.arrival);
+        order
+            .iter()
+            .filter(|message| is_free(message))
+            .filter(|message| {
+                let same_key = |other: &&&Message| other.key == message.key;
+                let mut ahead = order
+                    .iter()
+                    .take_while(|other| other.sequence != message.sequence)
+                    .filter(same_key);
+                let Some(key) = message.key.as_ref().filter(|_| queue.settings.keyed) else {
+                    // A group: what was never leased goes in order of arrival; what came back takes
+                    // turns with it.
+                    return message.returned || !ahead.any(|other| !other.returned);
+                };
+                if queue.parked.contains(key) {
+                    return false;
+                }
+                let in_batch = |other: &&Message| batch.contains(&other.sequence);
+                let strict_and_held = queue.settings.key_profile == KeyProfile::Strict
+                    && order.iter().filter(same_key).any(|other| {
+                        matches!(other.state, State::Leased { .. }) && !in_batch(other)
+                    });
+                !strict_and_held && ahead.all(in_batch)
+            })
+            .map(|message| message.sequence)
+            .collect()
+    }
+
+    fn last_leased_key(&self, queue: &Queue, batch: &BTreeSet<Sequence>) -> Option<Key> {
+        batch
+            .iter()
+            .filter_map(|sequence| queue.message(*sequence))
+            .max_by_key(|message| message.last_lease.map(|(token, _)| token.lease))
+            .and_then(|message| message.key.clone())
+    }
+
+    pub(super) fn attempt_limit(&self, queue: &Queue) -> Option<(u16, QueueName)> {
+        let dead_letter = queue.settings.dead_letter.as_ref()?;
+        let exists = self.queues.contains_key(&dead_letter.queue);
+        (queue.policy() == KeyPolicy::Skip && exists)
+            .then(|| (dead_letter.attempts_max, dead_letter.queue.clone()))
+    }
+}

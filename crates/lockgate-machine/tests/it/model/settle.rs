@@ -1,0 +1,230 @@
+//! Settling one lease, and settling and sending together.
+
+use lockgate_core::{Level, Millis, QueueName, Sequence};
+use lockgate_machine::*;
+
+use super::{Model, Settling, State, TWELVE_HOURS};
+
+impl Model {
+    pub(super) fn settle(&mut self, settle: &Settle, decision: &Decision) -> Settling {
+        let result = self.settle_uncounted(settle, decision)?;
+        if result.is_err() && settle.action != SettleAction::GiveBack {
+            self.count_stale(settle);
+        }
+        Ok(result)
+    }
+
+    fn count_stale(&mut self, settle: &Settle) {
+        let mut queues = self.queues.values_mut();
+        if let Some(queue) = queues.find(|queue| queue.id == settle.token.queue) {
+            queue.totals.stale += 1;
+        }
+    }
+
+    fn settle_uncounted(&mut self, settle: &Settle, decision: &Decision) -> Settling {
+        let (now, at) = (self.now, self.at);
+        let (token, action) = (settle.token, &settle.action);
+        let Some(name) = self.name_of(token.queue) else {
+            return Ok(Err(StaleReason::Gone));
+        };
+        let queue = self.queues.get_mut(&name).unwrap();
+        let (keyed, level) = (queue.settings.keyed, queue.settings.level);
+        let strict = keyed && queue.settings.key_profile == KeyProfile::Strict;
+        let Some(message) = queue.message(token.sequence) else {
+            return Ok(Err(StaleReason::Gone));
+        };
+        // A token settles its own lease and nothing else.
+        let given_back = match message.last_lease {
+            None => return Ok(Err(StaleReason::Ended)),
+            Some((last, _)) if last != token => return Ok(Err(StaleReason::Superseded)),
+            Some((_, given_back)) => given_back,
+        };
+        let late_ack = !keyed && *action == SettleAction::Ack && !given_back;
+        match &message.state {
+            State::Leased { .. } => {}
+            State::Ready | State::Backoff { .. } if late_ack => {}
+            _ => return Ok(Err(StaleReason::Ended)),
+        }
+        let (key, attempts) = (message.key.clone(), message.attempts);
+        let refused = decision.outcome.is_err();
+        let ahead_or_behind = |wanted_behind: bool| -> Vec<Sequence> {
+            let mut order: Vec<_> = queue
+                .messages
+                .iter()
+                .filter(|other| other.key == key && other.arrival.is_some())
+                .collect();
+            order.sort_by_key(|other| other.arrival);
+            let place = order
+                .iter()
+                .position(|other| other.sequence == token.sequence)
+                .unwrap();
+            let part = if wanted_behind {
+                &order[place + 1..]
+            } else {
+                &order[..place]
+            };
+            part.iter().map(|other| other.sequence).collect()
+        };
+        let ahead = ahead_or_behind(false);
+        // The rest of the batch: leased messages behind, up to the first that is not.
+        let is_leased = |sequence: &Sequence| {
+            matches!(
+                queue.message(*sequence).unwrap().state,
+                State::Leased { .. }
+            )
+        };
+        let behind: Vec<Sequence> = ahead_or_behind(true)
+            .into_iter()
+            .take_while(is_leased)
+            .filter(|_| strict)
+            .collect();
+        if strict && *action == SettleAction::Ack && !ahead.is_empty() {
+            return Ok(Err(StaleReason::OutOfOrder));
+        }
+        if let Some(key) = &key
+            && !matches!(action, SettleAction::Extend { .. } | SettleAction::GiveBack)
+        {
+            queue.settled_at.insert(key.clone(), at);
+        }
+        match action {
+            SettleAction::Ack => {
+                queue.remove(token.sequence);
+                queue.totals.acknowledged += 1;
+                assert!(refused || decision.level >= level);
+            }
+            SettleAction::Extend { lease } => {
+                return self.extend(&name, token.sequence, *lease, strict, decision);
+            }
+            SettleAction::Nack { delay } => {
+                let parks = keyed
+                    && queue.policy() == KeyPolicy::Park
+                    && attempts >= queue.settings.park_after;
+                queue.put_back(token.sequence, now, (*delay > 0).then_some(*delay));
+                if parks {
+                    queue.parked.extend(key);
+                }
+                assert!(refused || decision.level >= level);
+            }
+            SettleAction::GiveBack => queue.give_back(token.sequence, now),
+            SettleAction::Reject { reason } => {
+                let to = queue
+                    .settings
+                    .dead_letter
+                    .as_ref()
+                    .map(|to| to.queue.clone());
+                match to.filter(|to| self.queues.contains_key(to)) {
+                    Some(to) => {
+                        let reason = DeadLetterReason::Rejected {
+                            reason: reason.clone(),
+                        };
+                        self.move_message(&name, token.sequence, &to, reason, None);
+                    }
+                    None => {
+                        let queue = self.queues.get_mut(&name).unwrap();
+                        queue.remove(token.sequence);
+                        queue.totals.dropped.rejected += 1;
+                    }
+                }
+                assert!(refused || decision.level >= level);
+            }
+        }
+        if *action != SettleAction::Ack {
+            let queue = self.queues.get_mut(&name).unwrap();
+            for later in behind {
+                queue.give_back(later, now);
+                let message = (token.queue, later);
+                self.settled.insert(message, StaleReason::OutOfOrder);
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn extend(
+        &mut self,
+        name: &QueueName,
+        sequence: Sequence,
+        lease: Millis,
+        strict: bool,
+        decision: &Decision,
+    ) -> Settling {
+        let now = self.now.machine;
+        let queue = self.queues.get_mut(name).unwrap();
+        let key = queue.message(sequence).unwrap().key.clone();
+        let State::Leased { given, .. } = queue.message(sequence).unwrap().state else {
+            unreachable!("checked by the caller")
+        };
+        let longest = given.plus(TWELVE_HOURS).since(now);
+        if lease == 0 || lease > longest {
+            return Err(Rejection::OutOfRange {
+                what: "lease",
+                value: lease,
+                min: 1,
+                max: longest,
+            });
+        }
+        let deadline = now.plus(lease);
+        for message in &mut queue.messages {
+            if (message.sequence == sequence || strict && message.key == key)
+                && let State::Leased { until, .. } = &mut message.state
+            {
+                *until = deadline;
+            }
+        }
+        for effect in &decision.effects {
+            if let Effect::HorizonRaised { until, .. } = effect {
+                queue.horizon = queue.horizon.max(*until);
+            }
+        }
+        if queue.settings.keyed && queue.settings.level >= Level::Disk {
+            let covered = queue.horizon >= deadline || decision.level >= Level::Disk;
+            assert!(
+                covered || decision.outcome.is_err(),
+                "extended beyond the horizon"
+            );
+        }
+        Ok(Ok(()))
+    }
+
+    pub(super) fn transact(
+        &mut self,
+        settles: &[Settle],
+        sends: &[SendMessage],
+        decision: &Decision,
+    ) -> Result<Reply, Rejection> {
+        let parts = (settles.len() + sends.len()) as u64;
+        if parts == 0 {
+            return Err(Rejection::OutOfRange {
+                what: "number of settles and sends",
+                value: 0,
+                min: 1,
+                max: 1000,
+            });
+        }
+        for (index, settle) in settles.iter().enumerate() {
+            let message = (settle.token.queue, settle.token.sequence);
+            let outcome = match self.settled.get(&message) {
+                Some(stale) => Err(*stale),
+                None => self.settle_uncounted(settle, decision)?,
+            };
+            if let Err(reason) = outcome {
+                self.count_stale(settle);
+                return Err(Rejection::TransactionStale { index, reason });
+            }
+            let second = match settle.action {
+                SettleAction::Extend { .. } => continue,
+                SettleAction::Ack | SettleAction::Reject { .. } => StaleReason::Gone,
+                SettleAction::Nack { .. } | SettleAction::GiveBack => StaleReason::Ended,
+            };
+            self.settled.insert(message, second);
+        }
+        let mut sent = Vec::new();
+        for (index, send) in sends.iter().enumerate() {
+            let answer = self.send(send, decision);
+            sent.push(answer.map_err(|source| Rejection::TransactionRefused {
+                index,
+                source: Box::new(source),
+            })?);
+        }
+        Ok(Reply::Transacted { sent })
+    }
+}

@@ -1,0 +1,286 @@
+//! Shapes that break queues. Nothing is timed: each test does so much that it ends in seconds while
+//! every step costs the same, and would take many minutes if a step looked at what it cannot have.
+
+use lockgate_core::{
+    BootId, Epoch, HolderName, Incarnation, Key, LeaseToken, MachineTime, Message, Now, Position,
+    QueueName, Term, UniqueId, WallTime,
+};
+use lockgate_machine::*;
+
+/// As many as in the report that made another server famous (3 messages a second).
+const MANY: usize = 216_000;
+
+struct Shard {
+    machine: Machine,
+    now: Now,
+    position: u64,
+}
+
+impl Shard {
+    fn new(settings: QueueSettings) -> Self {
+        let mut shard = Self {
+            machine: Machine::new(MachineLimits::default()),
+            now: Now {
+                wall: WallTime(1_700_000_000_000),
+                machine: MachineTime(1_000),
+            },
+            position: 0,
+        };
+        shard.run(&Command::StartTerm {
+            term: Term {
+                epoch: Epoch(1),
+                incarnation: Incarnation(1),
+            },
+            boot_id: BootId([1; 16]),
+            clock_offset: 0,
+            secret: [1; 32],
+        });
+        shard.run(&Command::CreateQueue(Box::new(CreateQueue {
+            name: name(),
+            settings,
+            annotations: Default::default(),
+            tags: Default::default(),
+        })));
+        shard
+    }
+
+    fn run(&mut self, command: &Command) -> Reply {
+        self.tick();
+        let decision = self.machine.decide(command, self.now);
+        self.fold(&decision.effects);
+        decision.outcome.unwrap()
+    }
+
+    /// Returns in how many steps time came to rest.
+    fn tick(&mut self) -> usize {
+        let mut steps = 0;
+        while let Some(effect) = self.machine.tick(self.now) {
+            self.fold(&[effect]);
+            steps += 1;
+        }
+        steps
+    }
+
+    fn fold(&mut self, effects: &[Effect]) {
+        self.position += 64;
+        let position = Position(self.position);
+        self.machine.fold(effects, position);
+        self.machine.reached(Position(self.position + 1));
+    }
+
+    fn pass(&mut self, span: u64) {
+        self.now.wall = self.now.wall.plus(span);
+        self.now.machine = self.now.machine.plus(span);
+    }
+
+    fn send(&mut self, key: usize) {
+        self.send_message(Message::new("x").with_key(numbered(key)));
+    }
+
+    fn send_message(&mut self, message: Message) {
+        let queue = name();
+        self.run(&Command::Send(Box::new(SendMessage { queue, message })));
+    }
+
+    fn receive(&mut self, max: u16) -> Vec<LeaseToken> {
+        let reply = self.run(&Command::Receive(Receive {
+            queue: name(),
+            max,
+            lease: Some(3_600_000),
+            holder: HolderName::new("ann").unwrap(),
+        }));
+        match reply {
+            Reply::Received(deliveries) => deliveries.iter().map(|one| one.token).collect(),
+            other => panic!("a receive was answered {other:?}"),
+        }
+    }
+
+    fn settle(&mut self, token: LeaseToken, action: SettleAction) {
+        let reply = self.run(&Command::Settle(Settle { token, action }));
+        assert!(matches!(reply, Reply::Settled(Settled::Done)), "{reply:?}");
+    }
+
+    fn counts(&self) -> QueueCounts {
+        let queue = Query::Queue { queue: name() };
+        match self.machine.query(&queue, self.now) {
+            Ok(Answer::Queue(description)) => description.counts,
+            other => panic!("a query was answered {other:?}"),
+        }
+    }
+}
+
+fn name() -> QueueName {
+    QueueName::new("orders.fifo").unwrap()
+}
+
+fn numbered(key: usize) -> Key {
+    Key::new(&format!("user-{key}")).unwrap()
+}
+
+fn keyed(key_profile: KeyProfile) -> QueueSettings {
+    QueueSettings {
+        keyed: true,
+        key_profile,
+        in_flight_max: u32::MAX,
+        ..QueueSettings::default()
+    }
+}
+
+#[test]
+fn one_key_with_216_000_messages_slows_nobody() {
+    for profile in [KeyProfile::Sqs, KeyProfile::Strict] {
+        let mut shard = Shard::new(keyed(profile));
+        for _ in 0..MANY {
+            shard.send(0);
+        }
+        // Its front is in somebody's hands, and fails again and again; others come and go.
+        let mut front = shard.receive(1)[0];
+        for other in 1..20_000 {
+            shard.send(other);
+            let token = shard.receive(1)[0];
+            assert_ne!(token.sequence, front.sequence);
+            shard.settle(token, SettleAction::Ack);
+            shard.settle(front, SettleAction::Nack { delay: 0 });
+            let again = shard.receive(1)[0];
+            assert_eq!(again.sequence, front.sequence, "it kept its place");
+            front = again;
+        }
+        // And it drains in order.
+        shard.settle(front, SettleAction::Ack);
+        let mut last = front.sequence;
+        for _ in 0..20_000 {
+            for token in shard.receive(3) {
+                assert_eq!(token.sequence, last.next());
+                last = token.sequence;
+                shard.settle(token, SettleAction::Ack);
+            }
+        }
+    }
+}
+
+#[test]
+fn ten_thousand_locked_keys_hide_no_free_one() {
+    let mut shard = Shard::new(keyed(KeyProfile::Strict));
+    for key in 0..10_000 {
+        shard.send(key);
+        shard.send(key);
+    }
+    while !shard.receive(1000).is_empty() {}
+    for _ in 0..30_000 {
+        assert!(shard.receive(1).is_empty());
+        shard.send(10_000);
+        let token = shard.receive(1)[0];
+        shard.settle(token, SettleAction::Ack);
+    }
+}
+
+#[test]
+fn keys_are_served_in_turn() {
+    let mut shard = Shard::new(keyed(KeyProfile::Sqs));
+    for _ in 0..10 {
+        for key in 0..100 {
+            shard.send(key);
+        }
+    }
+    let mut seen = Vec::new();
+    for _ in 0..200 {
+        let token = shard.receive(1)[0];
+        seen.push((token.sequence.0 - 1) % 100);
+        shard.settle(token, SettleAction::Ack);
+    }
+    for round in seen.chunks(100) {
+        let mut round = round.to_vec();
+        round.sort_unstable();
+        assert_eq!(
+            round,
+            (0..100).collect::<Vec<_>>(),
+            "a key waited for others"
+        );
+    }
+}
+
+#[test]
+fn time_comes_to_rest_in_bounded_steps() {
+    let mut shard = Shard::new(QueueSettings {
+        in_flight_max: u32::MAX,
+        dedup: Dedup {
+            window: 5_000,
+            ..Dedup::default()
+        },
+        ..QueueSettings::default()
+    });
+    let due = shard.now.wall.plus(5_000);
+    for number in 0..MANY {
+        let id = UniqueId::new(&format!("id-{number}")).unwrap();
+        let message = Message::new("x").with_due(due).with_unique_id(id);
+        shard.send_message(message);
+    }
+    shard.pass(4_999);
+    shard.tick();
+    assert_eq!(
+        (shard.counts().delayed, shard.counts().ready),
+        (MANY as u64, 0)
+    );
+    shard.pass(1);
+    // No step fires more than a few hundred timers, and none fires nothing.
+    let steps = shard.tick();
+    assert!(steps > MANY / 1_000 && steps < MANY / 50, "{steps} steps");
+    let counts = shard.counts();
+    assert_eq!(
+        (counts.delayed, counts.ready, counts.unique_ids),
+        (0, MANY as u64, 0)
+    );
+    // All leased at once, all ended at once.
+    while !shard.receive(1_000).is_empty() {}
+    shard.pass(3_600_000);
+    shard.tick();
+    assert_eq!(shard.counts().ready, MANY as u64);
+}
+
+#[test]
+fn a_purge_is_one_cut_and_its_memory_comes_back_in_steps() {
+    let mut shard = Shard::new(keyed(KeyProfile::Sqs));
+    for number in 0..MANY {
+        shard.send(number % 5_000);
+    }
+    while shard.counts().in_flight < 5_000 {
+        shard.receive(1_000);
+    }
+    let full = shard.machine.heap_bytes();
+    shard.run(&Command::Purge { queue: name() });
+    assert_eq!(shard.counts(), QueueCounts::default());
+    shard.send(0);
+    assert_eq!(shard.receive(10).len(), 1);
+    let mut steps = 0;
+    while shard.machine.housekeep(1_000) {
+        steps += 1;
+    }
+    assert!(steps >= MANY / 1_000, "freed in {steps} steps");
+    for _ in 0..3_000 {
+        shard.machine.housekeep(1);
+    }
+    let left = shard.machine.heap_bytes();
+    assert!(left < full / 10, "{left} of {full} bytes are left");
+}
+
+#[test]
+fn a_key_is_dropped_in_bounded_steps() {
+    let mut shard = Shard::new(keyed(KeyProfile::Sqs));
+    for _ in 0..MANY {
+        shard.send(7);
+    }
+    let mut dropped = 0;
+    while dropped < MANY as u64 {
+        let drop = Command::Key {
+            queue: name(),
+            key: numbered(7),
+            action: KeyAction::Drop,
+        };
+        let Reply::Dropped { messages } = shard.run(&drop) else {
+            panic!("a drop was not answered");
+        };
+        assert!((1..=10_000).contains(&messages), "{messages} at once");
+        dropped += messages;
+    }
+    assert_eq!(shard.counts().ready, 0);
+}
