@@ -189,7 +189,7 @@ async fn no_request_brings_the_service_down() {
                 }
                 2 => {
                     let at = pick(&mut random, body.len());
-                    body.insert(at, random.below(256) as u8);
+                    body.insert(at, random.bytes(1)[0]);
                 }
                 _ => body.extend_from_slice(b"}{"),
             }
