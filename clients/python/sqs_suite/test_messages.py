@@ -159,6 +159,21 @@ class Messages(SqsTest):
             MessageSystemAttributes={"SenderId": {"DataType": "String", "StringValue": "me"}},
         )
 
+    def test_the_requests_trace_header_is_kept_with_the_message(self):
+        url = self.queue()
+
+        def trace(request, **_):
+            request.headers["X-Amzn-Trace-Id"] = TRACE
+
+        events = self.unchecked.meta.events
+        events.register("before-sign.sqs.SendMessage", trace)
+        try:
+            self.unchecked.send_message(QueueUrl=url, MessageBody="x")
+        finally:
+            events.unregister("before-sign.sqs.SendMessage", trace)
+        (message,) = self.receive(url)
+        self.assertEqual(message["Attributes"]["AWSTraceHeader"], TRACE)
+
     def test_system_attributes_are_asked_for_by_either_name(self):
         url = self.queue(VisibilityTimeout=0)
         self.send(url)

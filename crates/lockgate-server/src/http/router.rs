@@ -36,6 +36,7 @@ enum Route {
 
 const TARGET: HeaderName = HeaderName::from_static("x-amz-target");
 const QUERY_MODE: HeaderName = HeaderName::from_static("x-amzn-query-mode");
+const TRACE_ID: HeaderName = HeaderName::from_static("x-amzn-trace-id");
 /// Who a client says it is, for those who want to know who holds a lease.
 const CONSUMER: HeaderName = HeaderName::from_static("x-lockgate-consumer");
 
@@ -229,6 +230,7 @@ async fn serve_sqs(
         target: text(TARGET),
         content_type: text(CONTENT_TYPE),
         path: parts.uri.path().to_owned(),
+        trace_id: text(TRACE_ID),
         query_mode: parts
             .headers
             .get(QUERY_MODE)

@@ -119,6 +119,7 @@ impl Service {
         let call = &Call {
             host: &request.host,
             holder: &request.holder,
+            trace_id: request.trace_id.as_deref(),
             request: &request.body,
         };
         let body = &request.body;

@@ -275,6 +275,11 @@ pub(crate) fn trace_header<'a>(attributes: AttributeMap<'a>) -> Result<Option<Te
     Ok(trace)
 }
 
+/// Whether the trace header of a request may become that of a message.
+pub(crate) fn is_trace_id(id: &str) -> bool {
+    (1..=NAME_LEN_MAX).contains(&id.len()) && forbidden_character(id).is_none()
+}
+
 /// The first character of a text that SQS does not carry: everything outside XML 1.0's set.
 pub(crate) fn forbidden_character(text: &str) -> Option<char> {
     // One pass over bytes that compilers turn into vector code clears nearly all texts: a control

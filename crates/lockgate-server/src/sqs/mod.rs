@@ -38,6 +38,8 @@ pub(crate) struct Request {
     pub(crate) content_type: Option<String>,
     /// The path, not decoded: `/` or `/000000000000/orders.fifo`.
     pub(crate) path: String,
+    /// The header `X-Amzn-Trace-Id`, as sent.
+    pub(crate) trace_id: Option<String>,
     /// Whether the client sent `x-amzn-query-mode: true`.
     pub(crate) query_mode: bool,
     /// The body.

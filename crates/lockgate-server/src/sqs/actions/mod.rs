@@ -41,6 +41,8 @@ pub(crate) struct Call<'a> {
     pub(crate) host: &'a str,
     /// Who will hold the leases it takes.
     pub(crate) holder: &'a HolderName,
+    /// The trace that the request as such is part of.
+    pub(crate) trace_id: Option<&'a str>,
     /// What the texts of its input may be borrowed from.
     pub(crate) request: &'a Bytes,
 }

@@ -167,7 +167,14 @@ impl Service {
                 key,
                 unique_id,
                 due: delay.map(|delay| self.engine.now().wall.plus(delay)),
-                trace_context: trace.as_deref().map(Into::into),
+                // The request's trace stands in for one of the message, as on AWS. It is not part of
+                // what the client gets a digest of.
+                trace_context: trace
+                    .as_deref()
+                    .or(call
+                        .trace_id
+                        .filter(|id| message_attributes::is_trace_id(id)))
+                    .map(Into::into),
                 ..Message::default()
             },
         })

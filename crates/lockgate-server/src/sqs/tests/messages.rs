@@ -57,6 +57,29 @@ async fn a_message_comes_back_with_all_it_had() {
 }
 
 #[tokio::test]
+async fn the_trace_of_the_request_stands_in_for_one_of_the_message() {
+    let shop = Shop::open();
+    let url = shop.queue("q", json!({})).await;
+    let plain = json!({"QueueUrl": url, "MessageBody": "x"});
+    let mut own = plain.clone();
+    own["MessageSystemAttributes"] =
+        json!({"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=own"}});
+    let too_long = "x".repeat(10_000);
+    for (trace, input, kept) in [
+        ("Root=request", &plain, json!("Root=request")),
+        ("Root=request", &own, json!("Root=own")),
+        ("", &plain, Value::Null),
+        (too_long.as_str(), &plain, Value::Null),
+    ] {
+        let target = Some("AmazonSQS.SendMessage");
+        let sent = shop.traced(Some(trace), target, input.to_string()).await;
+        assert_eq!(sent.status, 200);
+        let message = shop.receive(&url).await.remove(0);
+        assert_eq!(message["Attributes"]["AWSTraceHeader"], kept, "{trace:.20}");
+    }
+}
+
+#[tokio::test]
 async fn a_receive_gives_what_is_asked_for_and_digests_just_that() {
     let shop = Shop::open();
     let url = shop.queue("q", json!({"VisibilityTimeout": "0"})).await;
@@ -643,8 +666,16 @@ async fn an_engine_that_has_stopped_is_a_503_that_clients_retry() {
     let url = shop.queue("q", json!({})).await;
     shop.engine.shutdown().await;
     let send = json!({"QueueUrl": url, "MessageBody": "x"});
-    let answer = shop.ask("SendMessage", send).await;
-    assert_eq!(answer.status, 503);
-    assert_eq!(answer.error().0, "ServiceUnavailable");
-    assert_eq!(answer.retry_after.as_deref(), Some("1"));
+    let purge = json!({"QueueUrl": url});
+    // A purge that did not happen does not count as one.
+    for (action, input) in [
+        ("SendMessage", send),
+        ("PurgeQueue", purge.clone()),
+        ("PurgeQueue", purge),
+    ] {
+        let answer = shop.ask(action, input).await;
+        assert_eq!(answer.status, 503, "{action}");
+        assert_eq!(answer.error().0, "ServiceUnavailable");
+        assert_eq!(answer.retry_after.as_deref(), Some("1"));
+    }
 }

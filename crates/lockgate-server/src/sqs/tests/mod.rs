@@ -87,7 +87,17 @@ impl Shop {
     }
 
     async fn raw(&self, target: Option<&str>, body: impl Into<Bytes>) -> Answer {
+        self.traced(None, target, body).await
+    }
+
+    async fn traced(
+        &self,
+        trace_id: Option<&str>,
+        target: Option<&str>,
+        body: impl Into<Bytes>,
+    ) -> Answer {
         let request = Request {
+            trace_id: trace_id.map(str::to_owned),
             target: target.map(str::to_owned),
             content_type: Some("application/x-amz-json-1.0".into()),
             path: "/".into(),
