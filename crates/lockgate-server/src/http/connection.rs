@@ -57,7 +57,8 @@ enum End {
 /// Deadlines are ours ([`Progress`]): hyper's only one covers idling and heads alike, and nothing
 /// covers bodies and answers. A client that ends its sending side while it waits for an answer is
 /// taken for gone, because that is what a client that is gone looks like, and leases must not go to
-/// it; no client library of SQS half-closes.
+/// it; no client library of SQS half-closes. hyper looks for that end only while the client has sent
+/// nothing ahead.
 pub(crate) fn protocol(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder

@@ -86,12 +86,11 @@ async fn accept(
                 backoff = Backoff::default();
                 match admission.admit(peer.ip()) {
                     Ok(permit) => {
-                        core.counters.connection_opened();
+                        let open = Counted::new(core);
                         let core = core.clone();
                         tasks.spawn(async move {
-                            connection::serve(core.clone(), socket, peer).await;
-                            core.counters.connection_closed();
-                            drop(permit);
+                            connection::serve(core, socket, peer).await;
+                            drop((open, permit)); // also if it panics or is cut
                         });
                     }
                     Err(refused) => {
@@ -136,6 +135,22 @@ fn report_panic(ended: Result<(), tokio::task::JoinError>) {
         && error.is_panic()
     {
         tracing::error!(%error, "a connection's task panicked; its client was cut off");
+    }
+}
+
+/// One open connection in the counters.
+struct Counted(Arc<Core>);
+
+impl Counted {
+    fn new(core: &Arc<Core>) -> Self {
+        core.counters.connection_opened();
+        Self(core.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.counters.connection_closed();
     }
 }
 

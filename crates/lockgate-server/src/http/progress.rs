@@ -37,7 +37,7 @@ pub(crate) enum Overdue {
     Body,
     /// Taking its answer.
     Answer,
-    /// Going away after its answer.
+    /// Going away after the answer to a request that was not read to its end.
     Linger,
 }
 
@@ -77,9 +77,6 @@ struct Span {
     /// Bytes that came along since.
     moved: u64,
 }
-
-/// After the answer to a request that was not read to its end, for the client to read the answer.
-const LINGER: Duration = Duration::from_secs(1);
 
 impl Progress {
     pub(crate) fn new(deadlines: &Deadlines, now: Instant) -> Self {
@@ -203,7 +200,7 @@ impl Progress {
         match what {
             Overdue::Idle => self.idle,
             Overdue::Header => self.header,
-            Overdue::Linger => LINGER,
+            Overdue::Linger => self.transfer_grace,
             Overdue::Body | Overdue::Answer => {
                 let earned_ms = moved.saturating_mul(1000) / self.transfer_rate_min;
                 self.transfer_grace + Duration::from_millis(earned_ms)

@@ -137,9 +137,10 @@ async fn a_body_declared_too_large_is_refused_before_it_is_sent() {
 
     // One that sends all of it without looking can read the answer all the same.
     let mut raw = server.connect().await;
-    raw.send(post("Content-Length: 3000000\r\n", &"x".repeat(3_000_000)))
-        .await;
+    let whole = post("Content-Length: 12000000\r\n", &"x".repeat(12_000_000));
+    in_time(raw.0.write_all(whole.as_bytes())).await.unwrap();
     raw.answer().await.expect_refusal(413, "larger than");
+    assert_eq!(raw.closed().await, b"");
 }
 
 #[tokio::test]

@@ -1,7 +1,8 @@
 //! What clients can write into the log: fields on one line, and nothing of their messages.
 
 use std::{
-    io,
+    env, io,
+    process::Command,
     sync::{Arc, Mutex},
 };
 
@@ -34,16 +35,37 @@ impl<'a> MakeWriter<'a> for Events {
     }
 }
 
-#[tokio::test]
-async fn one_event_is_one_line_whatever_clients_send() {
+/// Set in a process that runs nothing but the test below.
+const ALONE: &str = "LOCKGATE_TEST_ALONE";
+
+/// Runs in a process of its own: which events are recorded is decided once for all threads, so
+/// tests beside it would make it miss some.
+#[test]
+fn one_event_is_one_line_whatever_clients_send() {
+    if env::var_os(ALONE).is_some() {
+        return alone();
+    }
+    let this = "logs::one_event_is_one_line_whatever_clients_send";
+    let output = Command::new(env::current_exe().unwrap())
+        .args(["--exact", this, "--nocapture"])
+        .env(ALONE, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{complained}");
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn alone() {
     let events = Events::default();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
         .with_ansi(false)
         .with_writer(events.clone())
         .finish();
-    // The test, and with it the server, runs on this one thread.
-    let _on_this_thread = tracing::subscriber::set_default(subscriber);
+    tracing::subscriber::set_global_default(subscriber).unwrap();
     let server = TestServer::start().await;
 
     let forged = "\n{\"level\":\"INFO\"}\r\n\u{1b}[31m\u{7}\u{85}\u{2028}";

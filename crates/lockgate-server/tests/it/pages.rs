@@ -78,4 +78,8 @@ async fn what_is_not_there_is_said_so() {
         answer.expect_refusal(405, "not allowed here");
         assert_eq!(answer.header("allow"), Some(allowed));
     }
+    for request in ["OPTIONS *", "CONNECT localhost:80", "BREW /coffee"] {
+        let request = format!("{request} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        server.ask(request).await.expect_refusal(404, "nothing at");
+    }
 }
