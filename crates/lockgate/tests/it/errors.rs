@@ -1,0 +1,110 @@
+//! What is refused, and what it says.
+
+use lockgate::{
+    EngineError, Error, ErrorKind, LocalLogOptions, Lockgate, Message, OpenError, Rejection,
+    Status, StopReason,
+};
+
+use crate::{LONG, open, take};
+
+#[tokio::test]
+async fn a_folder_that_is_open_is_refused_with_its_name() {
+    let (folder, lockgate) = open().await;
+    let error = Lockgate::open(folder.path()).await.unwrap_err();
+    assert!(matches!(error, OpenError::Log { .. }), "{error:?}");
+    let text = format!("{:#}", anyhow::Error::from(error));
+    assert!(text.contains("in use"), "{text}");
+    assert!(text.contains(folder.path().to_str().unwrap()), "{text}");
+    lockgate.shutdown().await;
+    Lockgate::open(folder.path())
+        .await
+        .expect("free again")
+        .shutdown()
+        .await;
+}
+
+#[tokio::test]
+async fn a_path_that_is_no_folder_is_refused() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let error = Lockgate::open(file.path()).await.unwrap_err();
+    assert!(matches!(error, OpenError::Folder { .. }), "{error:?}");
+    let wrong = LocalLogOptions {
+        segment_bytes: 1,
+        ..LocalLogOptions::default()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let refused = Lockgate::builder(folder.path())
+        .log_options(wrong)
+        .open()
+        .await;
+    assert!(matches!(refused, Err(OpenError::Log { .. })));
+}
+
+#[tokio::test]
+async fn a_queue_that_is_there_otherwise_is_not_changed() {
+    let (_folder, lockgate) = open().await;
+    lockgate.queue("q").create().await.unwrap();
+    lockgate.queue("q").create().await.expect("the same again");
+    let differs = lockgate.queue("q").lease(LONG).create().await.unwrap_err();
+    assert!(matches!(differs, Error::QueueDiffers { .. }), "{differs}");
+    assert_eq!(differs.kind(), ErrorKind::Input);
+    lockgate.queue("q").lease(LONG).configure().await.unwrap();
+    lockgate
+        .queue("q")
+        .lease(LONG)
+        .create()
+        .await
+        .expect("now it is");
+
+    let missing = lockgate.queue("none").open().unwrap_err();
+    assert!(matches!(
+        missing,
+        Error::Engine(EngineError::Rejected(Rejection::QueueNotFound { .. }))
+    ));
+    let bad = lockgate.queue("a/b").create().await.unwrap_err();
+    assert!(matches!(bad, Error::Name(_)), "{bad}");
+    lockgate.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_refused_message_says_why_and_the_others_go() {
+    let (_folder, lockgate) = open().await;
+    let queue = lockgate
+        .queue("q")
+        .message_bytes_max(10)
+        .create()
+        .await
+        .unwrap();
+    let messages = ["short", "much too long", "short"].map(Message::new);
+    let sent = queue.send_all(messages).await.unwrap();
+    assert!(sent[0].is_ok() && sent[2].is_ok());
+    assert!(matches!(sent[1], Err(Rejection::MessageTooLarge { .. })));
+    assert_eq!(take(&queue, 10).await.len(), 2);
+    let full = lockgate
+        .queue("full")
+        .quota(1, u64::MAX)
+        .create()
+        .await
+        .unwrap();
+    full.send(Message::new("a")).await.unwrap();
+    let refused = full.send(Message::new("b")).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Retry, "{refused}");
+    lockgate.shutdown().await;
+}
+
+#[tokio::test]
+async fn after_a_shutdown_everything_is_closed() {
+    let (_folder, lockgate) = open().await;
+    let queue = lockgate.queue("q").create().await.unwrap();
+    let waiting = queue.receive().wait(LONG);
+    let waiting = tokio::spawn(async move { waiting.await });
+    while lockgate.metrics().waiters == 0 {
+        tokio::task::yield_now().await;
+    }
+    tokio::join!(lockgate.shutdown(), lockgate.shutdown());
+    assert!(waiting.await.unwrap().unwrap().is_empty());
+    let closed = queue.send(Message::new("a")).await.unwrap_err();
+    assert_eq!(closed.kind(), ErrorKind::Closed);
+    let reason = StopReason::ShutDown;
+    assert_eq!(lockgate.status(), Status::Stopped { reason });
+}

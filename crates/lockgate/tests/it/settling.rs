@@ -1,0 +1,171 @@
+//! Ack, nack, reject, extend, transactions, dead letters.
+
+use std::time::Duration;
+
+use lockgate::{DeadLetterReason, ErrorKind, Message, SettleError, StaleReason};
+
+use crate::{LONG, bodies, keyed, open, take};
+
+#[tokio::test]
+async fn a_nacked_message_comes_again_and_counts() {
+    let (_folder, lockgate) = open().await;
+    let queue = lockgate.queue("q").create().await.unwrap();
+    queue.send(Message::new("a")).await.unwrap();
+    let delivery = take(&queue, 1).await.remove(0);
+    assert_eq!(delivery.attempt(), 1);
+    delivery.nack(Duration::ZERO).await.unwrap();
+    let delivery = take(&queue, 1).await.remove(0);
+    assert_eq!(delivery.attempt(), 2);
+    delivery.nack(LONG).await.unwrap();
+    assert!(take(&queue, 1).await.is_empty());
+    lockgate.shutdown().await;
+}
+
+#[tokio::test]
+async fn given_back_does_not_count() {
+    let (_folder, lockgate) = open().await;
+    let queue = lockgate.queue("q").create().await.unwrap();
+    queue.send(Message::new("a")).await.unwrap();
+    take(&queue, 1).await.remove(0).give_back().await.unwrap();
+    assert_eq!(take(&queue, 1).await[0].attempt(), 1);
+    lockgate.shutdown().await;
+}
+
+#[tokio::test]
+async fn after_too_many_attempts_a_message_is_a_dead_letter_with_its_reason() {
+    let (_folder, lockgate) = open().await;
+    let dead = lockgate.queue("dead").keyed().create().await.unwrap();
+    let queue = lockgate
+        .queue("q")
+        .keyed()
+        .dead_letter("dead", 2)
+        .create()
+        .await
+        .unwrap();
+    queue.send(keyed("bad", "k")).await.unwrap();
+    queue.send(keyed("good", "k")).await.unwrap();
+    for _ in 0..2 {
+        let delivery = take(&queue, 1).await.remove(0);
+        assert_eq!(delivery.body(), "bad");
+        delivery.nack(Duration::ZERO).await.unwrap();
+    }
+    assert_eq!(bodies(&take(&queue, 1).await), ["good"], "the key goes on");
+    let letter = take(&dead, 1).await.remove(0);
+    assert_eq!(letter.body(), "bad");
+    assert_eq!(letter.key().unwrap().as_str(), "k");
+    let origin = letter.origin().unwrap();
+    assert_eq!(origin.name.as_ref(), Some(queue.name()));
+    assert_eq!(origin.reason, DeadLetterReason::Attempts { attempts: 2 });
+    lockgate.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_rejected_message_is_a_dead_letter_at_once() {
+    let (_folder, lockgate) = open().await;
+    let dead = lockgate.queue("dead").create().await.unwrap();
+    let queue = lockgate
+        .queue("q")
+        .dead_letter("dead", 5)
+        .create()
+        .await
+        .unwrap();
+    queue.send(Message::new("a")).await.unwrap();
+    let delivery = take(&queue, 1).await.remove(0);
+    delivery.reject("no such user").await.unwrap();
+    let letter = take(&dead, 1).await.remove(0);
+    match &letter.origin().unwrap().reason {
+        DeadLetterReason::Rejected { reason } => {
+            assert_eq!(reason.as_deref(), Some("no such user"))
+        }
+        other => panic!("{other:?}"),
+    }
+    lockgate.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_lease_can_be_extended_while_it_is_current() {
+    let (_folder, lockgate) = open().await;
+    let queue = lockgate.queue("q").create().await.unwrap();
+    queue.send(Message::new("a")).await.unwrap();
+    let mut delivery = take(&queue, 1).await.remove(0);
+    assert!(delivery.is_current());
+    delivery.extend(LONG).await.unwrap();
+    assert!(delivery.remaining() > LONG / 2);
+    queue.purge().await.unwrap();
+    let stale = delivery.extend(LONG).await.unwrap_err();
+    assert!(stale.to_string().contains("not current"), "{stale}");
+    match delivery.ack().await.unwrap_err() {
+        SettleError::Stale { reason, .. } => assert_eq!(reason, StaleReason::Gone),
+        other => panic!("{other}"),
+    }
+    lockgate.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_transaction_happens_whole_or_not_at_all() {
+    let (_folder, lockgate) = open().await;
+    let orders = lockgate.queue("orders").lease(LONG).create().await.unwrap();
+    let mails = lockgate
+        .queue("mails")
+        .message_bytes_max(10)
+        .create()
+        .await
+        .unwrap();
+    orders.send(Message::new("order")).await.unwrap();
+    let order = take(&orders, 1).await.remove(0);
+
+    let failed = lockgate
+        .transact()
+        .ack(order)
+        .send(&mails, Message::new("fine"))
+        .send(&mails, Message::new("much too long for a mail"))
+        .commit()
+        .await
+        .unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Input, "{failed:?}");
+    assert!(take(&mails, 10).await.is_empty(), "nothing was sent");
+    let order = { failed.deliveries }.remove(0);
+
+    let sent = lockgate
+        .transact()
+        .ack(order)
+        .send(&mails, Message::new("one"))
+        .send(&mails, Message::new("two"))
+        .commit()
+        .await
+        .unwrap();
+    assert_eq!(sent.len(), 2);
+    assert_eq!(bodies(&take(&mails, 10).await), ["one", "two"]);
+    assert_eq!(orders.describe().await.unwrap().counts.in_flight, 0);
+    lockgate.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_waiting_message_can_be_cancelled() {
+    let (_folder, lockgate) = open().await;
+    let queue = lockgate.queue("q").delay(LONG).create().await.unwrap();
+    let sent = queue.send(Message::new("a")).await.unwrap();
+    queue.cancel(sent.id).await.unwrap();
+    queue.cancel(sent.id).await.unwrap_err();
+    assert_eq!(queue.describe().await.unwrap().counts.delayed, 0);
+    lockgate.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_paused_queue_gives_nothing() {
+    let (_folder, lockgate) = open().await;
+    let queue = lockgate.queue("q").create().await.unwrap();
+    queue.pause().await.unwrap();
+    queue.send(Message::new("a")).await.unwrap();
+    assert!(take(&queue, 1).await.is_empty());
+    let waiting = queue.receive().wait(LONG);
+    let waiting = tokio::spawn(async move { waiting.await });
+    while lockgate.metrics().waiters == 0 {
+        tokio::task::yield_now().await;
+    }
+    queue.resume().await.unwrap();
+    assert_eq!(waiting.await.unwrap().unwrap().len(), 1);
+    queue.delete().await.unwrap();
+    assert!(lockgate.queues().is_empty());
+    lockgate.shutdown().await;
+}
