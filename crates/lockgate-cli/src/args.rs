@@ -391,13 +391,13 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) callers: Option<u16>,
 
-    /// Time for all of it, setting up not counted [default: 40, with --quick 6]
+    /// Time for all of it, setting up not counted [default: 45, with --quick 6]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) seconds: Option<u32>,
 
-    /// Durability: disk, process or memory
-    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::Disk, hide_possible_values = true)]
-    pub(crate) level: Level,
+    /// Durability: disk, process or memory [default: disk, and process for the shapes]
+    #[arg(long, value_enum, value_name = "LEVEL", hide_possible_values = true)]
+    pub(crate) level: Option<Level>,
 
     /// Folder on the file system to measure; a fresh folder in it is used and removed
     #[arg(long, value_name = "DIR", default_value = ".")]

@@ -16,6 +16,7 @@ use tracing::{
 };
 use tracing_subscriber::{
     EnvFilter,
+    filter::LevelFilter,
     fmt::{
         FmtContext, FormatEvent, FormatFields,
         format::Writer,
@@ -24,8 +25,9 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// The target of events that are logged whatever the level: the ready line.
-pub(crate) const ALWAYS: &str = "lockgate";
+/// The target of events that are logged whatever the level: the ready line. Not the start of any
+/// crate's name, because a filter takes targets by their start.
+pub(crate) const ALWAYS: &str = "startup";
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +50,20 @@ impl FromStr for LogFormat {
     }
 }
 
-/// Whether a text says what to log.
+/// Whether a text says what to log: levels, alone or for a part (`target=level`). Stricter than the
+/// filter, which takes a mistyped level for the name of a part and then logs nothing at all.
 pub(crate) fn check_level(text: &str) -> Result<String, String> {
-    if text.is_empty() {
-        return Err("the value is empty".to_owned());
+    for part in text.split(',') {
+        let level = match part.split_once('=') {
+            Some(("", _)) => "",
+            Some((_, level)) => level,
+            None => part,
+        };
+        if level.is_empty() || level.parse::<LevelFilter>().is_err() {
+            return Err(format!(
+                "{text:?} is no log level: use error, warn, info, debug or trace, or part=level"
+            ));
+        }
     }
     match EnvFilter::try_new(text) {
         Ok(_) => Ok(text.to_owned()),
@@ -74,6 +86,9 @@ pub(crate) fn start(format: LogFormat, level: &str) {
         .expect("the level was checked with the settings");
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // The complaint about a standard error that cannot be written would go there, and end the
+        // thread that logs: a server must outlive the terminal or pipe it was started from.
+        .log_internal_errors(false)
         .with_writer(io::stderr);
     // A log that is already there (a second start in one process) is kept.
     let _ = if is_text(format) {
@@ -187,6 +202,23 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
+
+    #[test]
+    fn a_mistyped_level_is_refused() {
+        for text in ["info", "off", "warn,lockgate_engine=debug"] {
+            assert_eq!(check_level(text).as_deref(), Ok(text));
+        }
+        for text in [
+            "",
+            "inf",
+            "info,",
+            "=info",
+            "lockgate_engine=",
+            "lockgate_engine=loud",
+        ] {
+            assert!(check_level(text).is_err(), "{text:?} was taken");
+        }
+    }
 
     #[derive(Clone, Default)]
     struct Sink(Arc<Mutex<Vec<u8>>>);

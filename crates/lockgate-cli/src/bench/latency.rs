@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::{
     Course, Courses, Setup,
-    load::{Caller as _, Sender, Stop, drive, keys, make_queue, nanos, purge, start_engine},
+    load::{Caller as _, Sender, Stop, drive, keys, make_queue, purge, record, start_engine},
     queue::params,
     report::{Params, Report, Round, histogram},
 };
@@ -43,7 +43,7 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
     let keys = keys("user", setup.keys());
     let callers = setup.args.callers.unwrap_or(CALLERS);
     let (queue, rate) = setup.runtime.block_on(async {
-        let queue = make_queue(setup, &engine, "bench", !keys.is_empty()).await?;
+        let queue = make_queue(&engine, "bench", !keys.is_empty(), setup.level()).await?;
         let senders = Sender::several(callers, &engine, &queue, &keys, 1, &setup.payloads);
         let full = drive(senders, Stop::after(FULL_LOAD)).await?;
         purge(&engine, &queue).await?;
@@ -80,10 +80,11 @@ impl Course for LatencyCourse {
             tasks.spawn_on(
                 async move {
                     sender.call().await?;
-                    latency
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .saturating_record(nanos(due.elapsed()));
+                    let took = due.elapsed();
+                    record(
+                        &mut latency.lock().unwrap_or_else(PoisonError::into_inner),
+                        took,
+                    );
                     Ok::<_, Failure>(())
                 },
                 setup.runtime.handle(),

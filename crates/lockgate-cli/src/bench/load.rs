@@ -21,7 +21,7 @@ use lockgate_machine::{
 };
 use tokio::task::JoinSet;
 
-use super::{Setup, payload::Payloads, report::histogram};
+use super::{Level, payload::Payloads, report::histogram};
 use crate::exit::{Exit, Failure};
 
 /// How long a receive waits when others hold what is left. Short: it is over when they settle.
@@ -127,7 +127,7 @@ async fn work<C: Caller>(
         if moved.messages == 0 {
             continue;
         }
-        latency.saturating_record(nanos(began.elapsed()));
+        record(&mut latency, began.elapsed());
         elapsed = started.elapsed();
         messages += moved.messages;
         counted.fetch_add(moved.counted, Ordering::Relaxed);
@@ -155,17 +155,17 @@ pub(crate) fn start_engine(folder: &Path) -> Result<Engine, Failure> {
     Ok(engine)
 }
 
-/// Makes a queue of the level that is measured, keyed unless there are no keys to spread over.
+/// Makes a queue for a course.
 pub(crate) async fn make_queue(
-    setup: &Setup,
     engine: &Engine,
     name: &str,
     keyed: bool,
+    level: Level,
 ) -> Result<QueueName, Failure> {
     let name = QueueName::new(name).map_err(|error| Failure::from_error(Exit::Failed, error))?;
     let settings = QueueSettings {
         keyed,
-        level: setup.level().into(),
+        level: level.into(),
         ..QueueSettings::default()
     };
     submit(
@@ -377,8 +377,12 @@ pub(crate) fn between(before: &EngineMetrics, after: &EngineMetrics) -> (u64, u6
     (after.syncs - before.syncs, after.bytes - before.bytes)
 }
 
-pub(crate) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+/// Adds one measured time to a histogram of nanoseconds.
+pub(crate) fn record(latency: &mut Histogram<u64>, time: Duration) {
+    let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    latency
+        .record(nanos)
+        .expect("the histogram grows to hold any value");
 }
 
 /// Exact up to 2^53, which no count here reaches.

@@ -39,7 +39,7 @@ const ROUNDS: u32 = 5;
 const ROUNDS_QUICK: u32 = 3;
 
 /// Seconds for all rounds of all benches, usually and with `--quick`.
-const SECONDS: u32 = 40;
+const SECONDS: u32 = 45;
 const SECONDS_QUICK: u32 = 6;
 
 /// One kind of measurement.
@@ -48,6 +48,8 @@ pub(crate) struct Bench {
     figures: &'static [&'static str],
     /// What it measures, and what its floor is.
     about: &'static str,
+    /// Its share of the time: how many courses it usually has.
+    weight: u32,
     /// Sets up one course for each combination of parameters.
     open: fn(&Setup) -> Result<Courses, Failure>,
 }
@@ -57,31 +59,37 @@ static BENCHES: &[Bench] = &[
     Bench {
         figures: &["engine.send", "engine.receive"],
         about: "in process; floor: write+fdatasync of as many bytes a sync into a pre-written file",
+        weight: 3,
         open: queue::open,
     },
     Bench {
         figures: &["engine.latency"],
         about: "in process, single sends on a schedule at half the rate of engine.send",
+        weight: 1,
         open: latency::open,
     },
     Bench {
         figures: &["http.send", "http.receive"],
         about: "SQS over loopback; floor: a handler that does nothing in the same server",
+        weight: 3,
         open: http::open,
     },
     Bench {
         figures: &["shape.hot_key"],
         about: "receive with 216,000 messages of one key beside the others; floor: without them",
+        weight: 1,
         open: shape::open_hot_key,
     },
     Bench {
         figures: &["shape.locked_keys"],
         about: "receive with 10,000 keys in flight in front of a free one; floor: without them",
+        weight: 1,
         open: shape::open_locked_keys,
     },
     Bench {
         figures: &["shape.slow_holder"],
         about: "receive while one consumer sits on a key with a long backlog; floor: without it",
+        weight: 1,
         open: shape::open_slow_holder,
     },
 ];
@@ -154,12 +162,14 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     } else {
         SECONDS
     });
-    let share = Duration::from_secs(u64::from(seconds)) / u32::try_from(chosen.len()).unwrap_or(1);
+    let weights: u32 = chosen.iter().map(|bench| bench.weight).sum();
+    let unit = Duration::from_secs(u64::from(seconds)) / weights;
     let mut report = Report::default();
     for bench in chosen {
         let mut courses = (bench.open)(&setup)?;
         // The round that warms up gets as much as the others.
         let parts = u32::try_from(courses.len()).unwrap_or(1) * (rounds + 1);
+        let time = unit * bench.weight / parts;
         for round in 0..=rounds {
             let mut warm_up = Report::default();
             for course in &mut courses {
@@ -168,7 +178,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
                 } else {
                     &mut report
                 };
-                course.round(&setup, share / parts, report)?;
+                course.round(&setup, time, report)?;
             }
         }
         for course in courses {
@@ -265,8 +275,9 @@ impl Setup {
         self.args.keys.unwrap_or(1000)
     }
 
+    /// The level that was asked for, else the one queues have by default.
     fn level(&self) -> Level {
-        self.args.level
+        self.args.level.unwrap_or(Level::Disk)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `engine.send` and `engine.receive`: durable sends, then receiving and acknowledging them.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use lockgate_core::{Level, QueueName};
 use lockgate_engine::Engine;
@@ -24,10 +24,13 @@ struct QueueCourse {
     params: Params,
     senders: Vec<Sender>,
     receivers: Vec<Receiver>,
-    disk: DiskFloor,
+    /// One file for all courses, which take turns.
+    disk: Rc<RefCell<DiskFloor>>,
 }
 
 pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
+    let disk = DiskFloor::new(&setup.folder("floor"), &setup.payloads)?;
+    let disk = Rc::new(RefCell::new(disk));
     setup
         .shapes_or(&USUAL)
         .into_iter()
@@ -35,14 +38,15 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
             let folder = setup.folder(&format!("engine-{batch}-{callers}"));
             let engine = start_engine(&folder)?;
             let keyed = setup.keys() > 0;
-            let queue = setup
-                .runtime
-                .block_on(make_queue(setup, &engine, "bench", keyed))?;
+            let queue =
+                setup
+                    .runtime
+                    .block_on(make_queue(&engine, "bench", keyed, setup.level()))?;
             let keys = keys("user", setup.keys());
             Ok(Box::new(QueueCourse {
                 senders: Sender::several(callers, &engine, &queue, &keys, batch, &setup.payloads),
                 receivers: Receiver::several(callers, &engine, &queue, batch, None),
-                disk: DiskFloor::new(&folder.with_extension("floor"), &setup.payloads)?,
+                disk: Rc::clone(&disk),
                 params: params(setup, batch, callers),
                 engine,
                 queue,
@@ -68,11 +72,11 @@ impl Course for QueueCourse {
         let senders = std::mem::take(&mut self.senders);
         let sent = setup
             .runtime
-            .block_on(drive(senders, Stop::after(time.mul_f64(0.35))))?;
+            .block_on(drive(senders, Stop::after(time.mul_f64(0.25))))?;
         let between_phases = self.engine.metrics();
         let receivers = std::mem::take(&mut self.receivers);
         let stop = Stop {
-            after: time.mul_f64(0.5),
+            after: time.mul_f64(0.4),
             messages: sent.messages,
         };
         let received = setup.runtime.block_on(drive(receivers, stop))?;
@@ -131,7 +135,8 @@ impl QueueCourse {
         // At the levels below, syncs are no part of what a caller waits for.
         if setup.level() == super::Level::Disk && syncs > 0 {
             let piece = usize::try_from(bytes / syncs).unwrap_or(usize::MAX);
-            let syncs_a_second = self.disk.run(&setup.payloads, piece, time.mul_f64(0.1))?;
+            let mut disk = self.disk.borrow_mut();
+            let syncs_a_second = disk.run(&setup.payloads, piece, time.mul_f64(0.2))?;
             round.floor = Some(syncs_a_second * as_f64(messages) / as_f64(syncs));
         }
         Ok(round)

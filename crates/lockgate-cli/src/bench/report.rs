@@ -255,6 +255,8 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -287,6 +289,36 @@ mod tests {
         assert_eq!(line["params"]["level"], "disk");
         assert_eq!(lines.len(), 4);
         assert!(report.take_lines(&[]).is_empty());
+    }
+
+    /// A histogram that does not grow reports 0.00 ms for everything.
+    #[test]
+    fn quantiles_are_in_milliseconds() {
+        let params = Params {
+            size: 1,
+            batch: 1,
+            keys: 0,
+            callers: 1,
+            level: "disk",
+            more: BTreeMap::new(),
+        };
+        let mut latency = histogram();
+        for millis in 1..=100 {
+            super::super::load::record(&mut latency, Duration::from_millis(millis));
+        }
+        let mut report = Report::default();
+        let round = Round {
+            rate: None,
+            floor: None,
+            syncs_per_message: None,
+        };
+        report.add("a", &params, None, round, &latency);
+        let values: Vec<_> = report
+            .take_lines(&[])
+            .iter()
+            .map(|line| line.value.round())
+            .collect();
+        assert_eq!(values, [50.0, 99.0, 100.0]);
     }
 
     #[test]

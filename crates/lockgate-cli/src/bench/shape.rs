@@ -11,7 +11,7 @@ use lockgate_machine::Receive;
 use serde_json::json;
 
 use super::{
-    Course, Courses, Setup,
+    Course, Courses, Level, Setup,
     load::{
         Load, Receiver, Sender, Stop, drive, keys, make_queue, purge, receive, start_engine, whole,
     },
@@ -103,14 +103,17 @@ impl ShapeCourse {
         callers: u16,
     ) -> Result<Self, Failure> {
         let engine = start_engine(&setup.folder(figure))?;
+        // What is measured is choosing the next message; a disk's moods would only hide it.
+        let level = setup.args.level.unwrap_or(Level::Process);
         let (burdened, free) = setup.runtime.block_on(async {
-            let burdened = make_queue(setup, &engine, "burdened", true).await?;
-            let free = make_queue(setup, &engine, "free", true).await?;
+            let burdened = make_queue(&engine, "burdened", true, level).await?;
+            let free = make_queue(&engine, "free", true, level).await?;
             Ok::<_, Failure>((burdened, free))
         })?;
         let params = Params {
             size: SIZE,
             keys: key_count,
+            level: lockgate_core::Level::from(level).name(),
             ..params(setup, batch, callers)
         };
         Ok(Self {

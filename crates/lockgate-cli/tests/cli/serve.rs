@@ -1,8 +1,13 @@
 //! How a server starts and ends.
 
-use std::{os::unix::fs::PermissionsExt as _, time::Duration};
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    os::unix::fs::PermissionsExt as _,
+    process::Stdio,
+    time::Duration,
+};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::support::{Done, Sandbox, Server};
 
@@ -116,6 +121,64 @@ fn a_restart_recovers_and_reports() {
     assert_eq!(lines[0]["body"], "kept");
 }
 
+/// The ready line is said at any level, and is then the only one.
+#[test]
+fn the_ready_line_is_always_there() {
+    let sandbox = Sandbox::new();
+    let mut child = sandbox
+        .command("serve --listen 127.0.0.1:0 --data data --log-level error")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    let mut first = String::new();
+    log.read_line(&mut first).unwrap();
+    assert_eq!(crate::support::json_lines(&first)[0]["message"], "ready");
+    rustix::process::kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let mut rest = String::new();
+    log.read_to_string(&mut rest).unwrap();
+    assert_eq!((rest.as_str(), child.wait().unwrap().code()), ("", Some(0)));
+}
+
+/// `serve 2>&1 | head -1`: when nobody reads the log any more, the queues go on. The complaint about
+/// the closed pipe used to end the thread that logged.
+#[test]
+fn a_closed_log_does_not_end_the_server() {
+    let sandbox = Sandbox::new();
+    let mut child = sandbox
+        .command("serve --listen 127.0.0.1:0 --data data --log-level trace")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("\"ready\"") {
+        line.clear();
+        assert!(
+            log.read_line(&mut line).unwrap() > 0,
+            "it did not get ready"
+        );
+    }
+    let url = crate::support::json_lines(&line)[0]["url"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    drop(log);
+    for number in 0..3 {
+        sandbox
+            .run(&format!(
+                "send --endpoint {url} --queue q --create {number}"
+            ))
+            .ok();
+    }
+    let received = sandbox
+        .run(&format!("receive --endpoint {url} --queue q --ack"))
+        .json();
+    assert_eq!(received.len(), 3);
+    rustix::process::kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
 #[test]
 fn health_is_served_as_soon_as_it_says_ready() {
     let sandbox = Sandbox::new();
@@ -131,6 +194,6 @@ fn health_is_served_as_soon_as_it_says_ready() {
     )
     .unwrap();
     let mut answer = String::new();
-    std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+    stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
