@@ -274,7 +274,7 @@ impl Machine {
         holder: &HolderName,
     ) -> Option<()> {
         self.note_time(now);
-        self.next_lease = self.next_lease.max(lease.0 + 1);
+        self.next_lease = self.next_lease.max(lease.0.saturating_add(1));
         let queue = self.queue_index(queue)?;
         let index = self.message_of(queue, sequence)?;
         self.make_ready(index);

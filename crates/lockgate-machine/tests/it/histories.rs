@@ -1,4 +1,33 @@
 //! Random histories, and what must hold in all of them.
+//!
+//! Each of these was broken by hand once, one at a time, and the histories failed (the last column
+//! says with what):
+//!
+//! | broken | seen as |
+//! |---|---|
+//! | a message joins its key in front of what waits already | a message that was not to be had |
+//! | a nacked message goes to the end of its key | a message that was not to be had |
+//! | strict: a key is served while some of it is leased | two holders after a power cut |
+//! | strict: a batch is acknowledged in any order | a wrong reply |
+//! | a token settles whatever lease its message has, or one of another term | a wrong reply |
+//! | unkeyed: a late ack is refused | a wrong reply |
+//! | a lease ends a millisecond late, a backoff or the retention a millisecond early | wrong counts |
+//! | due timers fire by the highest time seen, not by the present one | wrong counts |
+//! | unique ids are not remembered, or a purge keeps them | a wrong reply, wrong counts |
+//! | a duplicate does not wait for the original's record | says so |
+//! | what is not synced is leasable | wrong `leasable` |
+//! | a lease does not wait for the record that freed its key | says so |
+//! | the horizon is not raised, or not kept after a power cut | says so |
+//! | sequence numbers that were told are given out again | a wrong reply |
+//! | one attempt more than allowed | leased instead of moved |
+//! | a lease given back counts as an attempt | a wrong attempt |
+//! | the park policy does not freeze, a resumed key keeps its attempts | wrong counts, a wrong attempt |
+//! | a quota off by one, the limit of messages in flight not kept | a wrong reply |
+//! | half a refused transaction happens | a refusal with effects |
+//! | an expired message is counted under another reason | wrong totals |
+//! | nobody is woken when a key becomes ready | says so |
+//! | the codec drops a field | what is decoded differs |
+//! | folding looks at what is volatile | serving and recovering differ |
 
 use lockgate_core::{Level, Millis};
 use lockgate_machine::*;
