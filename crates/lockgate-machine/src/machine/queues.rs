@@ -168,7 +168,7 @@ impl Machine {
     ) -> Result<(), Rejection> {
         check_numbers(settings)
             .and_then(|()| check_combination(name, before, settings))
-            .and_then(|()| self.check_dead_letter(settings))
+            .and_then(|()| self.check_dead_letter(before, settings))
             .map_err(|source| Rejection::Settings {
                 queue: name.clone(),
                 source,
@@ -184,10 +184,19 @@ impl Machine {
         Ok(())
     }
 
-    fn check_dead_letter(&self, settings: &QueueSettings) -> Result<(), SettingsError> {
+    /// Whether the dead-letter queue exists and fits. One that was set before and is deleted by now
+    /// stands in no other change's way.
+    fn check_dead_letter(
+        &self,
+        before: Option<&QueueSettings>,
+        settings: &QueueSettings,
+    ) -> Result<(), SettingsError> {
         let Some(dead_letter) = &settings.dead_letter else {
             return Ok(());
         };
+        if before.is_some_and(|before| before.dead_letter == settings.dead_letter) {
+            return Ok(());
+        }
         let queue = dead_letter.queue.clone();
         match self.queue_names.get(&queue) {
             None => Err(SettingsError::DeadLetterMissing { queue }),

@@ -225,15 +225,13 @@ impl Machine {
         true
     }
 
-    /// After how many leases the queue moves a message, and where to. A dead-letter queue that was
-    /// deleted is none: the message stays, and is delivered again.
+    /// After how many leases the queue moves a message, and where to.
     fn attempt_limit(&self, queue: &Queue) -> Option<(u16, u32)> {
         let dead_letter = queue.settings.dead_letter.as_ref()?;
         if queue.policy() != KeyPolicy::Skip {
             return None;
         }
-        let to = *self.queue_names.get(&dead_letter.queue)?;
-        Some((dead_letter.attempts_max, to))
+        Some((dead_letter.attempts_max, self.dead_letter_queue(queue)?))
     }
 
     /// Makes sure that after a power cut it is known how long leases up to `deadline` may still be

@@ -15,7 +15,13 @@
 
 use lockgate_core::{LeaseToken, Level, MachineTime, Millis, Now, QueueId, Sequence};
 
-use super::{Machine, draft::Draft, receive::LEASE_MS_MAX, send::check_range, state::State};
+use super::{
+    Machine,
+    draft::Draft,
+    receive::LEASE_MS_MAX,
+    send::check_range,
+    state::{Queue, State},
+};
 use crate::{
     DeadLetterReason, DropReason, Effect, KeyPolicy, Rejection, Settle, SettleAction, StaleReason,
     slab::NONE,
@@ -99,7 +105,7 @@ impl Machine {
                 self.give_back_later(draft, queue, index, now);
             }
             SettleAction::Reject { reason } => {
-                match self.dead_letter_queue(queue) {
+                match self.dead_letter_queue(state) {
                     Some(to) => {
                         let reason = DeadLetterReason::Rejected {
                             reason: reason.clone(),
@@ -307,9 +313,14 @@ impl Machine {
         })
     }
 
-    fn dead_letter_queue(&self, queue: u32) -> Option<u32> {
-        let dead_letter = self.queues[queue].settings.dead_letter.as_ref()?;
-        self.queue_names.get(&dead_letter.queue).copied()
+    /// The queue's dead-letter queue. One that was deleted since it was set, or made again of the
+    /// other kind, is none: messages stay and are delivered further.
+    pub(super) fn dead_letter_queue(&self, queue: &Queue) -> Option<u32> {
+        let dead_letter = queue.settings.dead_letter.as_ref()?;
+        self.queue_names
+            .get(&dead_letter.queue)
+            .copied()
+            .filter(|&to| self.queues[to].settings.keyed == queue.settings.keyed)
     }
 
     pub(super) fn term_of(&self, number: u32) -> lockgate_core::Term {

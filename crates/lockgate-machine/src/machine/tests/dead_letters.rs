@@ -84,6 +84,14 @@ fn without_its_dead_letter_queue_a_message_is_delivered_further() {
         delete dead
         receive q 1                     => 1/2
         nack q 1
+        // that it is missing stands in no other change's way
+        change q lease=20s              => done
+        change q dlq=nowhere/3          => refused DeadLetterMissing
+        // nor is one of the other kind any
+        queue dead
+        receive q 1                     => 1/3
+        nack q 1
+        delete dead
         queue dead keyed
         receive q 1                     => nothing
         receive dead 1                  => 1<q#1

@@ -441,7 +441,7 @@ impl Model {
     fn create_queue(&mut self, create: &CreateQueue) -> Result<Reply, Rejection> {
         let existed = self.queues.contains_key(&create.name);
         if !existed {
-            self.check_settings(&create.name, &create.settings)?;
+            self.check_settings(&create.name, None, &create.settings)?;
             self.next_queue += 1;
             let queue = Queue {
                 id: QueueId(self.next_queue),
@@ -477,15 +477,15 @@ impl Model {
         annotations: &Option<BTreeMap<String, String>>,
         tags: &Option<BTreeMap<String, String>>,
     ) -> Result<Reply, Rejection> {
-        let keyed = self.found(name)?.settings.keyed;
+        let before = &self.found(name)?.settings;
         if let Some(settings) = settings {
-            if settings.keyed != keyed {
+            if settings.keyed != before.keyed {
                 return Err(Rejection::Settings {
                     queue: name.clone(),
                     source: SettingsError::KeyedIsFixed,
                 });
             }
-            self.check_settings(name, settings)?;
+            self.check_settings(name, before.dead_letter.as_ref(), settings)?;
         }
         let now = self.now.wall;
         let queue = self.found_mut(name)?;
@@ -497,7 +497,12 @@ impl Model {
     }
 
     /// Only what the generated histories can get wrong.
-    fn check_settings(&self, name: &QueueName, settings: &QueueSettings) -> Result<(), Rejection> {
+    fn check_settings(
+        &self,
+        name: &QueueName,
+        before: Option<&DeadLetter>,
+        settings: &QueueSettings,
+    ) -> Result<(), Rejection> {
         let refuse = |source| {
             Err(Rejection::Settings {
                 queue: name.clone(),
@@ -516,7 +521,8 @@ impl Model {
                 setting: "key policy park",
             });
         }
-        let Some(dead_letter) = dead_letter else {
+        // A dead-letter queue that was deleted since it was set stands in no other change's way.
+        let Some(dead_letter) = dead_letter.filter(|_| dead_letter != before) else {
             return Ok(());
         };
         let queue = dead_letter.queue.clone();

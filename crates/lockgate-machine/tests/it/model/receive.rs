@@ -241,9 +241,16 @@ impl Model {
             .and_then(|message| message.key.clone())
     }
 
+    /// Whether the queue exists and is of that kind.
+    pub(super) fn is_dead_letter_queue(&self, name: &QueueName, keyed: bool) -> bool {
+        self.queues
+            .get(name)
+            .is_some_and(|queue| queue.settings.keyed == keyed)
+    }
+
     pub(super) fn attempt_limit(&self, queue: &Queue) -> Option<(u16, QueueName)> {
         let dead_letter = queue.settings.dead_letter.as_ref()?;
-        let exists = self.queues.contains_key(&dead_letter.queue);
+        let exists = self.is_dead_letter_queue(&dead_letter.queue, queue.settings.keyed);
         (queue.policy() == KeyPolicy::Skip && exists)
             .then(|| (dead_letter.attempts_max, dead_letter.queue.clone()))
     }

@@ -112,7 +112,8 @@ impl Model {
                     .dead_letter
                     .as_ref()
                     .map(|to| to.queue.clone());
-                match to.filter(|to| self.queues.contains_key(to)) {
+                let keyed = queue.settings.keyed;
+                match to.filter(|to| self.is_dead_letter_queue(to, keyed)) {
                     Some(to) => {
                         let reason = DeadLetterReason::Rejected {
                             reason: reason.clone(),
