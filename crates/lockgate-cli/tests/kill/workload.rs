@@ -24,7 +24,8 @@ use crate::{
 };
 
 const PRODUCERS: usize = 4;
-const CONSUMERS: usize = 4;
+/// More than producers, so that a kill finds many leases held.
+const CONSUMERS: usize = 8;
 const KEYS_PER_PRODUCER: u64 = 16;
 /// Messages between send and ack, over all producers: enough to keep consumers busy, few enough to
 /// drain soon.
@@ -287,7 +288,7 @@ async fn consume(
     while !shared.stopped.load(Ordering::Relaxed) {
         let mut held = receive(consumer, &mut client, &shared, 1 + random.below(BATCH_MAX)).await?;
         // Some work takes its time, so that kills also come while leases are held.
-        if random.once_in(8) {
+        if random.once_in(4) {
             tokio::time::sleep(Duration::from_millis(random.below(400))).await;
         }
         let failed = if random.once_in(16) { held.pop() } else { None };
