@@ -18,6 +18,7 @@ use super::{
     KeepGuard, Request, Response,
     actions::{Call, Service},
     error::{Blame, ErrorCode, SqsError},
+    shapes::ReceivedMessage,
     text::Object,
 };
 use crate::http::printable::Printable;
@@ -25,6 +26,9 @@ use crate::http::printable::Printable;
 /// What the target of every action starts with.
 const TARGET_PREFIX: &str = "AmazonSQS.";
 const CONTENT_TYPE_JSON: HeaderValue = HeaderValue::from_static("application/x-amz-json-1.0");
+
+/// About what a received message takes in an answer beside its body.
+const MESSAGE_LEN: usize = 512;
 
 /// Declares the actions once: the enum and their names.
 macro_rules! actions {
@@ -128,8 +132,11 @@ impl Service {
             Action::SendMessageBatch => write(&self.send_message_batch(call, read(body)?).await?),
             Action::ReceiveMessage => {
                 let (output, guard) = self.receive_message(call, read(body)?).await?;
-                let (body, _) = write(&output)?;
-                Ok((body, guard))
+                // Room for the bodies, so that the buffer is not grown and copied on the way.
+                let message_len =
+                    |message: &ReceivedMessage| message.body.as_bytes().len() + MESSAGE_LEN;
+                let capacity = output.messages.iter().map(message_len).sum();
+                Ok((write_sized(&output, capacity)?, guard))
             }
             Action::DeleteMessage => write(&self.delete_message(read(body)?).await?),
             Action::DeleteMessageBatch => write(&self.delete_message_batch(read(body)?).await?),
@@ -201,10 +208,14 @@ fn read<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, SqsError> {
 
 /// Writes an action's output. Actions that answer with nothing have an empty object.
 fn write(output: &impl Serialize) -> Result<Answer, SqsError> {
-    let mut body = Vec::with_capacity(256);
+    Ok((write_sized(output, 256)?, None))
+}
+
+fn write_sized(output: &impl Serialize, capacity: usize) -> Result<Vec<u8>, SqsError> {
+    let mut body = Vec::with_capacity(capacity);
     serde_json::to_writer(&mut body, output)
         .map_err(|error| SqsError::new(ErrorCode::InternalFailure, error.to_string()))?;
-    Ok((body, None))
+    Ok(body)
 }
 
 /// The body of an error.

@@ -6,7 +6,7 @@ mod messages;
 mod queues;
 mod refusals;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use lockgate_core::{HolderName, Millis};
@@ -20,6 +20,7 @@ use crate::http::drain::{self, DrainTrigger};
 
 const ACCOUNT: &str = "000000000000";
 const HOST: &str = "localhost:9324";
+const HANGS_AFTER: Duration = Duration::from_secs(60);
 
 /// A service, and hands on everything around it.
 struct Shop {
@@ -106,7 +107,10 @@ impl Shop {
             holder: HolderName::new("tester").unwrap(),
             host: HOST.into(),
         };
-        let response = self.service.handle(request).await;
+        // A guard against hanging for ever, not a measurement.
+        let response = tokio::time::timeout(HANGS_AFTER, self.service.handle(request))
+            .await
+            .expect("an answer");
         let header = |name: &str| {
             let value = response.headers.get(name)?;
             Some(value.to_str().unwrap().to_owned())
