@@ -69,6 +69,27 @@ fn a_message_that_is_gone_before_its_sync_harms_nothing() {
 }
 
 #[test]
+fn a_sync_counts_for_what_was_written_before_it_and_nothing_else() {
+    // The second message gets the slot in memory of the first one, which is gone before the sync
+    // it waited for.
+    check(
+        "
+        queue q keyed
+        syncing off
+        records                         => 2
+        send q key=a                    => #1
+        cancel q 1                      => done
+        send q key=b                    => #2
+        sync-before 4
+        key q b                         => Durability
+        receive q 9                     => nothing
+        sync-before 5
+        receive q 9                     => 2
+        ",
+    );
+}
+
+#[test]
 fn answers_rest_on_what_they_follow_from() {
     check(
         "

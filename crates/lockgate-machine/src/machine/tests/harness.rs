@@ -270,6 +270,11 @@ impl Run {
                 self.sync();
                 String::new()
             }
+            "sync-before" => {
+                let record: u64 = words[0].parse().unwrap();
+                self.machine.reached(Position(record * 100));
+                String::new()
+            }
             "woken" => {
                 let woken: Vec<_> = self.machine.take_woken().collect();
                 let names = woken.into_iter().filter_map(|id| self.machine.queue(id));
