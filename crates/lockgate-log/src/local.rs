@@ -36,6 +36,10 @@ pub struct LocalLogOptions {
     pub free_bytes_min: u64,
     /// How many segment files are kept open for reading; default 64, at least 1.
     pub open_files_max: usize,
+    /// At most so many zeros are written ahead of the records at a time, so that a sync need not
+    /// change the file's metadata; default 4 MiB, 0 writes none. Costs every byte of small groups a
+    /// second write, and at most so much space behind the last record.
+    pub write_ahead_bytes_max: u32,
     /// Makes the bytes written reproducible, for tests. `None`, the default, draws every segment's
     /// generation at random, so that nobody who may send messages can make one that looks like a
     /// record.
@@ -49,6 +53,7 @@ impl Default for LocalLogOptions {
             record_bytes_max: 16 << 20,
             free_bytes_min: 256 << 20,
             open_files_max: 64,
+            write_ahead_bytes_max: 4 << 20,
             generation_seed: None,
         }
     }
@@ -114,6 +119,8 @@ pub struct LocalLog {
     /// Segment files with damage in them.
     damaged: BTreeSet<u32>,
     space: Space,
+    /// Bytes of records appended by this instance.
+    appended_bytes: u64,
     random: RandomState,
 }
 
@@ -125,10 +132,13 @@ enum Phase {
 }
 
 /// The segment being written.
+#[derive(Clone)]
 struct Writing {
     segment: u32,
     generation: u64,
     file: Arc<dyn DiskFile>,
+    /// Where the bytes end that were written, be it with zeros.
+    written_until: u32,
 }
 
 /// What is known of the disk's free space without asking it again.
@@ -175,6 +185,7 @@ impl LocalLog {
             start: None,
             damaged: BTreeSet::new(),
             space: Space::default(),
+            appended_bytes: 0,
             random: RandomState::new(),
         })
     }
@@ -202,6 +213,7 @@ impl LocalLog {
             segment,
             generation: header.generation,
             file,
+            written_until: SEGMENT_HEADER_LEN,
         })
     }
 
@@ -242,6 +254,60 @@ impl LocalLog {
             .write_at(&group.bytes()[start..end], u64::from(offset_of(run.at)))?;
         self.shared.note_written(writing.segment, &writing.file);
         Ok(())
+    }
+}
+
+/// A group of more bytes than this gains little from zeros written ahead, and they cost as much as it
+/// does.
+const AHEAD_GROUP_BYTES_MAX: u64 = 128 << 10;
+
+/// The fewest zeros written ahead at a time.
+const AHEAD_BYTES_MIN: u32 = 64 << 10;
+
+static ZEROS: [u8; AHEAD_BYTES_MIN as usize] = [0; AHEAD_BYTES_MIN as usize];
+
+impl LocalLog {
+    /// Writes zeros behind the tail if there are none left for another group like the last one. A
+    /// sync of bytes that were written before changes no metadata of the file, and is two to four
+    /// times as fast. Returns how many bytes were written.
+    fn write_ahead(
+        &self,
+        writing: &mut Writing,
+        tail: u32,
+        group_bytes: u64,
+    ) -> Result<u64, DiskError> {
+        writing.written_until = writing.written_until.max(tail);
+        let left = u64::from(writing.written_until - tail);
+        if left >= group_bytes || group_bytes > AHEAD_GROUP_BYTES_MAX {
+            return Ok(0);
+        }
+        // As much again as was appended so far: a log that is hardly used pays little.
+        let step = u32::try_from(self.appended_bytes).unwrap_or(u32::MAX);
+        let step = step
+            .max(AHEAD_BYTES_MIN)
+            .min(self.options.write_ahead_bytes_max)
+            .min(
+                self.options
+                    .segment_bytes
+                    .saturating_sub(writing.written_until),
+            );
+        // Never from what is kept back, and only if a reservation has found out what there is.
+        let spare = self.space.free.saturating_sub(self.options.free_bytes_min);
+        if step == 0 || spare / 4 < u64::from(step) {
+            return Ok(0);
+        }
+        let end = writing.written_until + step;
+        while writing.written_until < end {
+            let count = (end - writing.written_until).min(AHEAD_BYTES_MIN);
+            let zeros = &ZEROS[..count as usize];
+            match writing.file.write_at(zeros, writing.written_until.into()) {
+                Ok(()) => writing.written_until += count,
+                // Somebody else took the space. The records are written; nothing is lost but speed.
+                Err(error) if error.is_full() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(step.into())
     }
 }
 
@@ -381,17 +447,20 @@ impl Log for LocalLog {
             ));
         }
         let max = self.options.record_bytes_max;
-        let lens = (0..group.len()).map(|index| group.payload(index).len());
-        if let Some(len) = lens.max().filter(|&len| len > max) {
-            return Err(AppendError::TooLarge { len, max });
+        let mut end = tail;
+        for len in (0..group.len()).map(|index| group.payload(index).len()) {
+            if len > max {
+                return Err(AppendError::TooLarge { len, max });
+            }
+            self.place(&mut end, len);
+        }
+        if end < tail {
+            // 2^58 bytes at the default segment size.
+            return Err(unsupported("number more than 2^32 segments"));
         }
 
         let synced = self.shared.synced();
-        let mut writing = Writing {
-            segment: writing.segment,
-            generation: writing.generation,
-            file: writing.file.clone(),
-        };
+        let mut writing = writing.clone();
         let stop = |error| AppendError::Unknown(self.shared.stop(error));
         let mut cursor = tail;
         let mut run = Run {
@@ -405,9 +474,7 @@ impl Log for LocalLog {
                 if run.end > run.first {
                     self.write_run(&writing, &run, group).map_err(stop)?;
                 }
-                let next = writing.segment.checked_add(1);
-                let next = next.ok_or_else(|| unsupported("number more than 2^32 segments"))?;
-                writing = self.create_segment(next, synced).map_err(stop)?;
+                writing = self.create_segment(segment_of(at), synced).map_err(stop)?;
                 run = Run {
                     first: index,
                     end: index,
@@ -429,6 +496,10 @@ impl Log for LocalLog {
         if run.end > run.first {
             self.write_run(&writing, &run, group).map_err(stop)?;
         }
+        let written = group.bytes().len() as u64;
+        let zeros = self
+            .write_ahead(&mut writing, offset_of(cursor), written)
+            .map_err(stop)?;
 
         // A sync that failed meanwhile may have dropped what was just written.
         self.shared.check_running().map_err(AppendError::Unknown)?;
@@ -439,7 +510,8 @@ impl Log for LocalLog {
         self.phase = Phase::Serving(writing);
         let new_segments = u64::from(segment_of(cursor) - segment_of(tail));
         self.space
-            .spend(group.bytes().len() as u64 + new_segments * SEGMENT_COST);
+            .spend(written + zeros + new_segments * SEGMENT_COST);
+        self.appended_bytes += written;
         Ok(())
     }
 

@@ -6,8 +6,8 @@
 //! read *from it on* was never promised: it is the *tail*, and everything from there on is cut, also
 //! records that happen to be intact, because the ones before them are gone.
 //!
-//! The only changes are the cut and, before it, what an interrupted trim left over. Neither makes
-//! another recovery see other records: a cut only takes what this rule takes again.
+//! The only changes are the cut and, at the end, the removal of what an interrupted trim left over.
+//! Neither makes another recovery see other records: a cut only takes what this rule takes again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,9 +67,19 @@ struct Survey {
     segments: Vec<FoundSegment>,
     /// The highest point that a header or a mark says was durable.
     synced: Option<Point>,
+    leftovers: Vec<Leftover>,
 }
 
-/// Lists the folder, ends an interrupted trim, reads all headers.
+/// A file that another file says is not needed any more. It may go only when that other file is
+/// durable: after a mere kill it need not be, and a power cut could keep the removal and lose the
+/// reason for it.
+enum Leftover {
+    Remove(String),
+    SetAside(u32),
+}
+
+/// Lists the folder and reads all headers. Changes nothing: a folder of a newer version must stay as
+/// it is.
 fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
     let mut marks = Vec::new();
     let mut synced_marks = Vec::new();
@@ -90,26 +100,23 @@ fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
         let header = read_header(disk, number)?;
         found.push(FoundSegment { number, header });
     }
-    // Only after every header was read: a folder of a newer version must stay as it is.
     let start = marks.pop();
-    for stale in marks {
-        disk.remove(&stale.to_string())?;
-    }
+    let mut leftovers: Vec<Leftover> = marks
+        .iter()
+        .map(|mark| Leftover::Remove(mark.to_string()))
+        .collect();
     if let Some(start) = start {
-        for trimmed in found.extract_if(.., |segment| segment.number < start.segment) {
-            let name = segment_name(trimmed.number);
-            match trimmed.header {
-                Some(_) => disk.remove(&name)?,
-                None => disk.rename(&name, &damaged_name(trimmed.number))?,
-            }
-        }
+        let trimmed = found.extract_if(.., |segment| segment.number < start.segment);
+        leftovers.extend(trimmed.map(|segment| match segment.header {
+            Some(_) => Leftover::Remove(segment_name(segment.number)),
+            None => Leftover::SetAside(segment.number),
+        }));
     }
     let headers = found.iter().filter_map(|segment| segment.header);
     let in_headers = headers.map(|header| header.synced).max();
     // Once a later epoch has begun, its header says more than the mark.
-    for stale in synced_marks.extract_if(.., |mark| Some(mark.0) <= in_headers) {
-        disk.remove(&stale.to_string())?;
-    }
+    let stale = synced_marks.extract_if(.., |mark| Some(mark.0) <= in_headers);
+    leftovers.extend(stale.map(|mark| Leftover::Remove(mark.to_string())));
     let in_marks = synced_marks.into_iter().map(|mark| mark.0).max();
     let first = start.map(|mark| Point {
         at: first_record(mark.segment),
@@ -119,6 +126,7 @@ fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
         start,
         segments: found,
         synced: in_headers.max(in_marks).max(first),
+        leftovers,
     })
 }
 
@@ -149,6 +157,7 @@ struct Recovery<'a> {
     disk: &'a dyn Disk,
     start: Option<StartMark>,
     found: Vec<FoundSegment>,
+    leftovers: Vec<Leftover>,
     report: RecoveryReport,
     segments: BTreeMap<u32, SegmentInfo>,
     /// The number the next record should have.
@@ -173,6 +182,7 @@ impl<'a> Recovery<'a> {
             start,
             segments: found,
             mut synced,
+            leftovers,
         } = survey;
         let headers = || found.iter().filter_map(|segment| segment.header);
         let first = found.first().map(|segment| segment.number);
@@ -204,6 +214,7 @@ impl<'a> Recovery<'a> {
             looked_ahead: false,
             cut: None,
             found,
+            leftovers,
         };
         if first != Some(segment) && (first.is_some() || start.is_some()) {
             recovery.open_gap(segment_start(segment));
@@ -416,6 +427,14 @@ impl<'a> Recovery<'a> {
         self.make_durable()?;
         if self.start.is_none() && !self.found.is_empty() {
             self.start = Some(mark_start(self.disk, StartMark::FIRST)?);
+        }
+        for leftover in &self.leftovers {
+            match leftover {
+                Leftover::Remove(name) => self.disk.remove(name)?,
+                Leftover::SetAside(segment) => self
+                    .disk
+                    .rename(&segment_name(*segment), &damaged_name(*segment))?,
+            }
         }
         Ok(Recovered {
             report: self.report,

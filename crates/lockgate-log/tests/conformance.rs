@@ -55,6 +55,7 @@ fn with_small_segments() {
         record_bytes_max: 5_000,
         free_bytes_min: 0,
         open_files_max: 2,
+        write_ahead_bytes_max: 4 << 20,
         generation_seed: Some(1),
     });
 }

@@ -82,6 +82,35 @@ fn a_power_cut_at_every_change_of_a_recovery() {
     assert!(cases > 1_000, "{cases}");
 }
 
+/// A kill, and the power goes while the next process recovers: what that one reads from the cache,
+/// such as a start mark, need not be durable yet, and nothing may be done on its word alone. (A trim
+/// was finished on the word of a mark that the power cut then took: segments were missing.)
+#[test]
+fn a_kill_and_then_a_power_cut_in_the_recovery() {
+    let whole = FaultyDisk::new();
+    History::run(&whole, &script());
+    let mut cases = 0;
+    for change in 0..whole.operations().changes() {
+        let disk = FaultyDisk::new();
+        disk.fail_change(change, Fault::PowerOff);
+        let history = History::run(&disk, &script());
+        let undisturbed = disk.kill();
+        recover(&mut open(&undisturbed)).unwrap();
+        for at in 0..undisturbed.operations().changes() {
+            let killed = disk.kill();
+            killed.fail_change(at, Fault::PowerOff);
+            recover(&mut open(&killed)).unwrap_err();
+            let seeds = if killed.unsynced() > 0 { 40 } else { 0 };
+            for cut in cuts(0, seeds) {
+                println!("change {change}, change {at} of the recovery, {cut:?}");
+                check_survivors(&history, &killed.crash(cut));
+                cases += 1;
+            }
+        }
+    }
+    assert!(cases > 1_000, "{cases}");
+}
+
 /// Many lives, each ended by a cut somewhere, also within recovery and the first segment's creation.
 #[test]
 fn seeded_histories_of_many_lives() {

@@ -35,7 +35,10 @@ fn every_operation_fails_once() {
                 let disk = FaultyDisk::new();
                 disk.fail(operation, after, fault);
                 let history = History::run(&disk, &script());
-                assert!(history.error.is_some(), "a failure is told");
+                // Only zeros that were to be written ahead may find no space without any harm.
+                let is_harmless = operation == DiskOperation::Write
+                    && fault == Fault::Torn(ErrorKind::StorageFull);
+                assert!(history.error.is_some() || is_harmless, "a failure is told");
                 check_survivors(&history, &disk.kill());
                 check_survivors(&history, &disk.crash(PowerCut::LoseAllUnsynced));
                 for seed in 0..4 {

@@ -51,6 +51,7 @@ pub(crate) fn options(generation_seed: u64) -> LocalLogOptions {
         record_bytes_max: 4_000,
         free_bytes_min: 0,
         open_files_max: 2,
+        write_ahead_bytes_max: 4 << 20,
         generation_seed: Some(generation_seed),
     }
 }

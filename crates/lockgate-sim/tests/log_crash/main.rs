@@ -30,6 +30,7 @@
 //! | the generation of a record is not compared | `bytes_of_an_earlier_use_are_not_taken` |
 //! | the position is not part of the checksum | `files_removed_swapped_and_duplicated` |
 //! | survivors are not synced, or not written again before | crashes, `what_is_recovered_after_a_failed_sync_is_durable` |
+//! | recovery finishes a trim on the word of a mark that is not durable yet | `a_kill_and_then_a_power_cut_in_the_recovery` |
 //! | trim removes segments before the start mark is durable, or passes what is synced | crashes |
 //! | a segment with damage is deleted at trim | damage |
 //! | a reservation forgets record headers, or new segments | `a_reservation_counts_headers` |

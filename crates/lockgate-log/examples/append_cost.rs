@@ -1,0 +1,153 @@
+//! What a group costs on the local log, against the floor of the same bytes on the same disk.
+//!
+//! Interleaved rounds of append and sync on a [`LocalLog`], of write and fdatasync of the same bytes
+//! into a file that was written before (the floor), and of the same onto the end of a growing file.
+//! Prints medians. Only the ratios inside one run mean something.
+//!
+//! ```text
+//! cargo run --release -p lockgate-log --example append_cost -- [FOLDER]
+//! ```
+
+use std::{
+    error::Error,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use lockgate_core::{Disk, DiskFile, Epoch, Log, OpenMode, RecordGroup};
+use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
+
+const ROUNDS: usize = 5;
+/// Bytes of one record.
+const RECORD_BYTES: usize = 1024;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let folder = std::env::args().nth(1);
+    let temp = tempfile::tempdir_in(folder.as_deref().unwrap_or("."))?;
+    println!("records a group |  log µs |  floor µs | growing µs | log/floor | growing/floor");
+    for (records, groups) in [(1, 400), (16, 300), (100, 200), (1_600, 40)] {
+        let mut log = LogContestant::open(&temp.path().join(format!("log-{records}")))?;
+        let bytes = records * RECORD_BYTES;
+        let mut floor = FileContestant::open(temp.path(), bytes, groups * (ROUNDS + 1), true)?;
+        let mut growing = FileContestant::open(temp.path(), bytes, 0, false)?;
+        let mut times = [const { Vec::new() }; 3];
+        // The first round warms up.
+        for round in 0..=ROUNDS {
+            let log_time = time(groups, || log.append_and_sync(records))?;
+            let floor_time = time(groups, || floor.write_and_sync())?;
+            let growing_time = time(groups, || growing.write_and_sync())?;
+            if round > 0 {
+                times[0].push(log_time);
+                times[1].push(floor_time);
+                times[2].push(growing_time);
+            }
+        }
+        let [log, floor, growing] = times.map(|mut times| {
+            times.sort();
+            times[times.len() / 2].as_secs_f64() * 1e6
+        });
+        println!(
+            "{records:15} | {log:7.0} | {floor:9.0} | {growing:10.0} | {:9.2} | {:13.2}",
+            log / floor,
+            growing / floor
+        );
+    }
+    Ok(())
+}
+
+/// The mean time of one call.
+fn time(
+    calls: usize,
+    mut call: impl FnMut() -> Result<(), Box<dyn Error>>,
+) -> Result<Duration, Box<dyn Error>> {
+    let start = Instant::now();
+    for _ in 0..calls {
+        call()?;
+    }
+    Ok(start.elapsed() / u32::try_from(calls)?)
+}
+
+struct LogContestant {
+    log: LocalLog,
+    payload: Vec<u8>,
+    group: RecordGroup,
+}
+
+impl LogContestant {
+    fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
+        let disk = Arc::new(FolderDisk::open(path)?);
+        let mut log = LocalLog::open(disk, LocalLogOptions::default())?;
+        log.recover(&mut |_| {})?;
+        log.begin_epoch(Epoch(1))?;
+        let group = RecordGroup::new(log.capabilities().gap);
+        Ok(Self {
+            log,
+            payload: noise(RECORD_BYTES),
+            group,
+        })
+    }
+
+    fn append_and_sync(&mut self, records: usize) -> Result<(), Box<dyn Error>> {
+        self.group.clear(usize::MAX);
+        for _ in 0..records {
+            self.group
+                .push(|buffer| buffer.extend_from_slice(&self.payload));
+        }
+        self.log
+            .reserve((records * RECORD_BYTES) as u64, records as u64)?;
+        let tail = self.log.tail();
+        self.log.append(Epoch(1), tail, &mut self.group)?;
+        self.log.syncer().sync()?;
+        Ok(())
+    }
+}
+
+struct FileContestant {
+    file: Arc<dyn DiskFile>,
+    bytes: Vec<u8>,
+    at: u64,
+}
+
+impl FileContestant {
+    fn open(
+        folder: &Path,
+        bytes: usize,
+        writes: usize,
+        is_written_before: bool,
+    ) -> Result<Self, Box<dyn Error>> {
+        let disk = FolderDisk::open(folder)?;
+        let name = format!("file-{bytes}-{is_written_before}");
+        let file = disk.open(&name, OpenMode::CreateNew)?;
+        let zeros = vec![0; bytes];
+        for index in 0..writes {
+            file.write_at(&zeros, (index * bytes) as u64)?;
+        }
+        file.sync()?;
+        Ok(Self {
+            file,
+            bytes: noise(bytes),
+            at: 0,
+        })
+    }
+
+    fn write_and_sync(&mut self) -> Result<(), Box<dyn Error>> {
+        self.file.write_at(&self.bytes, self.at)?;
+        self.at += self.bytes.len() as u64;
+        Ok(self.file.sync()?)
+    }
+}
+
+/// Bytes no disk can make smaller.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    std::iter::repeat_with(|| {
+        // xorshift64 (Marsaglia, 2003)
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    })
+    .take(len)
+    .collect()
+}
