@@ -8,6 +8,7 @@ use lockgate_machine::{Answer, Command, Query, Receive, Rejection, Reply};
 use crate::{
     Batch, Directory, EngineError, EngineMetrics, EngineOptions, StartError, StartReport,
     StopReason,
+    batch::Leases,
     inbox::{Answered, Ticket, millis},
     request::{Outcome, Request, Work},
     shell::{self, Shared},
@@ -115,18 +116,37 @@ impl Engine {
     pub async fn receive(&self, receive: Receive, wait: Duration) -> Result<Batch, EngineError> {
         let until = (!wait.is_zero()).then(|| self.now().machine.plus(millis(wait)));
         loop {
-            let receive = receive.clone();
-            let leases = match self.ask(Work::Receive { receive, until }).await? {
+            let work = Work::Receive {
+                receive: receive.clone(),
+                until,
+            };
+            let leases = match self.ask(work).await? {
                 Answered::Leases(leases) => leases,
                 Answered::Other(Outcome::Received(Err(rejection))) => return Err(rejection.into()),
                 Answered::Other(_) => return Err(mismatched()),
             };
             let leased = !leases.deliveries.is_empty();
-            let batch = self.handle.shared.read(leases)?;
-            // All of them damaged is no reason to come back early.
+            let batch = if self.ended_on_the_way(&receive, &leases) {
+                Batch::new(Vec::new(), leases)
+            } else {
+                self.handle.shared.read(leases)?
+            };
+            // That all of it has ended, or is damaged, is no reason to come back early.
             if !(leased && batch.is_empty()) {
                 return Ok(batch);
             }
+        }
+    }
+
+    /// Whether leases have ended before they could be handed over: the disk was stuck for as long.
+    /// Somebody else may have the messages by now. A lease of no length is over from the start, as
+    /// its caller wants it.
+    fn ended_on_the_way(&self, receive: &Receive, leases: &Leases) -> bool {
+        let now = self.now().machine;
+        let ended = leases.deliveries.iter().any(|lease| lease.deadline <= now);
+        ended && {
+            let queue = self.directory().get(&receive.queue);
+            receive.lease.or(queue.map(|queue| queue.settings.lease)) != Some(0)
         }
     }
 

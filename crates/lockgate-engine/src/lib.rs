@@ -7,6 +7,50 @@
 //!
 //! What it does not do: speak a protocol (`lockgate-server`), hide leases and settings behind a
 //! friendly API (`lockgate`), or know how bytes get to a disk ([`Log`](lockgate_core::Log)).
+//!
+//! ```
+//! use std::{collections::BTreeMap, sync::Arc, time::Duration};
+//!
+//! use lockgate_core::{HolderName, Message, QueueName};
+//! use lockgate_engine::{Engine, EngineOptions};
+//! use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
+//! use lockgate_machine::{
+//!     Command, CreateQueue, QueueSettings, Receive, SendMessage, Settle, SettleAction,
+//! };
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path();
+//! let disk = Arc::new(FolderDisk::open(path)?);
+//! let log = LocalLog::open(disk, LocalLogOptions::default())?;
+//! let clock = Arc::new(SystemClock::new());
+//! let (engine, report) = Engine::start(Box::new(log), clock, EngineOptions::default())?;
+//! assert!(report.is_clean());
+//!
+//! let queue = QueueName::new("orders")?;
+//! let create = CreateQueue {
+//!     name: queue.clone(),
+//!     settings: QueueSettings::default(),
+//!     annotations: BTreeMap::new(),
+//!     tags: BTreeMap::new(),
+//! };
+//! engine.submit(Command::CreateQueue(Box::new(create))).await?;
+//! let send = SendMessage { queue: queue.clone(), message: Message::new("hello") };
+//! // Answered when the message survives a power cut.
+//! engine.submit(Command::Send(Box::new(send))).await?;
+//!
+//! let receive = Receive { queue, max: 10, lease: None, holder: HolderName::new("worker")? };
+//! let batch = engine.receive(receive, Duration::from_secs(5)).await?;
+//! for received in batch.keep() {
+//!     assert_eq!(received.stored.message.body, "hello");
+//!     let settle = Settle { token: received.delivery.token, action: SettleAction::Ack };
+//!     engine.submit(Command::Settle(settle)).await?;
+//! }
+//! engine.shutdown().await;
+//! # Ok(())
+//! # }
+//! ```
 
 mod batch;
 mod desk;

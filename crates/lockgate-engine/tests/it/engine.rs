@@ -371,6 +371,37 @@ async fn a_lease_whose_answer_nobody_takes_goes_back() {
 }
 
 #[tokio::test]
+async fn a_lease_that_ended_on_its_way_is_not_handed_over() {
+    let settings = QueueSettings {
+        keyed: true,
+        lease: 1_000,
+        ..QueueSettings::default()
+    };
+    let shard = Watched::with_queue(settings).await;
+    let message = keyed("a", "k");
+    shard.engine.submit(send("q", message)).await.unwrap();
+    // The first lease of a keyed queue raises its horizon, which is synced: the answer is held.
+    shard.controls.hold_syncs(true);
+    let engine = shard.engine.clone();
+    let late = tokio::spawn(async move { engine.receive(receive("q", 1), LONG).await });
+    until(|| shard.engine.metrics().held == 1).await;
+    shard.pass(1_000);
+    shard.controls.hold_syncs(false);
+    let batch = late.await.unwrap().unwrap();
+    assert_eq!(batch[0].delivery.attempt, 2, "a new lease, not the old one");
+    assert!(batch[0].delivery.deadline > shard.engine.now().machine);
+
+    // A lease of no length is what its caller wants.
+    drop(batch);
+    let peek = lockgate_machine::Receive {
+        lease: Some(0),
+        ..receive("q", 1)
+    };
+    assert_eq!(shard.engine.receive(peek, LONG).await.unwrap().len(), 1);
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_batch_of_commands_takes_one_answer_in_order() {
     let shard = Watched::with_queue(QueueSettings::default()).await;
     let commands = ["q", "missing", "q"].map(|queue| send(queue, text("a")));

@@ -75,7 +75,7 @@ async fn a_rejected_message_is_a_dead_letter_at_once() {
     let letter = take(&dead, 1).await.remove(0);
     match &letter.origin().unwrap().reason {
         DeadLetterReason::Rejected { reason } => {
-            assert_eq!(reason.as_deref(), Some("no such user"))
+            assert_eq!(reason.as_deref(), Some("no such user"));
         }
         other => panic!("{other:?}"),
     }

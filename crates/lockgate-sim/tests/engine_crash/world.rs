@@ -1,23 +1,4 @@
-//! The engine's driver over a disk that loses what was not synced: seeded random histories of
-//! sends, duplicates, receives, settles, purges and passing time, cut at a random write or sync,
-//! recovered, and held against a model that knows only what was answered.
-//!
-//! What must hold, whatever the disk lost:
-//!
-//! - *no loss*: a send that was answered at a level the crash survives is delivered in the end;
-//! - *no resurrection*: a message whose acknowledgement was answered never comes again;
-//! - *nothing from nowhere*: what is delivered was sent, byte for byte, under the id it was given;
-//! - *order*: no message of a key is delivered while one in front of it is there;
-//! - *one holder*: no two holders have leases of one key at a time, over restarts and power cuts;
-//! - *unique ids*: a duplicate gets the original's answer, also after a crash;
-//! - *recovered twice* is the same state, and the state of the driver that wrote the log.
-//!
-//! What had no answer may have happened or not.
-//!
-//! The harness itself is tested by planting bugs, each of which must be caught within a few hundred
-//! seeds: an answer that leaves before its sync, an acknowledgement lost at recovery, leases lost at
-//! recovery, unique ids lost at recovery, an order turned round at recovery, and a lease horizon
-//! that is ignored.
+//! A shard, what is asked of it, and what its answers must be.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -26,88 +7,21 @@ use std::{
 
 use bytes::Bytes;
 use lockgate_core::{
-    Clock, DiskOperation, HolderName, Incarnation, Key, LeaseToken, Level, Log, LogCapabilities,
-    LogError, LogReader, LogRecord, LogSync, Message, Now, Position, QueueName, RecordGroup,
-    RecoveryReport, ReserveError, Sequence, UniqueId, WallTime,
+    Clock, DiskOperation, HolderName, Key, LeaseToken, Level, LogReader, LogSync, Message, Now,
+    Position, QueueName, UniqueId,
 };
-use lockgate_engine::{
-    Beginning, Driver, EngineError, EngineOptions, Outcome, Output, Request, What, Work,
-};
-use lockgate_log::{LocalLog, LocalLogOptions};
+use lockgate_engine::{Driver, EngineError, Outcome, Output, Request, What, Work};
 use lockgate_machine::{
-    Command, CreateQueue, DeadLetter, Delivery, Effect, Effects, Machine, MachineLimits,
-    QueueSettings, Receive, Reply, SendMessage, Sent, Settle, SettleAction, Settled, Snapshot,
-    StaleReason, decode_record, encode_record, read_message,
+    Command, CreateQueue, DeadLetter, Delivery, QueueSettings, Receive, Reply, SendMessage, Sent,
+    Settle, SettleAction, Settled, StaleReason, read_message,
 };
 use lockgate_sim::{Fault, FaultyDisk, ManualClock, PowerCut, SeededRandom};
 
-const SEEDS: u64 = 300;
-const SEEDS_TO_CATCH_A_BUG: u64 = 400;
-
-#[test]
-fn what_was_answered_survives_every_crash() {
-    for seed in 0..SEEDS {
-        if let Err(violation) = run(seed, None) {
-            panic!("seed {seed}: {violation}");
-        }
-    }
-}
-
-#[test]
-fn one_seed_is_one_history() {
-    for seed in [1, 2, 3] {
-        let histories = [(); 2].map(|()| {
-            let mut world = World::new(seed, None);
-            world.live().expect("no violation");
-            (world.disk.image(), world.history.len())
-        });
-        assert!(histories[0] == histories[1], "seed {seed}");
-    }
-}
-
-#[test]
-fn planted_bugs_are_caught() {
-    for bug in [
-        Bug::AnswerBeforeSync,
-        Bug::AckLost,
-        Bug::LeaseLost,
-        Bug::UniqueIdLost,
-        Bug::OrderTurned,
-        Bug::HorizonLost,
-    ] {
-        let caught = (0..SEEDS_TO_CATCH_A_BUG).find_map(|seed| run(seed, Some(bug)).err());
-        assert!(caught.is_some(), "{bug:?} was not caught");
-    }
-}
-
-/// A mistake made on purpose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bug {
-    AnswerBeforeSync,
-    AckLost,
-    LeaseLost,
-    UniqueIdLost,
-    OrderTurned,
-    HorizonLost,
-}
-
-type Violation = String;
-
-/// One history: several lives of a shard with a crash after each, and a drain at the end.
-fn run(seed: u64, bug: Option<Bug>) -> Result<(), Violation> {
-    let mut world = World::new(seed, bug);
-    let lives = 1 + world.random.below(3);
-    let told = |world: &World, violation: Violation| {
-        let last = world.history.iter().rev().take(24).rev();
-        let last: Vec<_> = last.map(String::as_str).collect();
-        format!("{violation}\n  {}", last.join("\n  "))
-    };
-    for _ in 0..lives {
-        world.live().map_err(|violation| told(&world, violation))?;
-        world.crash().map_err(|violation| told(&world, violation))?;
-    }
-    world.drain().map_err(|violation| told(&world, violation))
-}
+use crate::{
+    Violation,
+    model::{Existence, Known, Lease, Model},
+    planted::{Bug, folded, start},
+};
 
 const KEYED: &str = "keyed";
 const PLAIN: &str = "plain";
@@ -116,10 +30,10 @@ const DEAD: &str = "dead";
 
 const LEASE_MS: u64 = 5_000;
 
-struct World {
-    random: SeededRandom,
+pub(crate) struct World {
+    pub(crate) random: SeededRandom,
     bug: Option<Bug>,
-    disk: FaultyDisk,
+    pub(crate) disk: FaultyDisk,
     clock: ManualClock,
     /// Time as it really passes, over reboots too.
     real_ms: u64,
@@ -132,7 +46,7 @@ struct World {
     next_ticket: u64,
     asked: HashMap<u64, Asked>,
     model: Model,
-    history: Vec<String>,
+    pub(crate) history: Vec<String>,
 }
 
 /// What was asked under a ticket, to make sense of its answer.
@@ -144,6 +58,8 @@ enum Asked {
     Receive {
         queue: &'static str,
         holder: u64,
+        /// Purges of the queue asked for before: a later one may end the leases it gets.
+        purges: u64,
     },
     Settle {
         token: LeaseToken,
@@ -156,62 +72,11 @@ enum Asked {
     Nothing,
 }
 
-/// What must be true, as far as answers tell.
-#[derive(Default)]
-struct Model {
-    /// Every message ever given to a send, by the number in its body.
-    messages: BTreeMap<u64, Known>,
-    /// The answer that a unique id was first given, if it is certain to be remembered.
-    unique: HashMap<(&'static str, u64), Sent>,
-    leases: HashMap<LeaseToken, Lease>,
-    delivered: u64,
-}
-
-#[derive(Clone, Debug)]
-struct Known {
-    queue: &'static str,
-    key: Option<u64>,
-    unique: Option<u64>,
-    state: Existence,
-    /// Its place in its key's order, once it is known.
-    order: Option<(WallTime, Sequence)>,
-    /// When it was given to the shard, or when it is due if that is later.
-    enters: WallTime,
-    /// It has been delivered.
-    seen: bool,
-    /// It was under a purge while nobody knew whether it is there.
-    purged: bool,
-    /// An acknowledgement was answered.
-    acked: bool,
-    /// Acknowledgements without an answer so far.
-    acks_asked: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Existence {
-    /// Nobody knows whether it was accepted, or whether it is still there.
-    Perhaps,
-    /// Accepted, and not gone.
-    There,
-    /// Gone for good, or never there.
-    Gone,
-}
-
-#[derive(Clone, Debug)]
-struct Lease {
-    message: u64,
-    queue: &'static str,
-    holder: u64,
-    /// Until when the holder may count on it, in real time.
-    until_ms: u64,
-}
-
 impl World {
-    fn new(seed: u64, bug: Option<Bug>) -> Self {
-        let mut random = SeededRandom::new(seed);
+    pub(crate) fn new(seed: u64, bug: Option<Bug>) -> Self {
+        let random = SeededRandom::new(seed);
         let disk = FaultyDisk::new();
         let clock = ManualClock::default();
-        let _ = random.next_u64();
         let (driver, syncer, reader) =
             start(&disk, &clock, 0, bug).expect("a start on an empty disk");
         let durable = driver.tail();
@@ -287,7 +152,7 @@ impl World {
     }
 
     /// Groups of random requests, until the disk fails or enough is enough.
-    fn live(&mut self) -> Result<(), Violation> {
+    pub(crate) fn live(&mut self) -> Result<(), Violation> {
         let groups = 10 + self.random.below(40);
         // Sometimes there is no fault, and the crash comes between two groups.
         if self.random.chance(80) {
@@ -358,6 +223,7 @@ impl World {
                     lease.until_ms = 0;
                 }
                 self.model.unique.retain(|(of, _), _| *of != queue);
+                *self.model.purges.entry(queue).or_default() += 1;
                 self.note(format!("purge {queue}"));
                 let purge = Command::Purge { queue: name(queue) };
                 self.request(Work::one(purge), Asked::Purge { queue })
@@ -423,7 +289,13 @@ impl World {
             receive,
             until: None,
         };
-        self.request(work, Asked::Receive { queue, holder })
+        let purges = self.purges(queue);
+        let asked = Asked::Receive {
+            queue,
+            holder,
+            purges,
+        };
+        self.request(work, asked)
     }
 
     fn any_settle(&mut self) -> Request<u64> {
@@ -580,8 +452,18 @@ impl World {
                 Some(Ok(Reply::Sent(sent))) => self.sent(message, sent),
                 other => Err(format!("a send was answered by {other:?}")),
             },
-            (Asked::Receive { queue, holder }, Outcome::Received(result)) => match result {
-                Ok(deliveries) => self.delivered(queue, holder, &deliveries),
+            (
+                Asked::Receive {
+                    queue,
+                    holder,
+                    purges,
+                },
+                Outcome::Received(result),
+            ) => match result {
+                Ok(deliveries) => {
+                    let certain = purges == self.purges(queue);
+                    self.delivered(queue, holder, certain, &deliveries)
+                }
                 Err(rejection) => Err(format!("a receive was rejected: {rejection}")),
             },
             (
@@ -653,10 +535,14 @@ impl World {
         &mut self,
         queue: &'static str,
         holder: u64,
+        certain: bool,
         deliveries: &[Delivery],
     ) -> Result<(), Violation> {
         let mut earlier = Vec::new();
-        for delivery in deliveries {
+        // What has ended on the way to its holder is not handed over.
+        let now = self.now().machine;
+        let current = |delivery: &&Delivery| delivery.deadline > now;
+        for delivery in deliveries.iter().filter(current) {
             let at = delivery.location;
             let record = self.reader.read(at.position).map_err(|error| {
                 format!(
@@ -698,7 +584,11 @@ impl World {
                 message: number,
                 queue,
                 holder,
-                until_ms: self.real_ms + self.left(delivery),
+                until_ms: if certain {
+                    self.real_ms + self.left(delivery)
+                } else {
+                    0
+                },
             };
             self.model.leases.insert(delivery.token, lease);
         }
@@ -789,7 +679,7 @@ impl World {
     }
 
     /// Ends this life and begins the next on what is left.
-    fn crash(&mut self) -> Result<(), Violation> {
+    pub(crate) fn crash(&mut self) -> Result<(), Violation> {
         let power_cut = self.random.chance(60);
         let left = if power_cut {
             let cut = match self.random.below(4) {
@@ -841,7 +731,7 @@ impl World {
     }
 
     /// Receives and acknowledges everything that is left. What was there must come.
-    fn drain(&mut self) -> Result<(), Violation> {
+    pub(crate) fn drain(&mut self) -> Result<(), Violation> {
         self.note("drain".to_owned());
         self.sync()?;
         let state = self.driver.machine().snapshot();
@@ -892,6 +782,10 @@ impl World {
         }
     }
 
+    fn purges(&self, queue: &str) -> u64 {
+        self.model.purges.get(queue).copied().unwrap_or(0)
+    }
+
     fn known(&mut self, message: u64) -> &mut Known {
         self.model
             .messages
@@ -901,152 +795,6 @@ impl World {
 
     fn note(&mut self, event: String) {
         self.history.push(format!("{:>7} {event}", self.real_ms));
-    }
-}
-
-type Started = (Driver<u64>, Arc<dyn LogSync>, Arc<dyn LogReader>);
-
-fn start(
-    disk: &FaultyDisk,
-    clock: &ManualClock,
-    starts: u64,
-    bug: Option<Bug>,
-) -> Result<Started, Violation> {
-    let log = PlantedLog {
-        log: local_log(disk)?,
-        bug,
-    };
-    let beginning = Beginning {
-        wall: clock.wall(),
-        since_boot: clock.since_boot(),
-        boot_id: clock.boot_id(),
-        incarnation: Incarnation(starts),
-        secret: [7; 32],
-    };
-    let (driver, _report) = Driver::recover(Box::new(log), &EngineOptions::default(), beginning)
-        .map_err(|error| format!("the start was refused: {error:?}"))?;
-    let (syncer, reader) = (driver.syncer(), driver.reader());
-    Ok((driver, syncer, reader))
-}
-
-fn local_log(disk: &FaultyDisk) -> Result<LocalLog, Violation> {
-    let options = LocalLogOptions {
-        segment_bytes: 16 << 10,
-        record_bytes_max: 8 << 10,
-        free_bytes_min: 0,
-        generation_seed: Some(5),
-        ..LocalLogOptions::default()
-    };
-    LocalLog::open(Arc::new(disk.clone()), options).map_err(|error| error.to_string())
-}
-
-/// The state that the log on the disk gives.
-fn folded(disk: &FaultyDisk) -> Result<Snapshot, Violation> {
-    let mut machine = Machine::new(MachineLimits::default());
-    let mut broken = None;
-    local_log(disk)?
-        .recover(&mut |record| match decode_record(&record.payload) {
-            Ok(effects) => machine.fold(&effects, record.position),
-            Err(error) => broken = Some(error),
-        })
-        .map_err(|error| error.to_string())?;
-    match broken {
-        Some(error) => Err(format!("a record makes no sense: {error}")),
-        None => Ok(machine.snapshot()),
-    }
-}
-
-/// A log that forgets something at recovery, on purpose.
-struct PlantedLog {
-    log: LocalLog,
-    bug: Option<Bug>,
-}
-
-impl PlantedLog {
-    fn spoil(&self, record: LogRecord) -> LogRecord {
-        let Some(bug) = self.bug else { return record };
-        let mut effects: Effects = decode_record(&record.payload).expect("a good record");
-        effects.retain(|effect| match (bug, effect) {
-            (Bug::AckLost, Effect::Acked { .. }) | (Bug::LeaseLost, Effect::Leased { .. }) => false,
-            (Bug::HorizonLost, Effect::HorizonRaised { .. }) => false,
-            (Bug::UniqueIdLost, Effect::Accepted(stored)) => {
-                stored.unique_until = None;
-                true
-            }
-            (Bug::OrderTurned, Effect::Accepted(stored)) => {
-                // Every second message thinks it is due a little later.
-                if stored.sequence.0 % 2 == 1 {
-                    stored.message.due = Some(stored.accepted.plus(10));
-                }
-                true
-            }
-            _ => true,
-        });
-        let mut payload = Vec::new();
-        encode_record(&effects, &mut payload);
-        LogRecord {
-            payload: payload.into(),
-            ..record
-        }
-    }
-}
-
-impl Log for PlantedLog {
-    fn capabilities(&self) -> LogCapabilities {
-        self.log.capabilities()
-    }
-
-    fn recover(&mut self, visit: &mut dyn FnMut(LogRecord)) -> Result<RecoveryReport, LogError> {
-        let mut records = Vec::new();
-        let report = self.log.recover(&mut |record| records.push(record))?;
-        for record in records {
-            visit(self.spoil(record));
-        }
-        Ok(report)
-    }
-
-    fn begin_epoch(
-        &mut self,
-        epoch: lockgate_core::Epoch,
-    ) -> Result<(), lockgate_core::AppendError> {
-        self.log.begin_epoch(epoch)
-    }
-
-    fn tail(&self) -> Position {
-        self.log.tail()
-    }
-
-    fn place(&self, cursor: &mut Position, len: usize) -> Position {
-        self.log.place(cursor, len)
-    }
-
-    fn reserve(&mut self, bytes: u64, records: u64) -> Result<(), ReserveError> {
-        self.log.reserve(bytes, records)
-    }
-
-    fn append(
-        &mut self,
-        epoch: lockgate_core::Epoch,
-        expected: Position,
-        group: &mut RecordGroup,
-    ) -> Result<(), lockgate_core::AppendError> {
-        self.log.append(epoch, expected, group)
-    }
-
-    fn syncer(&self) -> Arc<dyn LogSync> {
-        self.log.syncer()
-    }
-
-    fn reader(&self) -> Arc<dyn LogReader> {
-        self.log.reader()
-    }
-
-    fn trim(&mut self, before: Position) -> Result<(), LogError> {
-        self.log.trim(before)
-    }
-
-    fn release(&mut self, from: Position, to: Position) -> Result<(), LogError> {
-        self.log.release(from, to)
     }
 }
 
