@@ -153,6 +153,11 @@ impl Table {
         }
     }
 
+    /// A table without a header, for names and values.
+    pub(crate) fn plain(columns: usize) -> Self {
+        Self::new(std::iter::repeat_n("", columns))
+    }
+
     pub(crate) fn row<T: ToString>(&mut self, cells: impl IntoIterator<Item = T>) {
         let cells: Vec<_> = cells.into_iter().map(|cell| cell.to_string()).collect();
         debug_assert_eq!(cells.len(), self.header.len());
@@ -173,7 +178,9 @@ impl Table {
         }
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::TableStyle::new());
-        table.set_header(self.header.iter().copied());
+        if self.header.iter().any(|name| !name.is_empty()) {
+            table.set_header(self.header.iter().copied());
+        }
         for row in &self.rows {
             table.add_row(row.iter().map(|cell| one_cell(cell)));
         }

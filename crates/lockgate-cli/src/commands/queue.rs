@@ -202,7 +202,7 @@ async fn show(client: &mut Client, args: &QueueShow) -> Result<(), Failure> {
         }))?;
         return output.flush();
     }
-    let mut table = Table::new(["", ""]);
+    let mut table = Table::plain(2);
     table.row(["name", &args.name]);
     table.row(["url", &url]);
     table.row(["ready", &counts.ready.to_string()]);
@@ -263,7 +263,8 @@ fn agree(yes: bool, name: &str, counts: Counts, question: &str) -> Result<(), Fa
     } = counts;
     let total = counts.total();
     let holds = format!(
-        "{name} holds {total} messages ({ready} ready, {in_flight} in flight, {delayed} delayed)."
+        "{name} holds {total} {} ({ready} ready, {in_flight} in flight, {delayed} delayed).",
+        if total == 1 { "message" } else { "messages" },
     );
     if yes {
         note(&holds);

@@ -298,7 +298,8 @@ async fn settle(
     ))
 }
 
-/// One call. Settling the same lease again does no harm, so a lost connection is tried again.
+/// One call. Settling the same lease again does no harm, so it is tried again while the server is
+/// away.
 async fn settle_call(
     client: &mut Client,
     queue_url: String,
@@ -313,7 +314,7 @@ async fn settle_call(
             Settling::Nack => client.call(&ChangeMessageVisibilityBatch(&batch)).await,
         };
         match result {
-            Err(CallError::Lost { .. }) if retry.again().await => {}
+            Err(error) if error.may_pass() && retry.again().await => {}
             result => return result,
         }
     }

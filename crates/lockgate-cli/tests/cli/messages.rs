@@ -220,12 +220,12 @@ fn queues_are_listed_shown_purged_and_deleted() {
     // Nobody can answer the question here.
     let error = town.run("queue purge b").fails_with(2);
     assert!(
-        error.contains("b holds 1 messages (1 ready, 0 in flight, 0 delayed)"),
+        error.contains("b holds 1 message (1 ready, 0 in flight, 0 delayed)"),
         "{error}"
     );
     assert_eq!(town.counts("b")["ready"], 1);
     let done = town.run("queue purge b --yes");
-    assert!(done.stderr.contains("holds 1 messages"), "{done:?}");
+    assert!(done.stderr.contains("holds 1 message "), "{done:?}");
     assert_eq!(town.counts("b")["ready"], 0);
 
     town.run("queue delete b --yes").ok();
@@ -344,4 +344,32 @@ fn sending_goes_on_after_a_restart() {
     drop(stdin);
     assert!(child.wait().unwrap().success());
     assert_eq!(bodies(&town.drain("q.fifo")), ["before", "while away"]);
+}
+
+#[test]
+fn following_goes_on_after_a_restart() {
+    let mut town = Town::new();
+    town.run("queue create q").ok();
+    let mut child = town
+        .sandbox
+        .command("receive --queue q --follow --ack")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut reader = BufReader::new(child.stdout.take().unwrap());
+    let mut next = || {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        json_lines(&line)[0]["body"].clone()
+    };
+    town.run("send --queue q before").ok();
+    assert_eq!(next(), "before");
+    town.server.signal(rustix::process::Signal::KILL);
+    let address = town.server.url.trim_start_matches("http://").to_owned();
+    town.server = Server::restart(town.server, &town.sandbox, &address);
+    town.run("send --queue q after").ok();
+    assert_eq!(next(), "after");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143));
 }
