@@ -41,10 +41,11 @@ pub struct ServerOptions {
 
 /// How much a client may send, and how many clients there may be.
 ///
-/// Memory of the server is at most about 24 KiB for each of
-/// [`connections_max`](Self::connections_max), [`head_bytes_max`](Self::head_bytes_max) for each
-/// that sends a head, and [`bodies_bytes_max`](Self::bodies_bytes_max) in all. Answers are as large
-/// as the messages in them.
+/// Memory of the server is about 20 KiB for each open connection, idle or waiting for a message, of
+/// at most [`connections_max`](Self::connections_max); another
+/// [`head_bytes_max`](Self::head_bytes_max) and 16 KiB for each that sends a request; and
+/// [`bodies_bytes_max`](Self::bodies_bytes_max) in all. Answers are as large as the messages in
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The largest request body in bytes; a larger one is answered 413, from its declared length

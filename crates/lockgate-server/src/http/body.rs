@@ -5,17 +5,16 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
 use super::{connection::Client, refusal::Refusal};
 
-/// Bytes of each body that the budget does not count: enough for any settling request.
+/// Bytes of each body that the budget does not count: enough for any settling request. Also what is
+/// set aside at most before a client has sent anything: to get more it must send, so that clients
+/// who declare much and send little cannot use the budget up.
 const FREE_BYTES: usize = 16 << 10;
-
-/// What is set aside at once for a body of declared length. A client must send before it gets more.
-const FIRST_CAPACITY: usize = 64 << 10;
 
 /// Memory for all bodies of a server.
 #[derive(Debug)]
@@ -44,6 +43,15 @@ impl BodyBudget {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Whether a body of `len` bytes would have room now. Refusing it later costs more.
+    fn admit(&self, len: usize) -> Result<(), Refusal> {
+        let more = len.saturating_sub(FREE_BYTES);
+        if more > 0 && self.used() + more > self.max {
+            return Err(Refusal::BodiesFull);
+        }
+        Ok(())
+    }
+
     fn share(&self) -> BodyShare<'_> {
         BodyShare {
             budget: self,
@@ -53,7 +61,7 @@ impl BodyBudget {
 }
 
 impl BodyShare<'_> {
-    /// Raises the share to cover a body of `len` bytes.
+    /// Raises the share to cover a buffer of `len` bytes.
     fn cover(&mut self, len: usize) -> Result<(), Refusal> {
         let more = len.saturating_sub(FREE_BYTES).saturating_sub(self.bytes);
         if more == 0 {
@@ -93,8 +101,8 @@ pub(crate) async fn read(
         Some(Ok(len)) if len <= max => Some(len),
         Some(_) => return Err(Refusal::BodyTooLarge { max }),
     };
-    share.cover(declared.unwrap_or(0))?;
-    let mut whole = BytesMut::new();
+    client.core.bodies.admit(declared.unwrap_or(0))?;
+    let mut whole = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Refusal::BodyBroken)?;
         let Ok(data) = frame.into_data() else {
@@ -108,14 +116,16 @@ pub(crate) async fn read(
         if len > max {
             return Err(Refusal::BodyTooLarge { max });
         }
-        share.cover(len)?;
-        if whole.is_empty() {
-            whole.reserve(declared.unwrap_or(len).clamp(len, FIRST_CAPACITY.max(len)));
+        if whole.capacity() < len {
+            let doubled = (2 * whole.capacity()).max(FREE_BYTES).min(max);
+            let wanted = declared.unwrap_or(max).min(doubled).max(len);
+            whole.reserve_exact(wanted - whole.len());
         }
         whole.extend_from_slice(&data);
+        share.cover(whole.capacity())?;
     }
     check_framing(client, index)?;
-    Ok((whole.freeze(), share))
+    Ok((whole.into(), share))
 }
 
 /// hyper takes some malformed chunks for good ones.
@@ -141,6 +151,8 @@ mod tests {
         large.cover(FREE_BYTES + 80_000).unwrap();
         large.cover(10).unwrap();
         assert_eq!(budget.used(), 80_000);
+        budget.admit(FREE_BYTES + 20_000).unwrap();
+        assert!(budget.admit(FREE_BYTES + 20_001).is_err());
         let mut refused = budget.share();
         assert!(matches!(
             refused.cover(FREE_BYTES + 20_001),

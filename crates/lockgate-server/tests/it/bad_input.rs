@@ -145,19 +145,20 @@ async fn a_body_declared_too_large_is_refused_before_it_is_sent() {
 
 #[tokio::test]
 async fn a_body_of_the_largest_size_is_read() {
-    let server = TestServer::start_with(|options| options.limits.body_bytes_max = 100_000).await;
-    for headers in [
-        "Content-Length: 100000\r\n",
-        "Content-Length: 100000\r\nExpect: 100-continue\r\n",
-    ] {
-        let mut raw = server.connect().await;
-        raw.send(post(headers, "")).await;
-        raw.send(" ".repeat(100_000)).await;
-        let mut answer = raw.answer().await;
-        if answer.status == 100 {
-            answer = raw.answer().await;
+    for max in [100, 100_000] {
+        let server = TestServer::start_with(|options| options.limits.body_bytes_max = max).await;
+        let sized = format!("Content-Length: {max}\r\nExpect: 100-continue\r\n");
+        let chunked = "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n".to_owned();
+        let half = " ".repeat(max / 2);
+        let chunk = format!("{:x}\r\n{half}\r\n", max / 2);
+        for (headers, piece, end) in [(sized, &half, ""), (chunked, &chunk, "0\r\n\r\n")] {
+            let mut raw = server.connect().await;
+            raw.send(post(&headers, "")).await;
+            assert_eq!(raw.answer().await.status, 100);
+            raw.send([piece, piece, end].concat()).await;
+            let answer = raw.answer().await;
+            assert_eq!(answer.status, 400, "no JSON, but not too large: {answer:?}");
         }
-        assert_eq!(answer.status, 400, "no JSON, but not too large: {answer:?}");
     }
 }
 
@@ -182,8 +183,10 @@ async fn an_endless_chunked_body_is_cut_off() {
 async fn many_large_bodies_at_once_are_refused_and_small_ones_are_not() {
     let server = TestServer::start_with(|options| options.limits.bodies_bytes_max = 100_000).await;
     let mut holding = server.connect().await;
-    holding.send(post("Content-Length: 110000\r\n", "{")).await;
-    // When its head has been read nobody tells us; from then on others are refused.
+    holding
+        .send(post("Content-Length: 110000\r\n", &" ".repeat(109_999)))
+        .await;
+    // When that has been read nobody tells us; from then on others are refused.
     let refused = loop {
         let answer = server
             .ask(post("Content-Length: 60000\r\n", &" ".repeat(60_000)))
