@@ -55,6 +55,9 @@ const OVERDUE_RECHECK: Duration = Duration::from_millis(20);
 /// Messages whose memory is freed in one step beside the callers' work: some 100 µs.
 const HOUSEKEEPING_BUDGET: usize = 1_000;
 
+/// What callers are told when a thread of the engine has panicked.
+const PANICKED: &str = "the engine panicked; the panic's message is on standard error";
+
 /// Starts an engine: recovery here, service on threads of its own.
 pub(crate) fn start(
     log: Box<dyn Log>,
@@ -98,11 +101,15 @@ pub(crate) fn start(
     let sync_thread = spawn(format!("{}-sync", options.thread_name), {
         let shared = shared.clone();
         move || {
-            let synced = shared.desk.run(
-                &*syncer,
-                |output| shared.deliver(output),
-                || shared.inbox.poke(),
-            );
+            // As for the owner: a panic is a bug of ours, and nobody may wait for ever.
+            let synced = panic::catch_unwind(AssertUnwindSafe(|| {
+                shared.desk.run(
+                    &*syncer,
+                    |output| shared.deliver(output),
+                    || shared.inbox.poke(),
+                )
+            }))
+            .unwrap_or_else(|_panic| Err(PANICKED.into()));
             if let Err(reason) = synced {
                 shared.failed(reason);
             }
@@ -139,9 +146,7 @@ fn own(
     // A panic is a bug of ours. Callers must be told all the same, and none may wait for ever.
     let served = panic::catch_unwind(AssertUnwindSafe(|| serve(shared, &mut driver, options)));
     if served.is_err() {
-        shared.failed(
-            "the engine's thread panicked; the panic's message is on standard error".into(),
-        );
+        shared.failed(PANICKED.into());
         // Dropping their tickets tells them that the outcome is unknown.
         let mut taken = Taken::default();
         while !mem::take(&mut taken).finished {
@@ -151,10 +156,8 @@ fn own(
         }
     }
     shared.desk.finish();
-    let sync_panicked = sync_thread.join().is_err();
-    if sync_panicked {
-        shared.failed("the engine's sync thread panicked".into());
-    }
+    // It catches its own panics.
+    let _ = sync_thread.join();
     let failed = shared.desk.durable().err();
     if let Some(reason) = &failed {
         // What was filed after the sync thread had gone.

@@ -221,20 +221,26 @@ async fn a_failed_append_stops_the_engine() {
 
 #[tokio::test]
 async fn a_panic_in_the_engine_leaves_nobody_waiting() {
-    let shard = Watched::with_queue(QueueSettings::default()).await;
-    shard.controls.panic_at_append();
-    let unknown = shard.engine.submit(send("q", text("a"))).await;
-    assert!(
-        matches!(unknown, Err(EngineError::UnknownOutcome { .. })),
-        "{unknown:?}"
-    );
-    assert!(shard.engine.stopped().await.is_failure());
-    let later = shard.engine.submit(send("q", text("b"))).await;
-    assert!(
-        matches!(later, Err(EngineError::Stopped { .. })),
-        "{later:?}"
-    );
-    shard.engine.shutdown().await;
+    for at_sync in [false, true] {
+        let shard = Watched::with_queue(QueueSettings::default()).await;
+        if at_sync {
+            shard.controls.panic_at_sync();
+        } else {
+            shard.controls.panic_at_append();
+        }
+        let unknown = shard.engine.submit(send("q", text("a"))).await;
+        assert!(
+            matches!(unknown, Err(EngineError::UnknownOutcome { .. })),
+            "{unknown:?}"
+        );
+        assert!(shard.engine.stopped().await.is_failure());
+        let later = shard.engine.submit(send("q", text("b"))).await;
+        assert!(
+            matches!(later, Err(EngineError::Stopped { .. })),
+            "{later:?}"
+        );
+        shard.engine.shutdown().await;
+    }
 }
 
 #[tokio::test]

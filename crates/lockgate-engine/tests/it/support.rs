@@ -286,6 +286,7 @@ struct State {
     appends_begun: u64,
     syncs_begun: u64,
     panic_at_append: bool,
+    panic_at_sync: bool,
     unreadable: Vec<(Position, Unreadable)>,
 }
 
@@ -306,6 +307,10 @@ impl Controls {
 
     pub(crate) fn panic_at_append(&self) {
         self.change(|state| state.panic_at_append = true);
+    }
+
+    pub(crate) fn panic_at_sync(&self) {
+        self.change(|state| state.panic_at_sync = true);
     }
 
     pub(crate) fn make_unreadable(&self, at: Position, how: Unreadable) {
@@ -413,6 +418,8 @@ struct WatchedSync {
 impl LogSync for WatchedSync {
     fn sync(&self) -> Result<Position, LogError> {
         self.controls.change(|state| state.syncs_begun += 1);
+        let panics = self.controls.state.lock().unwrap().panic_at_sync;
+        assert!(!panics, "a panic made on purpose");
         // Held up with what was there when it began.
         let synced = self.syncer.sync();
         self.controls.wait(|state| !state.hold_syncs);
