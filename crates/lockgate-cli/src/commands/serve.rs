@@ -6,6 +6,7 @@ use lockgate_core::LockError;
 use lockgate_engine::{Engine, EngineOptions, StartReport, Status};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock};
 use lockgate_server::{BindError, Deadlines, Limits, RunReport, Server, ServerOptions};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::{error, info, warn};
 
 use super::{Signals, serve_settings};
@@ -40,6 +41,7 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
     let options = server_options(settings);
     // Nothing is opened, and no folder made, for a server that could not listen.
     options.check().map_err(bind_failure)?;
+    allow_open_files(options.limits.connections_max);
     let data = settings.get(&table::DATA);
     let engine = start_engine(&data, settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -69,6 +71,23 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
         let report = server.run(end(signals, engine.clone())).await;
         ended(&report, &engine.status())
     })
+}
+
+/// Raises the limit of open files as far as it goes: each connection needs one, and the usual limit
+/// of 1,024 is there only for programs older than `poll`.
+fn allow_open_files(connections_max: usize) {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        warn!(%error, "cannot raise the limit of open files");
+    }
+    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    if allowed < connections_max as u64 {
+        warn!(
+            allowed,
+            connections_max, "fewer files may be open than connections; see `ulimit -n`"
+        );
+    }
 }
 
 /// Recovers what is in the folder and starts serving it.
