@@ -15,6 +15,7 @@
 //! | due timers fire by the highest time seen, not by the present one | wrong counts |
 //! | unique ids are not remembered, or a purge keeps them | a wrong reply, wrong counts |
 //! | a duplicate does not wait for the original's record | says so |
+//! | a token is told that its message is gone before that is certain | says so |
 //! | what is not synced is leasable | wrong `leasable` |
 //! | a lease does not wait for the record that freed its key | says so |
 //! | the horizon is not raised, or not kept after a power cut | says so |

@@ -83,9 +83,8 @@ pub(crate) struct World {
 
 /// A message in the hands of a holder.
 struct Ghost {
-    queue: QueueId,
+    token: LeaseToken,
     key: Key,
-    sequence: Sequence,
     until: MachineTime,
 }
 
@@ -169,10 +168,10 @@ impl World {
         if !decision.effects.is_empty() {
             self.append(&decision.effects);
         }
+        let known = |ghost| self.known_until(ghost).is_some();
+        let known: Vec<bool> = self.ghosts.iter().map(known).collect();
         self.model.take(command, &decision, at);
-        if decision.outcome.is_ok() {
-            self.forget_ghosts(command);
-        }
+        self.update_ghosts(&known);
         match &decision.outcome {
             Ok(Reply::Received(deliveries)) => {
                 for delivery in deliveries {
@@ -191,32 +190,28 @@ impl World {
         decision.outcome
     }
 
-    /// Whom a settle, or an operator, takes a message from does not hold it any more.
-    fn forget_ghosts(&mut self, command: &Command) {
-        let settles = match command {
-            Command::Settle(settle) => std::slice::from_ref(settle),
-            Command::Transact { settles, .. } => settles,
-            Command::Damaged { queue, .. } => {
-                self.ghosts.retain(|ghost| ghost.queue != *queue);
-                return;
+    /// Until when the model knows a holder to have its message; `None`: it knows of no lease.
+    fn known_until(&self, ghost: &Ghost) -> Option<MachineTime> {
+        let mut queues = self.model.queues.values();
+        let queue = queues.find(|queue| queue.id == ghost.token.queue)?;
+        let message = queue.message(ghost.token.sequence)?;
+        match (&message.state, message.last_lease) {
+            (State::Leased { until, .. }, Some((token, _))) if token == ghost.token => Some(*until),
+            _ => None,
+        }
+    }
+
+    /// Holders whose lease a command has ended or changed, of those the model knew before.
+    fn update_ghosts(&mut self, known_before: &[bool]) {
+        let ghosts = std::mem::take(&mut self.ghosts);
+        for (mut ghost, known) in std::iter::zip(ghosts, known_before) {
+            match self.known_until(&ghost) {
+                Some(until) if *known => ghost.until = until,
+                None if *known => continue,
+                // What is leased anew is for `note_delivery` to judge.
+                _ => {}
             }
-            Command::Purge { .. } | Command::DeleteQueue { .. } => {
-                self.ghosts.clear();
-                return;
-            }
-            _ => return,
-        };
-        for Settle { token, action } in settles {
-            if matches!(action, SettleAction::Extend { .. }) {
-                continue;
-            }
-            // What is not acknowledged takes the rest of a strict batch with it.
-            let ended = |ghost: &Ghost| {
-                ghost.queue == token.queue
-                    && (ghost.sequence == token.sequence
-                        || *action != SettleAction::Ack && ghost.sequence > token.sequence)
-            };
-            self.ghosts.retain(|ghost| !ended(ghost));
+            self.ghosts.push(ghost);
         }
     }
 
@@ -238,9 +233,9 @@ impl World {
         let strict = queue.settings.key_profile == KeyProfile::Strict;
         for ghost in &self.ghosts {
             // In the SQS profile, what came back in front of it may be given.
-            let held = ghost.queue == token.queue
+            let held = ghost.token.queue == token.queue
                 && Some(&ghost.key) == key.as_ref()
-                && (strict || ghost.sequence == token.sequence);
+                && (strict || ghost.token.sequence == token.sequence);
             assert!(
                 !held || ghost.until <= self.now.machine,
                 "{} is still in the hands of a holder the power cut made us forget",
@@ -394,9 +389,8 @@ impl World {
                 };
                 if waits_for.is_none_or(|record| record < self.durable) {
                     self.ghosts.push(Ghost {
-                        queue: queue.id,
+                        token,
                         key: message.key.clone().unwrap(),
-                        sequence: message.sequence,
                         until: *until,
                     });
                 }

@@ -53,6 +53,8 @@ pub(crate) struct Queue {
     parked: BTreeSet<Key>,
     /// Record of the last settle or removal under each key.
     settled_at: BTreeMap<Key, Position>,
+    /// Record of the command that took each message that is gone.
+    gone_at: BTreeMap<Sequence, Position>,
     horizon: MachineTime,
     held_until: Option<MachineTime>,
     reserved_below: u64,
@@ -242,8 +244,7 @@ impl Model {
             Command::Send(send) => self.send(send, decision).map(Reply::Sent),
             Command::Receive(receive) => {
                 self.receive(receive, decision);
-                let queues = self.queues.values_mut();
-                queues.for_each(Queue::forget_idle_keys);
+                self.note_what_is_gone(&before);
                 return;
             }
             Command::Settle(settle) => self.settle(settle, decision).map(|outcome| {
@@ -268,7 +269,7 @@ impl Model {
         if expected.is_err() {
             *self = Self {
                 queues: self.stale_counts_onto(before.queues.clone()),
-                ..before
+                ..before.clone()
             };
             assert!(decision.effects.is_empty(), "a refusal has effects");
         }
@@ -277,13 +278,28 @@ impl Model {
             format!("{:?}", decision.outcome),
             "expected on the left, got on the right, for {command:?}"
         );
+        self.note_what_is_gone(&before);
         for queue in self.queues.values_mut() {
-            queue.forget_idle_keys();
             for effect in &decision.effects {
                 if let Effect::SequencesReserved { queue: id, below } = effect
                     && *id == queue.id
                 {
                     queue.reserved_below = queue.reserved_below.max(below.0);
+                }
+            }
+        }
+    }
+
+    fn note_what_is_gone(&mut self, before: &Self) {
+        for (name, queue) in &mut self.queues {
+            queue.forget_idle_keys();
+            for message in before
+                .queues
+                .get(name)
+                .map_or(&[][..], |queue| &queue.messages)
+            {
+                if queue.message(message.sequence).is_none() {
+                    queue.gone_at.insert(message.sequence, self.at);
                 }
             }
         }
@@ -456,6 +472,7 @@ impl Model {
                 remembered: Vec::new(),
                 parked: BTreeSet::new(),
                 settled_at: BTreeMap::new(),
+                gone_at: BTreeMap::new(),
                 horizon: MachineTime(0),
                 held_until: None,
                 reserved_below: 0,

@@ -31,6 +31,14 @@ impl Model {
         let (keyed, level) = (queue.settings.keyed, queue.settings.level);
         let strict = keyed && queue.settings.key_profile == KeyProfile::Strict;
         let Some(message) = queue.message(token.sequence) else {
+            // That it is gone may be taken for success, so it must stay gone.
+            let gone_at = queue.gone_at.get(&token.sequence);
+            let known = self.durable.is_none_or(|durable| gone_at < Some(&durable));
+            let waits = decision.rests_on.as_ref() >= gone_at;
+            assert!(
+                known || waits || level < Level::Disk || decision.outcome.is_err(),
+                "says gone before that is certain"
+            );
             return Ok(Err(StaleReason::Gone));
         };
         // A token settles its own lease and nothing else.
