@@ -27,23 +27,24 @@ def main():
     arguments = _arguments()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="lockgate-replay-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    ok = False
+    worth_keeping = True
     try:
         (folder / "histories").mkdir()
         _replay(arguments, folder)
         report = checker.check(history.read(folder / "histories"))
-        ok = report["ok"]
-    except KeyboardInterrupt:
-        return 130
+        worth_keeping = arguments.keep or not report["ok"]
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        worth_keeping = arguments.keep
+        return 130 if isinstance(stopped, KeyboardInterrupt) else stopped.code
     finally:
-        if arguments.keep or not ok:
+        if worth_keeping:
             print(f"histories, server log and data: {folder}", file=sys.stderr)
         else:
             shutil.rmtree(folder, ignore_errors=True)
     if not arguments.json:
         _print_table(report)
     print(json.dumps(report))
-    return 0 if ok else 1
+    return 0 if report["ok"] else 1
 
 
 def _arguments():
@@ -151,8 +152,12 @@ def _replay(arguments, folder):
             for number in range(1, arguments.consumers + 1):
                 arguments_of = (f"consumer-{number}", *common, arguments.lease, acked, stop)
                 consumers.append(processes.Process(target=consumer.run, args=arguments_of))
+            # Ctrl-C is for this process, which then stops the others: what is blocked here while they
+            # start stays blocked there.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             for child in producers + consumers:
                 child.start()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
             kills = _kill_points(random.Random(seed), arguments.kills, len(lines))
             deadline = time.monotonic() + arguments.deadline
