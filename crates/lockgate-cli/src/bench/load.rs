@@ -27,6 +27,9 @@ use crate::exit::{Exit, Failure};
 /// How long a receive waits when others hold what is left. Short: it is over when they settle.
 const RECEIVE_WAIT: Duration = Duration::from_millis(20);
 
+/// How much longer than its time a caller may wait for a first message; there is always one.
+const STALL_MAX: Duration = Duration::from_secs(60);
+
 /// Somebody who makes one call after the other.
 pub(crate) trait Caller: Send + 'static {
     /// One call.
@@ -121,8 +124,13 @@ async fn work<C: Caller>(
     let mut latency = histogram();
     let mut messages = 0;
     let mut elapsed = Duration::ZERO;
-    while started.elapsed() < stop.after && counted.load(Ordering::Relaxed) < stop.messages {
+    // On a busy machine a short time can be over before a caller had its turn; each moves something.
+    let goes_on = |messages| messages == 0 || started.elapsed() < stop.after;
+    while goes_on(messages) && counted.load(Ordering::Relaxed) < stop.messages {
         let began = Instant::now();
+        if began - started > stop.after + STALL_MAX {
+            return Err(Failure::failed("a caller of the bench had nothing to do"));
+        }
         let moved = caller.call().await?;
         if moved.messages == 0 {
             continue;
