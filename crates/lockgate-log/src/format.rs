@@ -49,6 +49,11 @@ pub(crate) const fn first_record(segment: u32) -> Position {
     position(segment, SEGMENT_HEADER_LEN)
 }
 
+/// Where a segment starts, header included: where it cannot be read if its header cannot.
+pub(crate) const fn segment_start(segment: u32) -> Position {
+    position(segment, 0)
+}
+
 /// A place between two records: where the next one starts, or would, and its number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Point {

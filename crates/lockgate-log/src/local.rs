@@ -15,7 +15,7 @@ use lockgate_core::{
 use crate::{
     format::{
         PAYLOAD_BYTES_LIMIT, Point, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN,
-        SegmentHeader, first_record, offset_of, position, segment_of,
+        SegmentHeader, first_record, offset_of, segment_of,
     },
     names::{StartMark, damaged_name, segment_name},
     recover::{mark_start, recover},
@@ -576,9 +576,4 @@ impl std::fmt::Debug for LocalLog {
             .field("tail", &self.tail())
             .finish_non_exhaustive()
     }
-}
-
-/// The start of segment `segment`, header included: where damage to the header begins.
-pub(crate) const fn segment_start(segment: u32) -> Position {
-    position(segment, 0)
 }

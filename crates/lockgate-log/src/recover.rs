@@ -20,9 +20,8 @@ use lockgate_core::{
 use crate::{
     format::{
         FoundHeader, Point, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader, VERSION,
-        first_record, offset_of, segment_of,
+        first_record, offset_of, position, segment_of, segment_start,
     },
-    local::segment_start,
     names::{FileKind, StartMark, SyncedMark, damaged_name, segment_name},
     scan::SegmentScan,
     shared::SegmentInfo,
@@ -272,7 +271,7 @@ impl<'a> Recovery<'a> {
         while let Some(record) = scan.next(offset, self.expected)? {
             let next_offset = record.end();
             if u64::from(offset_of(record.at)) != offset || record.header.number != self.expected {
-                self.open_gap(crate::format::position(number, to_u32(offset)));
+                self.open_gap(position(number, to_u32(offset)));
             }
             self.close_gap(index, record.at, record.header.number, record.at)?;
             if self.cut.is_some() {
@@ -289,7 +288,7 @@ impl<'a> Recovery<'a> {
                 payload: Bytes::copy_from_slice(record.payload),
             });
             offset = next_offset;
-            self.end = crate::format::position(number, to_u32(offset));
+            self.end = position(number, to_u32(offset));
         }
         self.report.bytes += scan.bytes_read;
         let info = scan.generation().map(|generation| SegmentInfo {
