@@ -4,7 +4,7 @@ use lockgate_core::{Clock, Level};
 use lockgate_engine::{EngineError, EngineOptions, Outcome, Work};
 use lockgate_machine::{Command, QueueSettings, Rejection, SettleAction};
 
-use crate::support::{Shard, at_level, create, got, name, send, settle, text};
+use crate::support::{Shard, at_level, create, got, keyed, name, send, settle, text};
 
 fn shard_with_waiters(settings: QueueSettings, waiters: u64) -> (Shard, u64) {
     let mut shard = Shard::new();
@@ -213,19 +213,23 @@ fn waiters_are_bounded() {
 #[test]
 fn exhausted_messages_in_front_do_not_end_a_receive() {
     let mut shard = Shard::new();
-    shard.run(create("dead", QueueSettings::default())).unwrap();
+    let keyed_queue = QueueSettings {
+        keyed: true,
+        ..QueueSettings::default()
+    };
+    shard.run(create("dead", keyed_queue.clone())).unwrap();
     let settings = |attempts_max| QueueSettings {
         dead_letter: Some(lockgate_machine::DeadLetter {
             queue: name("dead"),
             attempts_max,
         }),
-        in_flight_max: 1_000,
-        ..QueueSettings::default()
+        ..keyed_queue.clone()
     };
     shard.run(create("q", settings(2))).unwrap();
     // More than one receive moves away.
-    for _ in 0..300 {
-        shard.group([Work::one(send("q", text("bad")))]);
+    for key in 0..300 {
+        let bad = keyed("bad", &format!("key-{key}"));
+        shard.group([Work::one(send("q", bad))]);
     }
     shard.sync();
     let leases = shard.receive_now("q", 1_000);
@@ -243,7 +247,7 @@ fn exhausted_messages_in_front_do_not_end_a_receive() {
         tags: None,
     };
     shard.run(change).unwrap();
-    shard.run(send("q", text("good"))).unwrap();
+    shard.run(send("q", keyed("good", "last"))).unwrap();
     let leases = shard.receive_now("q", 1);
     assert_eq!(leases.len(), 1, "found behind 300 exhausted ones");
     assert_eq!(leases[0].attempt, 1);
