@@ -45,13 +45,14 @@ impl DiskFloor {
         Ok(Self { file, at: 0 })
     }
 
-    /// Writes and syncs pieces of `bytes` one after the other for `time`; returns syncs a second.
+    /// Writes and syncs pieces of `bytes` one after the other for `time`; returns how many, and the
+    /// time it took.
     pub(crate) fn run(
         &mut self,
         payloads: &Payloads,
         bytes: usize,
         time: Duration,
-    ) -> Result<f64, Failure> {
+    ) -> Result<(u32, Duration), Failure> {
         let piece = payloads.bytes(bytes.clamp(1, PIECE_BYTES_MAX));
         let started = Instant::now();
         let mut syncs = 0_u32;
@@ -68,6 +69,6 @@ impl DiskFloor {
             self.at += piece.len() as u64;
             syncs += 1;
         }
-        Ok(f64::from(syncs) / started.elapsed().as_secs_f64())
+        Ok((syncs, started.elapsed()))
     }
 }

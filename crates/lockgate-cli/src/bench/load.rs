@@ -21,7 +21,11 @@ use lockgate_machine::{
 };
 use tokio::task::JoinSet;
 
-use super::{Level, payload::Payloads, report::histogram};
+use super::{
+    Level,
+    payload::Payloads,
+    report::{histogram, merge},
+};
 use crate::exit::{Exit, Failure};
 
 /// How long a receive waits when others hold what is left. Short: it is over when they settle.
@@ -107,9 +111,7 @@ pub(crate) async fn drive<C: Caller>(callers: Vec<C>, stop: Stop) -> Result<Load
         load.callers.extend(part.callers);
         load.messages += part.messages;
         load.elapsed = load.elapsed.max(part.elapsed);
-        load.latency
-            .add(part.latency)
-            .expect("all histograms are made alike and grow as needed");
+        merge(&mut load.latency, &part.latency);
     }
     load.counted = counted.load(Ordering::Relaxed);
     Ok(load)

@@ -2,19 +2,25 @@
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
-use lockgate_core::{Level, QueueName};
+use hdrhistogram::Histogram;
+use lockgate_core::QueueName;
 use lockgate_engine::Engine;
 
 use super::{
-    Course, Courses, Setup,
+    Course, Courses, Level, Setup,
     floor::DiskFloor,
-    load::{Receiver, Sender, Stop, as_f64, between, drive, keys, make_queue, purge, start_engine},
-    report::{Params, Report, Round},
+    load::{
+        Load, Receiver, Sender, Stop, as_f64, between, drive, keys, make_queue, purge, start_engine,
+    },
+    report::{Params, Report, Round, histogram, merge},
 };
 use crate::exit::Failure;
 
 /// Batch and callers that are measured unless others are asked for.
 const USUAL: [(u16, u16); 3] = [(1, 1), (1, 16), (100, 16)];
+
+/// How often figure and floor take turns in a round.
+const SLICES: u32 = 4;
 
 const FLOOR: &str = "write+fdatasync of the same bytes a sync into a pre-written file";
 
@@ -61,54 +67,74 @@ pub(crate) fn params(setup: &Setup, batch: u16, callers: u16) -> Params {
         batch,
         keys: setup.keys(),
         callers,
-        level: Level::from(setup.level()).name(),
+        level: lockgate_core::Level::from(setup.level()).name(),
         more: BTreeMap::new(),
     }
 }
 
 impl Course for QueueCourse {
     fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> Result<(), Failure> {
-        let before = self.engine.metrics();
-        let senders = std::mem::take(&mut self.senders);
-        let sent = setup
-            .runtime
-            .block_on(drive(senders, Stop::after(time.mul_f64(0.25))))?;
-        let between_phases = self.engine.metrics();
-        let receivers = std::mem::take(&mut self.receivers);
-        let stop = Stop {
-            after: time.mul_f64(0.4),
-            messages: sent.messages,
-        };
-        let received = setup.runtime.block_on(drive(receivers, stop))?;
-        let after = self.engine.metrics();
+        // Figure and floor take turns several times in a round: a disk that others use is fast in
+        // one moment and slow in the next, and both should meet the same moments.
+        let slice = time / (2 * SLICES);
+        let mut sent = Phase::default();
+        for _ in 0..SLICES {
+            let before = self.engine.metrics();
+            let senders = std::mem::take(&mut self.senders);
+            let stop = Stop::after(slice.mul_f64(0.55));
+            let load = setup.runtime.block_on(drive(senders, stop))?;
+            let (syncs, _) = between(&before, &self.engine.metrics());
+            // Only the payload counts as bytes that had to be written.
+            let bytes = load.messages * setup.payloads.size() as u64;
+            self.floor(
+                setup,
+                &mut sent,
+                load.messages,
+                syncs,
+                bytes,
+                slice.mul_f64(0.45),
+            )?;
+            sent.add(&load, syncs);
+            self.senders = load.callers;
+        }
+
+        let mut received = Phase::default();
+        for _ in 0..SLICES {
+            let left = sent.messages.saturating_sub(received.messages);
+            if left == 0 {
+                break;
+            }
+            let before = self.engine.metrics();
+            let receivers = std::mem::take(&mut self.receivers);
+            let stop = Stop {
+                after: slice.mul_f64(0.75),
+                messages: left,
+            };
+            let load = setup.runtime.block_on(drive(receivers, stop))?;
+            // A receive has no payload to write, so what its records took is what counts.
+            let (syncs, bytes) = between(&before, &self.engine.metrics());
+            self.floor(
+                setup,
+                &mut received,
+                load.messages,
+                syncs,
+                bytes,
+                slice.mul_f64(0.25),
+            )?;
+            received.add(&load, syncs);
+            self.receivers = load.callers;
+        }
         setup.runtime.block_on(purge(&self.engine, &self.queue))?;
 
-        // What the disk would have allowed: as many syncs of as many bytes, and nothing else. For
-        // sends only the payload is counted as useful bytes; a receive has no payload to write, so
-        // it is measured against what its records took.
-        let (syncs, _) = between(&before, &between_phases);
-        let payload = sent.messages * setup.payloads.size() as u64;
-        let round = self.beside_disk(setup, sent.rate(), sent.messages, syncs, payload, time)?;
-        report.add(
-            "engine.send",
-            &self.params,
-            Some(FLOOR),
-            round,
-            &sent.latency,
-        );
-
-        let (syncs, bytes) = between(&between_phases, &after);
-        let (rate, messages) = (received.rate(), received.messages);
-        let round = self.beside_disk(setup, rate, messages, syncs, bytes, time)?;
-        report.add(
-            "engine.receive",
-            &self.params,
-            Some(FLOOR),
-            round,
-            &received.latency,
-        );
-        self.senders = sent.callers;
-        self.receivers = received.callers;
+        for (figure, phase) in [("engine.send", sent), ("engine.receive", received)] {
+            report.add(
+                figure,
+                &self.params,
+                Some(FLOOR),
+                phase.round(),
+                &phase.latency,
+            );
+        }
         Ok(())
     }
 
@@ -118,27 +144,67 @@ impl Course for QueueCourse {
 }
 
 impl QueueCourse {
-    fn beside_disk(
-        &mut self,
+    /// What the disk alone does in `time`: as many bytes a sync as the engine chose, nothing else.
+    fn floor(
+        &self,
         setup: &Setup,
-        rate: f64,
+        phase: &mut Phase,
         messages: u64,
         syncs: u64,
         bytes: u64,
         time: Duration,
-    ) -> Result<Round, Failure> {
-        let mut round = Round {
-            rate: Some(rate),
-            floor: None,
-            syncs_per_message: Some(as_f64(syncs) / as_f64(messages.max(1))),
-        };
+    ) -> Result<(), Failure> {
         // At the levels below, syncs are no part of what a caller waits for.
-        if setup.level() == super::Level::Disk && syncs > 0 {
-            let piece = usize::try_from(bytes / syncs).unwrap_or(usize::MAX);
-            let mut disk = self.disk.borrow_mut();
-            let syncs_a_second = disk.run(&setup.payloads, piece, time.mul_f64(0.2))?;
-            round.floor = Some(syncs_a_second * as_f64(messages) / as_f64(syncs));
+        if setup.level() != Level::Disk || syncs == 0 {
+            return Ok(());
         }
-        Ok(round)
+        let piece = usize::try_from(bytes / syncs).unwrap_or(usize::MAX);
+        let mut disk = self.disk.borrow_mut();
+        let (floor_syncs, elapsed) = disk.run(&setup.payloads, piece, time)?;
+        phase.floor_messages += f64::from(floor_syncs) * as_f64(messages) / as_f64(syncs);
+        phase.floor_elapsed += elapsed;
+        Ok(())
+    }
+}
+
+/// What a round's slices of sending, or of receiving, did together.
+struct Phase {
+    messages: u64,
+    elapsed: Duration,
+    syncs: u64,
+    latency: Histogram<u64>,
+    /// How many messages the disk would have taken in the time the floor had.
+    floor_messages: f64,
+    floor_elapsed: Duration,
+}
+
+impl Default for Phase {
+    fn default() -> Self {
+        Self {
+            messages: 0,
+            elapsed: Duration::ZERO,
+            syncs: 0,
+            latency: histogram(),
+            floor_messages: 0.0,
+            floor_elapsed: Duration::ZERO,
+        }
+    }
+}
+
+impl Phase {
+    fn add<C>(&mut self, load: &Load<C>, syncs: u64) {
+        self.messages += load.messages;
+        self.elapsed += load.elapsed;
+        self.syncs += syncs;
+        merge(&mut self.latency, &load.latency);
+    }
+
+    fn round(&self) -> Round {
+        let floor = self.floor_messages / self.floor_elapsed.as_secs_f64();
+        Round {
+            rate: Some(as_f64(self.messages) / self.elapsed.as_secs_f64()),
+            floor: (self.floor_messages > 0.0).then_some(floor),
+            syncs_per_message: Some(as_f64(self.syncs) / as_f64(self.messages.max(1))),
+        }
     }
 }

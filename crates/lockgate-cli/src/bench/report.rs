@@ -96,10 +96,7 @@ impl Report {
         });
         let entry = &mut self.entries[index];
         entry.rounds.push(round);
-        entry
-            .latency
-            .add(latency)
-            .expect("all histograms are made alike and grow as needed");
+        merge(&mut entry.latency, latency);
     }
 
     /// What is to be printed of the figures that were asked for; empties the report.
@@ -235,6 +232,12 @@ impl Entry {
 /// An empty histogram: nanoseconds with three digits, growing as needed.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new(3).expect("three digits are within the histogram's range")
+}
+
+/// Adds what one histogram has to another.
+pub(crate) fn merge(all: &mut Histogram<u64>, part: &Histogram<u64>) {
+    all.add(part)
+        .expect("all histograms are made alike and grow as needed");
 }
 
 fn whole(value: f64) -> String {
