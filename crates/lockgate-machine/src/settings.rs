@@ -33,7 +33,8 @@ pub struct QueueSettings {
     /// After how many attempts [`KeyPolicy::Park`] freezes the key. 1 to 1,000; default 5. The limit
     /// of `skip` stands with the dead-letter queue.
     pub park_after: u16,
-    /// Which rules a batch of one key follows.
+    /// Which rules a batch of one key follows. A change holds for the next batch: what is leased of
+    /// a key keeps the rules it was leased under.
     pub key_profile: KeyProfile,
     /// How much the queue may hold.
     pub quota: Quota,

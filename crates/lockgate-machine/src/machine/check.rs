@@ -166,7 +166,7 @@ impl Machine {
     fn ready_now(&self, key: u32) -> bool {
         let state = &self.keys[key];
         let leasable = |index: u32| index != NONE && self.messages[index].is_leasable();
-        let locked = self.contents[state.content].is_strict() && state.leased > 0;
+        let locked = state.strict && state.leased > 0;
         !state.parked && !locked && (leasable(state.order.first) || leasable(state.returned.first))
     }
 

@@ -232,8 +232,11 @@ impl Machine {
         message.state = State::Leased;
         message.set(flag::RETURNED, false);
         let state = &mut self.keys[key];
-        state.leased += 1;
         let content = &mut self.contents[state.content];
+        if state.leased == 0 {
+            state.strict = content.is_strict();
+        }
+        state.leased += 1;
         content.counts.ready -= 1;
         content.counts.in_flight += 1;
         if !content.keyed {
@@ -443,7 +446,7 @@ impl Machine {
         if state.parked {
             return false;
         }
-        if self.contents[state.content].is_strict() && state.leased > 0 {
+        if state.strict && state.leased > 0 {
             return false;
         }
         leasable(state.order) || leasable(state.returned)

@@ -159,7 +159,7 @@ impl Machine {
         if state.order.first == NONE {
             return KeyWait::NoMessage;
         }
-        let strict = self.contents[state.content].is_strict();
+        let strict = state.strict;
         let mut index = state.order.first;
         // Strict profile: what is leased need not stand in front, but it stands among the first.
         while strict && state.leased > 0 && self.messages[index].state != State::Leased {

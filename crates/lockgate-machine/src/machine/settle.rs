@@ -61,7 +61,7 @@ impl Machine {
                 return Ok(Err(stale));
             }
         };
-        if let Err(stale) = self.check_batch_order(draft, queue, index, &settle.action) {
+        if let Err(stale) = self.check_batch_order(draft, index, &settle.action) {
             return Ok(Err(stale));
         }
         let state = &self.queues[queue];
@@ -175,15 +175,13 @@ impl Machine {
     fn check_batch_order(
         &self,
         draft: &Draft,
-        queue: u32,
         index: u32,
         action: &SettleAction,
     ) -> Result<(), StaleReason> {
-        let content = &self.contents[self.queues[queue].content];
-        if !content.is_strict() || *action != SettleAction::Ack {
+        let key = self.messages[index].key;
+        if !self.keys[key].strict || *action != SettleAction::Ack {
             return Ok(());
         }
-        let key = self.messages[index].key;
         let front = draft
             .fronts
             .get(&key)
@@ -209,7 +207,7 @@ impl Machine {
         let latest = given.plus(LEASE_MS_MAX);
         check_range("lease", lease, 1, latest.since(now.machine))?;
         let state = &self.queues[queue];
-        let strict = self.contents[state.content].is_strict();
+        let strict = self.keys[self.messages[index].key].strict;
         let level = state.settings.level.min(Level::Process);
         // The batch stays together: it was given together, so one limit is the limit of all.
         let batch: Vec<u32> = if strict {
@@ -276,7 +274,7 @@ impl Machine {
 
     /// Strict profile: gives back what was leased behind the message.
     fn give_back_later(&self, draft: &mut Draft, queue: u32, index: u32, now: Now) {
-        if !self.contents[self.queues[queue].content].is_strict() {
+        if !self.keys[self.messages[index].key].strict {
             return;
         }
         let level = self.queues[queue].settings.level.min(Level::Process);

@@ -290,6 +290,9 @@ pub(super) struct KeyState {
     pub(super) delayed_count: u32,
     /// Leased ones.
     pub(super) leased: u32,
+    /// Whether those are a batch of the strict profile. A key keeps the rules it was leased under
+    /// for as long as something of it is leased, also when its queue's profile changes.
+    pub(super) strict: bool,
     settled_at: Packed64,
     pub(super) parked: bool,
     /// Whether it is in its content's list of ready keys.
@@ -310,6 +313,7 @@ impl KeyState {
             messages: 0,
             delayed_count: 0,
             leased: 0,
+            strict: false,
             settled_at: Packed64::default(),
             parked: false,
             ready: false,

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | a message joins its key in front of what waits already | a message that was not to be had |
 //! | a nacked message goes to the end of its key | a message that was not to be had |
-//! | strict: a key is served while some of it is leased | two holders after a power cut |
+//! | strict: a key is served while some of it is leased (after the profile changed) | a message that was not to be had |
 //! | strict: a batch is acknowledged in any order | a wrong reply |
 //! | a token settles whatever lease its message has, or one of another term | a wrong reply |
 //! | unkeyed: a late ack is refused | a wrong reply |
@@ -113,11 +113,12 @@ fn settings(queue: usize, clock: Clock) -> impl Strategy<Value = Box<QueueSettin
                 }),
                 key_policy,
                 park_after,
-                key_profile: match (QUEUES[queue], strict) {
-                    ("sqs", _) => KeyProfile::Sqs,
-                    ("strict", _) => KeyProfile::Strict,
-                    (_, true) => KeyProfile::Strict,
-                    (_, false) => KeyProfile::Sqs,
+                // What a queue is named for, unless it is changed.
+                key_profile: match (QUEUES[queue], one_in_ten) {
+                    ("sqs", 4..) | ("strict", 0..4) => KeyProfile::Sqs,
+                    ("sqs", 0..4) | ("strict", 4..) => KeyProfile::Strict,
+                    _ if strict => KeyProfile::Strict,
+                    _ => KeyProfile::Sqs,
                 },
                 quota: Quota {
                     messages_max,
@@ -216,7 +217,7 @@ fn step(clock: Clock) -> impl Strategy<Value = Step> {
         8 => (back..400, 0..400_u64).prop_map(|(wall, machine)| Step::Time(wall, machine)),
         40 => Just(Step::Sync),
         3 => any_queue(clock).prop_map(|(queue, settings)| Step::Create(queue, settings)),
-        5 => any_queue(clock).prop_map(|(queue, settings)| Step::Change(queue, settings)),
+        12 => any_queue(clock).prop_map(|(queue, settings)| Step::Change(queue, settings)),
         1 => queue().prop_map(Step::Delete),
         2 => queue().prop_map(Step::Purge),
         2 => (queue(), prop::bool::weighted(0.3)).prop_map(|(queue, paused)| Step::Pause(queue, paused)),

@@ -77,14 +77,17 @@ pub(crate) struct World {
     boot: u8,
     /// Leases whose answer left before a power cut, which may have forgotten them.
     ghosts: Vec<Ghost>,
-    /// Leases that were promised to survive a power cut, with the record their answer waits for.
-    promised: BTreeMap<LeaseToken_, Option<Position>>,
+    /// For leases that a power cut must not make us forget: until when, by each command that said
+    /// so, and the record its answer waits for.
+    promised: BTreeMap<LeaseToken_, Vec<(MachineTime, Option<Position>)>>,
 }
 
 /// A message in the hands of a holder.
 struct Ghost {
     token: LeaseToken,
     key: Key,
+    /// Whether it has the key to itself.
+    strict: bool,
     until: MachineTime,
 }
 
@@ -172,10 +175,11 @@ impl World {
         let known: Vec<bool> = self.ghosts.iter().map(known).collect();
         self.model.take(command, &decision, at);
         self.update_ghosts(&known);
+        self.note_promises(&decision, at);
         match &decision.outcome {
             Ok(Reply::Received(deliveries)) => {
                 for delivery in deliveries {
-                    self.note_delivery(delivery, &decision, at);
+                    self.note_delivery(delivery);
                 }
             }
             Ok(Reply::Sent(sent)) => {
@@ -206,7 +210,7 @@ impl World {
         let ghosts = std::mem::take(&mut self.ghosts);
         for (mut ghost, known) in std::iter::zip(ghosts, known_before) {
             match self.known_until(&ghost) {
-                Some(until) if *known => ghost.until = until,
+                Some(until) if *known => ghost.until = ghost.until.min(until),
                 None if *known => continue,
                 // What is leased anew is for `note_delivery` to judge.
                 _ => {}
@@ -215,27 +219,40 @@ impl World {
         }
     }
 
-    fn note_delivery(&mut self, delivery: &Delivery, decision: &Decision, at: Position) {
+    fn note_promises(&mut self, decision: &Decision, at: Position) {
+        let own = (decision.level >= Level::Disk).then_some(at);
+        for queue in self.model.queues.values() {
+            if !queue.settings.keyed || queue.settings.level < Level::Disk {
+                continue;
+            }
+            for message in &queue.messages {
+                if let (State::Leased { until, .. }, Some((token, _))) =
+                    (&message.state, message.last_lease)
+                {
+                    let promises = self.promised.entry(order(token)).or_default();
+                    if promises.last().is_none_or(|(last, _)| last != until) {
+                        promises.push((*until, own.max(decision.rests_on)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn note_delivery(&mut self, delivery: &Delivery) {
         let token = delivery.token;
         self.tokens.push(token);
-        let own = (decision.level >= Level::Disk).then_some(at);
         let (_, queue) = self
             .model
             .queues
             .iter()
             .find(|(_, queue)| queue.id == token.queue)
             .unwrap();
-        if queue.settings.level >= Level::Disk {
-            self.promised
-                .insert(order(token), own.max(decision.rests_on));
-        }
         let key = &queue.message(token.sequence).unwrap().key;
-        let strict = queue.settings.key_profile == KeyProfile::Strict;
         for ghost in &self.ghosts {
             // In the SQS profile, what came back in front of it may be given.
             let held = ghost.token.queue == token.queue
                 && Some(&ghost.key) == key.as_ref()
-                && (strict || ghost.token.sequence == token.sequence);
+                && (ghost.strict || ghost.token.sequence == token.sequence);
             assert!(
                 !held || ghost.until <= self.now.machine,
                 "{} is still in the hands of a holder the power cut made us forget",
@@ -373,29 +390,32 @@ impl World {
 
     fn power_cut(&mut self, survivors: usize) {
         // Whose answer has left the server holds on to what it said.
-        self.ghosts.retain(|ghost| ghost.until > self.now.machine);
+        let now = self.now.machine;
+        let mut ghosts = std::mem::take(&mut self.ghosts);
+        ghosts.retain(|ghost| ghost.until > now && self.known_until(ghost).is_none());
         for queue in self.model.queues.values() {
-            if !queue.settings.keyed {
-                continue;
-            }
             for message in &queue.messages {
-                let (State::Leased { until, .. }, Some((token, _))) =
-                    (&message.state, message.last_lease)
+                let (State::Leased { .. }, Some((token, _))) = (&message.state, message.last_lease)
                 else {
                     continue;
                 };
-                let Some(waits_for) = self.promised.get(&order(token)) else {
-                    continue;
-                };
-                if waits_for.is_none_or(|record| record < self.durable) {
-                    self.ghosts.push(Ghost {
+                let promises = self.promised.get(&order(token));
+                let told = promises
+                    .into_iter()
+                    .flatten()
+                    .rfind(|(_, waits_for)| waits_for.is_none_or(|record| record < self.durable));
+                if let Some((until, _)) = told {
+                    let key = message.key.clone().unwrap();
+                    ghosts.push(Ghost {
                         token,
-                        key: message.key.clone().unwrap(),
+                        strict: queue.is_strict(&key),
+                        key,
                         until: *until,
                     });
                 }
             }
         }
+        self.ghosts = ghosts;
         let durable = self.durable;
         let lost = |(records, _): &(usize, Model), all: &[(Position, Bytes)]| {
             all.get(*records).is_some_and(|(next, _)| *next < durable)

@@ -53,6 +53,8 @@ pub(crate) struct Queue {
     parked: BTreeSet<Key>,
     /// Record of the last settle or removal under each key.
     settled_at: BTreeMap<Key, Position>,
+    /// Under which profile each key was leased; it stays until nothing of the key is leased.
+    leased_under: BTreeMap<Key, KeyProfile>,
     /// Record of the command that took each message that is gone.
     gone_at: BTreeMap<Sequence, Position>,
     horizon: MachineTime,
@@ -395,7 +397,7 @@ impl Model {
             return None;
         }
         let leased = |message: &Message| matches!(message.state, State::Leased { .. });
-        let strict = queue.settings.key_profile == KeyProfile::Strict;
+        let strict = queue.is_strict(key);
         let held = order.iter().find(|(_, message)| strict && leased(message));
         let front = held.or(order.first()).map(|(_, message)| *message);
         let now = self.now.machine;
@@ -472,6 +474,7 @@ impl Model {
                 remembered: Vec::new(),
                 parked: BTreeSet::new(),
                 settled_at: BTreeMap::new(),
+                leased_under: BTreeMap::new(),
                 gone_at: BTreeMap::new(),
                 horizon: MachineTime(0),
                 held_until: None,
@@ -944,6 +947,12 @@ impl Queue {
 
     fn gives_leases(&self) -> bool {
         !self.paused && self.held_until.is_none()
+    }
+
+    /// Whether what is leased of a key is a batch of the strict profile.
+    pub(crate) fn is_strict(&self, key: &Key) -> bool {
+        let profile = self.leased_under.get(key);
+        self.settings.keyed && profile == Some(&KeyProfile::Strict)
     }
 
     fn policy(&self) -> KeyPolicy {

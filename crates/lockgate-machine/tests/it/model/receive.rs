@@ -183,6 +183,15 @@ impl Model {
         }
         let queue = self.queues.get_mut(&receive.queue).unwrap();
         queue.totals.leased += 1;
+        let key = queue.message(sequence).unwrap().key.clone();
+        let of_key =
+            |other: &Message| other.key == key && matches!(other.state, State::Leased { .. });
+        if let Some(key) = &key
+            && !queue.messages.iter().any(of_key)
+        {
+            let profile = queue.settings.key_profile;
+            queue.leased_under.insert(key.clone(), profile);
+        }
         let message = queue.message_mut(sequence).unwrap();
         message.attempts += 1;
         message.first_leased = first_leased;
@@ -223,7 +232,7 @@ impl Model {
                     return false;
                 }
                 let in_batch = |other: &&Message| batch.contains(&other.sequence);
-                let strict_and_held = queue.settings.key_profile == KeyProfile::Strict
+                let strict_and_held = queue.is_strict(key)
                     && order.iter().filter(same_key).any(|other| {
                         matches!(other.state, State::Leased { .. }) && !in_batch(other)
                     });

@@ -29,7 +29,6 @@ impl Model {
         };
         let queue = self.queues.get_mut(&name).unwrap();
         let (keyed, level) = (queue.settings.keyed, queue.settings.level);
-        let strict = keyed && queue.settings.key_profile == KeyProfile::Strict;
         let Some(message) = queue.message(token.sequence) else {
             // That it is gone may be taken for success, so it must stay gone.
             let gone_at = queue.gone_at.get(&token.sequence);
@@ -54,6 +53,7 @@ impl Model {
             _ => return Ok(Err(StaleReason::Ended)),
         }
         let (key, attempts) = (message.key.clone(), message.attempts);
+        let strict = key.as_ref().is_some_and(|key| queue.is_strict(key));
         let refused = decision.outcome.is_err();
         let ahead_or_behind = |wanted_behind: bool| -> Vec<Sequence> {
             let mut order: Vec<_> = queue
