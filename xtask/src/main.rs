@@ -1,9 +1,6 @@
 //! Project automation: what cargo alone cannot say. `cargo xtask --help` lists it.
 
-use std::{
-    process::{Command, ExitCode},
-    time::Instant,
-};
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -74,13 +71,10 @@ fn kill(times: &str) -> Result<()> {
         .parse()
         .with_context(|| format!("--times {times} is not a number"))?;
     ensure!(kills > 0, "--times must be at least 1");
-    let started = Instant::now();
     run(cargo()
         .args(["test", "--release", "--package", "lockgate-cli"])
         .args(["--test", "kill", "--", "--nocapture"])
-        .env("LOCKGATE_KILLS", times))?;
-    println!("{kills} kills in {:.0?}", started.elapsed());
-    Ok(())
+        .env("LOCKGATE_KILLS", times))
 }
 
 /// Cargo, at the root of the workspace.
