@@ -7,7 +7,7 @@
 //! |---|---|
 //! | a message joins its key in front of what waits already | a message that was not to be had |
 //! | a nacked message goes to the end of its key | a message that was not to be had |
-//! | strict: a key is served while some of it is leased (after the profile changed) | a message that was not to be had |
+//! | a change of profile holds for a batch that is out | a message that was not to be had |
 //! | strict: a batch is acknowledged in any order | a wrong reply |
 //! | a token settles whatever lease its message has, or one of another term | a wrong reply |
 //! | unkeyed: a late ack is refused | a wrong reply |
