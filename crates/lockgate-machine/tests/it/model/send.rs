@@ -1,0 +1,151 @@
+//! Accepting a message, or recognising it.
+
+use lockgate_machine::*;
+
+use super::*;
+
+impl Model {
+    pub(super) fn send(
+        &mut self,
+        send: &SendMessage,
+        decision: &Decision,
+    ) -> Result<Sent, Rejection> {
+        let (term, now, at) = (self.term, self.now, self.at);
+        let arrival = self.arrivals;
+        let durable = self.durable;
+        let name = || send.queue.clone();
+        let message = &send.message;
+        let queue = self.found_mut(&send.queue)?;
+        let settings = queue.settings.clone();
+        if settings.keyed && message.key.is_none() {
+            return Err(Rejection::KeyRequired { queue: name() });
+        }
+        let size = message.size() as u64;
+        if size > u64::from(settings.message_bytes_max) {
+            return Err(Rejection::MessageTooLarge {
+                queue: name(),
+                size,
+                max: settings.message_bytes_max.into(),
+            });
+        }
+        let level = message.level.unwrap_or(settings.level);
+        if level < settings.level || level > Level::Disk {
+            return Err(Rejection::Level {
+                queue: name(),
+                asked: level,
+                queue_level: settings.level,
+                log_level: Level::Disk,
+            });
+        }
+        if settings.dedup.content_based && message.unique_id.is_none() {
+            return Err(Rejection::UniqueIdRequired { queue: name() });
+        }
+        let scope = match settings.dedup.scope {
+            DedupScope::Queue => None,
+            DedupScope::Key => message.key.clone(),
+        };
+        let unique = message
+            .unique_id
+            .clone()
+            .filter(|_| settings.dedup.window > 0);
+        if let Some(id) = &unique
+            && let Some(first) = queue
+                .remembered
+                .iter()
+                .find(|known| known.id == *id && known.scope == scope)
+        {
+            // The original's answer, and not before the original's record is as safe as asked for.
+            let original_durable = durable.is_none_or(|durable| first.position < durable);
+            let refused = decision.outcome.is_err();
+            if level >= Level::Disk && !original_durable && first.position != at && !refused {
+                assert!(
+                    decision.rests_on >= Some(first.position),
+                    "a duplicate does not wait"
+                );
+            }
+            queue.totals.duplicates += 1;
+            return Ok(Sent {
+                id: first.message,
+                sequence: first.sequence,
+                duplicate: true,
+            });
+        }
+        let full = |what, max| Rejection::QuotaExceeded {
+            queue: name(),
+            what,
+            max,
+        };
+        if queue.messages.len() as u64 >= settings.quota.messages_max {
+            return Err(full("messages", settings.quota.messages_max));
+        }
+        let bytes: u64 = queue.messages.iter().map(|message| message.size).sum();
+        if bytes + size > settings.quota.bytes_max {
+            return Err(full("bytes", settings.quota.bytes_max));
+        }
+
+        let sequence = Sequence(queue.next_sequence);
+        queue.next_sequence += 1;
+        let id = MessageId::new(queue.id, sequence, term);
+        if let Some(unique) = unique {
+            queue.remembered.push(Remembered {
+                scope,
+                id: unique,
+                until: now.machine.plus(settings.dedup.window),
+                sequence,
+                message: id,
+                position: at,
+            });
+        }
+        let wanted = message
+            .due
+            .or_else(|| (settings.delay > 0).then(|| now.wall.plus(settings.delay)));
+        let due = wanted.filter(|due| *due > now.wall);
+        queue.messages.push(Message {
+            sequence,
+            id,
+            key: message.key.clone(),
+            size,
+            state: due.map_or(State::Ready, |due| State::Delayed { due }),
+            location: Location {
+                position: at,
+                part: part_of(decision, queue.id, sequence),
+            },
+            since: due.unwrap_or(now.wall),
+            arrival: due.is_none().then_some(arrival),
+            attempts: 0,
+            first_leased: WallTime(0),
+            last_lease: None,
+            returned: false,
+            time_to_live: message.time_to_live,
+            overdue: false,
+            origin: None,
+            waits_for: (level >= Level::Disk).then_some(at),
+        });
+        queue.totals.accepted += 1;
+        self.arrivals += 1;
+        let refused = decision.outcome.is_err();
+        assert!(
+            refused || decision.level >= level,
+            "answered below its level"
+        );
+        if level == Level::Memory && !refused {
+            let queue = &self.queues[&send.queue];
+            let told_below = decision
+                .effects
+                .iter()
+                .filter_map(|effect| match effect {
+                    Effect::SequencesReserved { queue: id, below } if *id == queue.id => {
+                        Some(below.0)
+                    }
+                    _ => None,
+                })
+                .fold(queue.reserved_below, u64::max);
+            assert!(sequence.0 < told_below, "told before it was reserved");
+        }
+        Ok(Sent {
+            id,
+            sequence,
+            duplicate: false,
+        })
+    }
+}
