@@ -1,6 +1,7 @@
 //! What the appender, the syncer and the readers of one log share.
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     error::Error,
     sync::{
@@ -316,31 +317,44 @@ impl LogReader for Reader {
     }
 }
 
+thread_local! {
+    /// Where first reads go. Kept per thread, because clearing a buffer for every read costs more than
+    /// copying the few bytes of a small record out of it, and a record then keeps no more memory than
+    /// it needs.
+    static FIRST_READ: RefCell<Box<[u8]>> = RefCell::new(vec![0; FIRST_READ_BYTES].into());
+}
+
 fn read_record(file: &dyn DiskFile, at: Position, generation: u64) -> Result<Bytes, ReadError> {
-    let damaged = |what| Err(ReadError::Damaged { at, what });
+    let damaged = |what| ReadError::Damaged { at, what };
     let offset = u64::from(offset_of(at));
-    let mut record = vec![0; FIRST_READ_BYTES];
-    let count = file.read_at(&mut record, offset).map_err(LogError::Disk)?;
-    record.truncate(count);
-    let Some(header) = RecordHeader::peek(&record) else {
-        return damaged("the file ends before it");
-    };
-    if header.generation != generation {
-        return damaged("its generation is not the segment's");
-    }
-    if header.len as usize > PAYLOAD_BYTES_LIMIT {
-        return damaged("its length is out of range");
-    }
-    record.resize(header.record_len(), 0);
-    if let Some(rest) = record.get_mut(count..) {
-        let wanted = rest.len();
+    let (mut record, wanted) = FIRST_READ.with_borrow_mut(|first| {
+        let count = file.read_at(first, offset).map_err(LogError::Disk)?;
+        let first = &first[..count];
+        let Some(header) = RecordHeader::peek(first) else {
+            return Err(damaged("the file ends before it"));
+        };
+        if header.generation != generation {
+            return Err(damaged("its generation is not the segment's"));
+        }
+        if header.len as usize > PAYLOAD_BYTES_LIMIT {
+            return Err(damaged("its length is out of range"));
+        }
+        let wanted = header.record_len();
+        let mut record = Vec::with_capacity(wanted);
+        record.extend_from_slice(&first[..count.min(wanted)]);
+        Ok((record, wanted))
+    })?;
+    let count = record.len();
+    if count < wanted {
+        record.resize(wanted, 0);
         let rest_at = offset + count as u64;
-        if wanted > 0 && file.read_at(rest, rest_at).map_err(LogError::Disk)? < wanted {
-            return damaged("the file ends within it");
+        let rest = &mut record[count..];
+        if file.read_at(rest, rest_at).map_err(LogError::Disk)? < rest.len() {
+            return Err(damaged("the file ends within it"));
         }
     }
     if !verifies(at, &record) {
-        return damaged("its checksum does not fit");
+        return Err(damaged("its checksum does not fit"));
     }
     Ok(Bytes::from(record).slice(RECORD_HEADER_LEN..))
 }
