@@ -8,7 +8,7 @@ use std::{
 
 use lockgate_core::{LogSync, Position};
 
-use crate::{DriverCounts, Output, SyncWindow, driver::with_sources, inbox::Ticket};
+use crate::{DriverCounts, Output, SyncWindow, What, driver::with_sources, inbox::Ticket};
 
 /// Between the owner thread, which appends and files answers, and the sync thread, which syncs and
 /// lets them out. Answers leave from the sync thread, so that a caller need not wait until the owner
@@ -58,6 +58,8 @@ pub(crate) struct Filing<'a> {
     pub(crate) outputs: &'a mut Vec<Output<Ticket>>,
     pub(crate) appended: Position,
     pub(crate) wanted: Position,
+    /// What the machine took for durable while it decided the group.
+    pub(crate) known_durable: Position,
     pub(crate) counts: DriverCounts,
     pub(crate) waiters: usize,
 }
@@ -93,7 +95,11 @@ impl Desk {
     }
 
     /// Takes in what a group has brought. Hands back at once what need not wait (any more).
-    pub(crate) fn file(&self, filing: Filing<'_>, mut deliver: impl FnMut(Output<Ticket>)) {
+    ///
+    /// Whether the owner must look again at once: a sync ended while it decided, when nobody waited
+    /// for a message yet, so that nobody told it; and the one who waits now may wait for just that.
+    #[must_use]
+    pub(crate) fn file(&self, filing: Filing<'_>, mut deliver: impl FnMut(Output<Ticket>)) -> bool {
         let mut state = self.lock();
         let records = filing.counts.records - state.counts.driver.records;
         if records > 0 {
@@ -106,6 +112,7 @@ impl Desk {
         state.counts.waiters = filing.waiters as u64;
         state.owner_cares = filing.waiters > 0;
         let durable = state.durable;
+        let look_again = state.owner_cares && durable > filing.known_durable;
         state.held.extend(
             filing
                 .outputs
@@ -118,6 +125,7 @@ impl Desk {
             self.work.notify_one();
         }
         filing.outputs.drain(..).for_each(&mut deliver);
+        look_again
     }
 
     /// Fails everything that waits, and the sync thread's further work.
@@ -190,10 +198,18 @@ impl Desk {
                 state.unsynced_records = 0;
                 state.unsynced_since = None;
             }
-            while let Some(output) = state.held.front()
-                && output.durable <= state.durable
+            while state
+                .held
+                .front()
+                .is_some_and(|output| output.durable <= state.durable)
+                && let Some(output) = state.held.pop_front()
             {
-                released.extend(state.held.pop_front());
+                match output.what {
+                    // Under the lock: the owner, once it sees how far the log is durable, may answer
+                    // others about this queue, and they must find it.
+                    What::QueueChanged { .. } => deliver(output),
+                    What::Answer { .. } => released.push(output),
+                }
             }
             let tell_owner = state.owner_cares;
             drop(state);
@@ -239,5 +255,88 @@ impl Desk {
     /// No code that can panic runs under the lock, so a poisoned lock is still good.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockgate_core::{LogError, QueueId};
+
+    use super::*;
+
+    /// A log that is durable up to there after the next sync.
+    struct SyncsUpTo(Position);
+
+    impl LogSync for SyncsUpTo {
+        fn sync(&self) -> Result<Position, LogError> {
+            Ok(self.0)
+        }
+    }
+
+    const END: Position = Position(100);
+
+    fn filing(
+        outputs: &mut Vec<Output<Ticket>>,
+        known_durable: Position,
+        waiters: usize,
+    ) -> Filing<'_> {
+        Filing {
+            outputs,
+            appended: END,
+            wanted: END,
+            known_durable,
+            counts: DriverCounts {
+                records: 1,
+                ..DriverCounts::default()
+            },
+            waiters,
+        }
+    }
+
+    fn desk_with(outputs: &mut Vec<Output<Ticket>>) -> Desk {
+        let desk = Desk::new(SyncWindow::default(), Position(1));
+        let _nothing_new = desk.file(filing(outputs, Position(1), 0), |_| {});
+        desk.finish();
+        desk
+    }
+
+    #[test]
+    fn a_sync_that_ends_while_the_owner_decides_is_not_missed_by_whom_it_lets_wait() {
+        let mut outputs = Vec::new();
+        let desk = desk_with(&mut outputs);
+        // Nobody waits when the sync ends, so the owner is not told.
+        desk.run(&SyncsUpTo(END), |_| {}, || panic!("nobody waits"))
+            .unwrap();
+        assert!(!desk.file(filing(&mut outputs, Position(1), 0), |_| {}));
+        assert!(desk.file(filing(&mut outputs, Position(1), 1), |_| {}));
+        assert!(!desk.file(filing(&mut outputs, END, 1), |_| {}));
+    }
+
+    #[test]
+    fn a_queue_is_found_before_anybody_learns_that_it_is_durable() {
+        let mut outputs = vec![
+            Output {
+                durable: END,
+                what: What::QueueChanged {
+                    queue: QueueId(1),
+                    entry: None,
+                },
+            },
+            Output {
+                durable: END,
+                what: What::Answer {
+                    ticket: Ticket::nobody(),
+                    result: Err(crate::EngineError::Overloaded),
+                },
+            },
+        ];
+        let desk = desk_with(&mut outputs);
+        let mut seen = Vec::new();
+        let deliver = |output: Output<Ticket>| {
+            let locked = desk.state.try_lock().is_err();
+            seen.push((matches!(output.what, What::QueueChanged { .. }), locked));
+        };
+        desk.run(&SyncsUpTo(END), deliver, || {}).unwrap();
+        assert_eq!(seen, [(true, true), (false, false)]);
     }
 }

@@ -221,10 +221,11 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
             outputs: &mut held,
             appended: driver.tail(),
             wanted: driver.promised(),
+            known_durable: durable,
             counts: driver.counts(),
             waiters: driver.waiting(),
         };
-        shared.desk.file(filing, |output| shared.deliver(output));
+        let look_again = shared.desk.file(filing, |output| shared.deliver(output));
         if let Some(reason) = driver.stopped() {
             let reason = reason.clone();
             shared.failed(reason.clone());
@@ -234,7 +235,7 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
             return;
         }
         let more = driver.housekeep(HOUSEKEEPING_BUDGET);
-        timeout = if more {
+        timeout = if more || look_again {
             Some(Duration::ZERO)
         } else {
             until_next(driver, shared.now())
