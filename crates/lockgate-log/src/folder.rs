@@ -112,8 +112,8 @@ fn make_folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-impl Disk for FolderDisk {
-    fn lock(&self) -> Result<Box<dyn FolderLock>, LockError> {
+impl FolderDisk {
+    fn hold(&self) -> Result<HeldLock, LockError> {
         let file = self.on(DiskOperation::Open, LOCK_NAME, |path| {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).mode(0o600);
@@ -143,7 +143,13 @@ impl Disk for FolderDisk {
             file.set_len(0)?;
             file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0)
         })?;
-        Ok(Box::new(HeldLock { _file: file }))
+        Ok(HeldLock { file })
+    }
+}
+
+impl Disk for FolderDisk {
+    fn lock(&self) -> Result<Box<dyn FolderLock>, LockError> {
+        Ok(Box::new(self.hold()?))
     }
 
     fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
@@ -206,12 +212,21 @@ impl Disk for FolderDisk {
     }
 }
 
-/// The operating system ends the lock when the file is closed.
+/// The operating system ends the lock when the process dies.
 struct HeldLock {
-    _file: File,
+    file: File,
 }
 
 impl FolderLock for HeldLock {}
+
+impl Drop for HeldLock {
+    fn drop(&mut self) {
+        // Closing the file would not be enough: a child process that another thread is starting just
+        // now has a copy of the descriptor until it runs its program, and with it the lock. If this
+        // fails, the lock ends when the last copy is closed.
+        let _ = self.file.unlock();
+    }
+}
 
 struct FolderFile {
     path: PathBuf,
