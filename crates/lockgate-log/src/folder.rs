@@ -362,4 +362,16 @@ mod tests {
         fs::write(&path, "x").unwrap();
         FolderDisk::open(&path).unwrap_err();
     }
+
+    #[test]
+    fn a_lock_ends_when_dropped_though_its_descriptor_was_copied() {
+        // Once seen in a test run: a folder was said to be held by this very process after its log
+        // was closed, because another thread was starting a child at that moment.
+        let temp = tempfile::tempdir().unwrap();
+        let disk = FolderDisk::open(temp.path()).unwrap();
+        let lock = disk.hold().unwrap();
+        let _copy = lock.file.try_clone().unwrap();
+        drop(lock);
+        disk.hold().unwrap();
+    }
 }
