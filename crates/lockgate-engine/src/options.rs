@@ -8,8 +8,8 @@ use std::time::Duration;
 /// [`waiters_max`](Self::waiters_max).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// How many requests may wait to be decided; 1 or more, default 16,384. Sends have an inbox of
-    /// this size and everything else another, so that settling never queues behind sending.
+    /// How many requests may wait to be decided; 1 or more, default 16,384. Sends have this much room
+    /// and everything else has as much again, so that sends never keep a settle from getting in.
     pub inbox_requests_max: u32,
     /// How many payload bytes may wait to be decided; default 64 MiB. One request larger than this
     /// is let in alone.

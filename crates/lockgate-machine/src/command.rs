@@ -64,7 +64,8 @@ pub enum Command {
     /// Ends or extends one lease.
     Settle(Settle),
     /// Several settles and sends of this shard, all or nothing: consume, then produce, atomically.
-    /// One stale token or refused send refuses all. Up to 1,000 of both together; settles come first.
+    /// One stale token or refused send refuses all. Up to 1,000 of both together, which may touch
+    /// 65,535 messages (the rest of a strict batch counts); settles come first.
     Transact {
         /// Leases to settle.
         settles: Vec<Settle>,

@@ -52,8 +52,8 @@ pub struct Dedup {
     /// Whether a message without a unique id takes the SHA-256 of its body as one. The caller
     /// computes it; a message that arrives without one is refused.
     pub content_based: bool,
-    /// Memory for remembered ids, in bytes; each counts as 64, however long its text. When it is used up, sends with a unique id are refused
-    /// and nothing is forgotten early. Default 256 MiB.
+    /// Memory for remembered ids, in bytes; each counts as 64, however long its text. When it is used
+    /// up, sends with a unique id are refused and nothing is forgotten early. Default 256 MiB.
     pub bytes_max: u64,
     /// Whether a purge leaves remembered ids in place. Default false, as on SQS.
     pub survives_purge: bool,

@@ -94,8 +94,6 @@ impl Machine {
     ) -> Result<Reply, Rejection> {
         check_range("due time", due.0, 0, U48::MAX)?;
         let (queue, index) = self.waiting_message(queue, message)?;
-        // It counts as accepted when it is due, which cannot be before it was asked for.
-        let due = due.max(now.wall);
         let queue = &self.queues[queue];
         draft.add(
             Effect::Rescheduled {

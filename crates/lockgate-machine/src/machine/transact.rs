@@ -38,6 +38,14 @@ impl Machine {
             })?;
             sent.push(answer);
         }
+        // A settle of a strict batch takes one effect for each of its messages, and a message is
+        // found by its place among them.
+        check_range(
+            "number of messages that the transaction touches",
+            draft.effects.len() as u64,
+            0,
+            u64::from(u16::MAX),
+        )?;
         Ok(Reply::Transacted { sent })
     }
 }

@@ -1,6 +1,12 @@
 //! Settles and sends, all or nothing.
 
-use super::harness::check;
+use lockgate_core::{HolderName, Key, Message};
+
+use super::harness::{Run, check, name};
+use crate::{
+    Command, CreateQueue, QueueSettings, Receive, Rejection, Reply, SendMessage, Settle,
+    SettleAction,
+};
 
 #[test]
 fn a_transaction_happens_whole_as_one_record() {
@@ -78,4 +84,59 @@ fn a_strict_prefix_may_be_settled_in_one() {
         counts q                        => ready 0, in flight 0, delayed 0
         ",
     );
+}
+
+/// A record can name 2^16 messages. One settle may give back a whole batch, so a transaction within
+/// the limit of its parts may still touch more.
+#[test]
+fn it_touches_no_more_messages_than_a_record_can_name() {
+    const BATCH: u16 = 1000;
+    let mut run = Run::new();
+    let create = CreateQueue {
+        name: name("q"),
+        settings: QueueSettings {
+            keyed: true,
+            ..QueueSettings::default()
+        },
+        annotations: std::collections::BTreeMap::new(),
+        tags: std::collections::BTreeMap::new(),
+    };
+    run.give(&Command::CreateQueue(Box::new(create))).unwrap();
+    let send = |key: u32| SendMessage {
+        queue: name("q"),
+        message: Message {
+            key: Some(Key::new(&format!("k{key}")).unwrap()),
+            ..Message::default()
+        },
+    };
+    let mut settles = Vec::new();
+    for key in 0..=u32::from(u16::MAX / BATCH) {
+        for _ in 0..BATCH {
+            run.give(&Command::Send(Box::new(send(key)))).unwrap();
+        }
+        let receive = Command::Receive(Receive {
+            queue: name("q"),
+            max: BATCH,
+            lease: None,
+            holder: HolderName::new("h").unwrap(),
+        });
+        let Reply::Received(batch) = run.give(&receive).unwrap() else {
+            panic!("a receive is answered with leases");
+        };
+        assert_eq!(batch.len(), usize::from(BATCH));
+        settles.push(Settle {
+            token: batch[0].token,
+            action: SettleAction::Nack { delay: 0 },
+        });
+    }
+    let mut transact = |settles: &[Settle]| {
+        run.give(&Command::Transact {
+            settles: settles.to_vec(),
+            sends: vec![send(0)],
+        })
+    };
+    let too_many = transact(&settles);
+    assert!(matches!(too_many, Err(Rejection::OutOfRange { .. })));
+    let all_but_one = transact(&settles[1..]);
+    assert!(matches!(all_but_one, Ok(Reply::Transacted { .. })));
 }
