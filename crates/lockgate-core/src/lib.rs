@@ -18,6 +18,7 @@
 
 mod clock;
 mod disk;
+mod error_text;
 mod ids;
 mod level;
 mod log;
@@ -27,6 +28,7 @@ mod time;
 
 pub use clock::{BootId, Clock};
 pub use disk::{Disk, DiskError, DiskFile, DiskOperation, FolderLock, LockError, OpenMode};
+pub use error_text::with_sources;
 pub use ids::{
     Epoch, Incarnation, LeaseNumber, LeaseToken, Location, MessageId, ParseMessageIdError,
     Position, QueueId, Sequence, Term,

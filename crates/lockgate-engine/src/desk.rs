@@ -6,9 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_core::{LogSync, Position};
+use lockgate_core::{LogSync, Position, with_sources};
 
-use crate::{DriverCounts, Output, SyncWindow, What, driver::with_sources, inbox::Ticket};
+use crate::{DriverCounts, Output, SyncWindow, What, inbox::Ticket};
 
 /// Between the owner thread, which appends and files answers, and the sync thread, which syncs and
 /// lets them out. Answers leave from the sync thread, so that a caller need not wait until the owner

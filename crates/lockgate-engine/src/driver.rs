@@ -5,7 +5,7 @@ use std::{mem, sync::Arc};
 
 use lockgate_core::{
     AppendError, Epoch, Level, Log, LogCapabilities, LogReader, LogSync, MachineTime, Now,
-    Position, QueueId, RecordGroup, ReserveError, Term,
+    Position, QueueId, RecordGroup, ReserveError, Term, with_sources,
 };
 use lockgate_machine::{
     Command, Deadlines, Delivery, Effect, Machine, Receive, Rejection, Reply, encode_record,
@@ -651,18 +651,6 @@ impl<T: Ticket> Driver<T> {
         };
         EngineError::Stopped { reason }
     }
-}
-
-/// An error's text with those of its sources.
-pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }
 
 /// The same error for another caller of the group. Only for the two that concern all.

@@ -4,12 +4,13 @@ use std::time::Instant;
 
 use lockgate_core::{
     BootId, Incarnation, Log, LogRecord, MachineTime, Millis, Now, Position, Term, WallTime,
+    with_sources,
 };
 use lockgate_machine::{
     Answer, ClockState, Command, DecodeError, Effect, Machine, MachineLimits, Query, decode_record,
 };
 
-use crate::{Driver, EngineOptions, StartError, StartReport, Ticket, driver::with_sources};
+use crate::{Driver, EngineOptions, StartError, StartReport, Ticket};
 
 /// What a start brings along: readings of the clock, and randomness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

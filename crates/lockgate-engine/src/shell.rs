@@ -12,7 +12,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use lockgate_core::{Clock, Incarnation, Log, LogReader, Now, Position, ReadError, Term};
+use lockgate_core::{
+    Clock, Incarnation, Log, LogReader, Now, Position, ReadError, Term, with_sources,
+};
 use lockgate_machine::{Command, Delivery, SettleAction, StoredMessage, read_message};
 use tokio::sync::watch;
 
@@ -21,7 +23,6 @@ use crate::{
     Outcome, Output, Received, Request, StartError, StartReport, Status, StopReason, What, Work,
     batch::Leases,
     desk::{Desk, Filing},
-    driver::with_sources,
     inbox::{Answered, Inbox, Taken, Ticket},
     recover::machine_time,
 };

@@ -3,7 +3,6 @@
 use std::{
     cell::RefCell,
     collections::BTreeMap,
-    error::Error,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicU64, Ordering},
@@ -13,6 +12,7 @@ use std::{
 use bytes::Bytes;
 use lockgate_core::{
     Disk, DiskError, DiskFile, LogError, LogReader, LogSync, OpenMode, Position, ReadError,
+    with_sources,
 };
 
 use crate::{
@@ -192,18 +192,6 @@ impl Shared {
         self.files().insert(segment, file.clone());
         Ok(file)
     }
-}
-
-/// An error and its sources in one line.
-fn with_sources(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        source = inner.source();
-    }
-    text
 }
 
 /// Handles of the segments read last, so that a read costs no open.

@@ -184,9 +184,14 @@ pub enum KeyAction {
     Resume,
     /// Drop its waiting messages, also those not yet due; what is in flight may settle. A failed
     /// message that waits for its next attempt is dropped with its key; as one of a mere group it
-    /// counts as in flight. Drops at most 10,000 and says how many: to be repeated until it is
-    /// fewer. Unfreezes a key it has emptied.
+    /// counts as in flight. Drops at most [`DROPS_MAX`](Self::DROPS_MAX) and says how many: to be
+    /// repeated until it is fewer. Unfreezes a key it has emptied.
     Drop,
+}
+
+impl KeyAction {
+    /// Messages that one [`Drop`](Self::Drop) takes at most: a bound on the size of its record.
+    pub const DROPS_MAX: usize = 10_000;
 }
 
 /// A question that changes nothing.

@@ -67,8 +67,9 @@ pub use lockgate_engine::{
 };
 pub use lockgate_log::LocalLogOptions;
 pub use lockgate_machine::{
-    DeadLetterReason, DedupScope, KeyPolicy, KeyProfile, KeyStatus, KeyWait, Origin, QueueCounts,
-    QueueDescription, QueueSettings, QueueTotals, Rejection, Sent, StaleReason,
+    DeadLetter, DeadLetterReason, Dedup, DedupScope, DroppedCounts, KeyPolicy, KeyProfile,
+    KeyStatus, KeyWait, Origin, QueueCounts, QueueDescription, QueueSettings, QueueTotals, Quota,
+    Rejection, Sent, SettingsError, StaleReason,
 };
 pub use open::{Builder, Lockgate, OpenError};
 pub use queue::{Queue, QueueBuilder};

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use lockgate_core::{Key, Level, Message, MessageId, Millis, QueueName, WallTime};
-use lockgate_engine::Engine;
+use lockgate_engine::{Engine, EngineError};
 use lockgate_machine::{
     Answer, Command, CreateQueue, DeadLetter, DedupScope, KeyAction, KeyPolicy, KeyProfile,
     KeyStatus, Query, QueueDescription, QueueSettings, Rejection, Reply, SendMessage, Sent,
@@ -345,10 +345,11 @@ impl Queue {
         }
     }
 
-    /// Freezes a key, durably: no more leases until [`resume_key`](Self::resume_key).
+    /// Freezes a key, durably: no more leases until [`resume_key`](Self::resume_key). The key need
+    /// not have messages yet.
     ///
     /// # Errors
-    /// [`Rejection::KeyNotFound`] if the queue has nothing under that key.
+    /// [`Rejection::KeyNotFound`] if the queue is not keyed.
     pub async fn park_key(&self, key: Key) -> Result<(), Error> {
         self.key(key, KeyAction::Park).await.map(drop)
     }
@@ -363,10 +364,28 @@ impl Queue {
 
     /// Drops the waiting messages of a key; what is in flight may settle. Answers with how many.
     ///
+    /// They go in steps of 10,000: cancelled or failed half-way, some are gone and the others are
+    /// there.
+    ///
     /// # Errors
     /// [`Rejection::KeyNotFound`] if the queue has nothing under that key.
     pub async fn drop_key(&self, key: Key) -> Result<u64, Error> {
-        self.key(key, KeyAction::Drop).await
+        let mut dropped = 0;
+        loop {
+            let step =
+                match self.key(key.clone(), KeyAction::Drop).await {
+                    Ok(step) => step,
+                    // The step before took the last one.
+                    Err(Error::Engine(EngineError::Rejected(Rejection::KeyNotFound {
+                        ..
+                    }))) if dropped > 0 => 0,
+                    Err(error) => return Err(error),
+                };
+            dropped += step;
+            if step < KeyAction::DROPS_MAX as u64 {
+                return Ok(dropped);
+            }
+        }
     }
 
     pub(crate) fn to_send(&self, message: Message) -> SendMessage {

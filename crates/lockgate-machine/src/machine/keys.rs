@@ -5,9 +5,6 @@ use lockgate_core::{Key, QueueId, QueueName};
 use super::{Machine, draft::Draft, state::State};
 use crate::{DropReason, Effect, KeyAction, Rejection, Reply, slab::NONE};
 
-/// Messages that one command drops of a key. The caller repeats it while there are more.
-const KEY_DROPS_MAX: usize = 10_000;
-
 impl Machine {
     pub(super) fn decide_key(
         &self,
@@ -58,7 +55,7 @@ impl Machine {
                 let found = found.ok_or_else(not_found)?;
                 let messages = self.draft_drop_key(draft, index, found);
                 // An emptied key has nothing left to be frozen for.
-                if self.keys[found].parked && messages < KEY_DROPS_MAX {
+                if self.keys[found].parked && messages < KeyAction::DROPS_MAX {
                     draft.add(
                         Effect::KeyResumed {
                             queue: id,
@@ -82,7 +79,7 @@ impl Machine {
         let mut dropped = 0;
         for list in [state.order, state.returned, state.delayed] {
             let mut index = list.first;
-            while index != NONE && dropped < KEY_DROPS_MAX {
+            while index != NONE && dropped < KeyAction::DROPS_MAX {
                 let message = &self.messages[index];
                 if message.state != State::Leased {
                     self.draft_drop(draft, (queue, index), DropReason::KeyDropped, level);

@@ -115,3 +115,19 @@ async fn a_keyed_queue_wants_keys() {
     assert!(refused.to_string().contains("needs a key"), "{refused}");
     lockgate.shutdown().await;
 }
+
+#[tokio::test]
+async fn a_key_is_dropped_whole_however_many_messages_it_has() {
+    let (_folder, lockgate) = open().await;
+    let queue = lockgate.queue("q").keyed().create().await.unwrap();
+    // What goes in one step.
+    let many = 10_000;
+    for extra in [0, 1] {
+        let messages = (0..many + extra).map(|_| keyed("", "a"));
+        queue.send_all(messages).await.unwrap();
+        let key = Key::new("a").unwrap();
+        assert_eq!(queue.drop_key(key).await.unwrap(), many + extra);
+        assert_eq!(queue.describe().await.unwrap().counts.ready, 0);
+    }
+    lockgate.shutdown().await;
+}
