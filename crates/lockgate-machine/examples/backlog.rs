@@ -1,0 +1,244 @@
+//! What a send, a receive and an acknowledgement cost the machine beside a backlog.
+//!
+//! ```text
+//! cargo run --release -p lockgate-machine --example backlog [MESSAGES]
+//! ```
+//!
+//! Each row is a queue of its own: empty ones, and ones with MESSAGES (default 1,000,000) waiting
+//! messages. Rounds go over all queues in turn, so that what else happens on the computer falls on
+//! all alike; a figure is the median of its rounds. Keys come in no order, as from many users. An
+//! operation is `tick`, `decide`, `fold` and `reached`, without log and codec.
+
+use std::time::{Duration, Instant};
+
+use lockgate_core::{
+    BootId, Epoch, HolderName, Incarnation, Key, LeaseToken, MachineTime, Message, Now, Position,
+    QueueName, Term, WallTime,
+};
+use lockgate_machine::{
+    Command, CreateQueue, Machine, MachineLimits, QueueSettings, Receive, Reply, SendMessage,
+    Settle, SettleAction,
+};
+
+const ROUNDS: usize = 41;
+/// Operations of each kind in a round. Before them as many are done unmeasured, because the round's
+/// first ones find the caches full of another queue.
+const PER_ROUND: u64 = 2_000;
+
+fn main() {
+    let messages = match std::env::args().nth(1) {
+        None => 1_000_000,
+        Some(text) => match text.parse::<u64>() {
+            Ok(messages) if messages > 0 => messages,
+            _ => {
+                eprintln!("usage: backlog [MESSAGES]");
+                std::process::exit(2);
+            }
+        },
+    };
+    // What the keyed ones are compared with: so many keys that each message has its own.
+    let mut queues = [
+        Bench::new("empty, unkeyed", 0, None),
+        Bench::new("full, unkeyed", messages, None),
+        Bench::new("empty, keyed", 0, Some(100_000_000_000)),
+        Bench::new(
+            "full, ten messages a key",
+            messages,
+            Some((messages / 10).max(1)),
+        ),
+        Bench::new("full, one message a key", messages, Some(messages)),
+    ];
+    let mut rounds = vec![Vec::with_capacity(ROUNDS); queues.len()];
+    for _ in 0..ROUNDS {
+        for (queue, rounds) in queues.iter_mut().zip(&mut rounds) {
+            queue.round();
+            rounds.push(queue.round());
+        }
+    }
+
+    println!("{messages} messages; ns per operation, and the rate compared with the empty queue's");
+    println!(
+        "{:<26}{:>12}{:>14}{:>14}{:>14}{:>16}",
+        "queue", "send", "receive", "ack", "bytes/msg", "longest send"
+    );
+    let mut empty = [0; 3];
+    for (queue, rounds) in queues.iter().zip(&rounds) {
+        let medians = [0, 1, 2].map(|kind| median(rounds.iter().map(|round| round[kind])));
+        if queue.backlog == 0 {
+            empty = medians;
+        }
+        let figure = |kind: usize| {
+            let percent = empty[kind] * 100 / medians[kind].max(1);
+            format!("{} ({percent}%)", medians[kind])
+        };
+        let (bytes, longest) = match queue.backlog {
+            0 => (String::new(), String::new()),
+            backlog => (
+                (queue.machine.heap_bytes() as u64 / backlog).to_string(),
+                format!("{} us", queue.longest.as_micros()),
+            ),
+        };
+        println!(
+            "{:<26}{:>12}{:>14}{:>14}{bytes:>14}{longest:>16}",
+            queue.label,
+            figure(0),
+            figure(1),
+            figure(2),
+        );
+    }
+}
+
+/// One machine with one queue.
+struct Bench {
+    label: &'static str,
+    backlog: u64,
+    /// How many keys the messages are spread over.
+    keys: Option<u64>,
+    machine: Machine,
+    now: Now,
+    position: u64,
+    sent: u64,
+    /// The longest single send while the backlog was built.
+    longest: Duration,
+}
+
+impl Bench {
+    fn new(label: &'static str, backlog: u64, keys: Option<u64>) -> Self {
+        let mut bench = Self {
+            label,
+            backlog,
+            keys,
+            machine: Machine::new(MachineLimits::default()),
+            now: Now {
+                wall: WallTime(1_700_000_000_000),
+                machine: MachineTime(1_000),
+            },
+            position: 0,
+            sent: 0,
+            longest: Duration::ZERO,
+        };
+        bench.run(&Command::StartTerm {
+            term: Term {
+                epoch: Epoch(1),
+                incarnation: Incarnation(1),
+            },
+            boot_id: BootId([1; 16]),
+            clock_offset: 0,
+            secret: [1; 32],
+        });
+        bench.run(&Command::CreateQueue(Box::new(CreateQueue {
+            name: queue_name(),
+            settings: QueueSettings {
+                keyed: keys.is_some(),
+                in_flight_max: u32::MAX,
+                ..QueueSettings::default()
+            },
+            annotations: Default::default(),
+            tags: Default::default(),
+        })));
+        for _ in 0..backlog {
+            let send = bench.next_send();
+            let start = clock();
+            bench.run(&send);
+            bench.longest = bench.longest.max(start.elapsed());
+        }
+        bench
+    }
+
+    /// Nanoseconds per send, receive and acknowledgement. Leaves as many messages as it found.
+    fn round(&mut self) -> [u128; 3] {
+        let sends: Vec<Command> = (0..PER_ROUND).map(|_| self.next_send()).collect();
+        let send = self.time(&sends, |_| {});
+
+        let receive = Command::Receive(Receive {
+            queue: queue_name(),
+            max: 1,
+            lease: None,
+            holder: HolderName::new("worker").expect("a valid name"),
+        });
+        let receives = vec![receive; sends.len()];
+        let mut tokens: Vec<LeaseToken> = Vec::with_capacity(sends.len());
+        let receive = self.time(&receives, |reply| match reply {
+            Reply::Received(deliveries) => tokens.extend(deliveries.iter().map(|one| one.token)),
+            other => panic!("a receive was answered {other:?}"),
+        });
+        assert_eq!(tokens.len(), sends.len(), "a receive came back empty");
+
+        let settle = |token| {
+            let action = SettleAction::Ack;
+            Command::Settle(Settle { token, action })
+        };
+        let settles: Vec<Command> = tokens.into_iter().map(settle).collect();
+        [send, receive, self.time(&settles, |_| {})]
+    }
+
+    fn time(&mut self, commands: &[Command], mut note: impl FnMut(Reply)) -> u128 {
+        let start = clock();
+        for command in commands {
+            note(self.run(command));
+        }
+        start.elapsed().as_nanos() / commands.len() as u128
+    }
+
+    fn next_send(&mut self) -> Command {
+        self.sent += 1;
+        // A thousand operations a millisecond.
+        if self.sent.is_multiple_of(1_000) {
+            self.now.wall = self.now.wall.plus(1);
+            self.now.machine = self.now.machine.plus(1);
+        }
+        let mut message = Message::new("x");
+        if let Some(keys) = self.keys {
+            let key = format!("user-{:011}", scatter(self.sent) % keys);
+            message = message.with_key(Key::new(&key).expect("a valid key"));
+        }
+        Command::Send(Box::new(SendMessage {
+            queue: queue_name(),
+            message,
+        }))
+    }
+
+    fn run(&mut self, command: &Command) -> Reply {
+        while let Some(effect) = self.machine.tick(self.now) {
+            self.fold(&[effect]);
+        }
+        let decision = self.machine.decide(command, self.now);
+        self.fold(&decision.effects);
+        match decision.outcome {
+            Ok(reply) => reply,
+            Err(rejection) => panic!("refused: {rejection}"),
+        }
+    }
+
+    fn fold(&mut self, effects: &[lockgate_machine::Effect]) {
+        self.position += 1_100;
+        self.machine.fold(effects, Position(self.position));
+        self.machine.reached(Position(self.position + 1));
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the machine is pure, its stopwatch is not"
+)]
+fn clock() -> Instant {
+    Instant::now()
+}
+
+fn queue_name() -> QueueName {
+    QueueName::new("orders").expect("a valid name")
+}
+
+/// Numbers in a fixed order that looks like none (SplitMix64's finaliser).
+fn scatter(number: u64) -> u64 {
+    let mut bits = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+fn median(figures: impl Iterator<Item = u128>) -> u128 {
+    let mut figures: Vec<u128> = figures.collect();
+    figures.sort_unstable();
+    figures[figures.len() / 2]
+}
