@@ -65,6 +65,7 @@ mod dedup;
 mod effect;
 mod machine;
 mod reply;
+mod sequences;
 mod settings;
 mod slab;
 mod table;

@@ -155,7 +155,7 @@ pub(crate) fn hash_bytes(seed: HashSeed, bytes: &[u8]) -> u64 {
     state.finish()
 }
 
-/// The hash of a number within another (a message in a queue).
+/// The hash of a number within another (eight sequence numbers of a queue).
 ///
 /// The machine gives such numbers out itself, one after the other, so nobody can choose them and a
 /// mixing function is enough: two rounds of the 64-bit finaliser "Mix13" (Stafford 2011, used by

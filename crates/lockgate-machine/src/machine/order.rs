@@ -33,9 +33,6 @@ use crate::{
     table::{hash_bytes, hash_pair},
 };
 
-/// How often a table is looked at for memory to give back. One look is at 1/256 of it.
-const REMOVALS_PER_SHRINK: usize = 1024;
-
 /// Neighbours in a list of the message's key.
 const ORDER: LinksOf<Message> = |message| &mut message.order;
 /// Neighbours in a list of the message's queue.
@@ -47,11 +44,7 @@ impl Machine {
     /// The queue's message of that number, unless it is gone or purged.
     pub(super) fn message_of(&self, queue: u32, sequence: Sequence) -> Option<u32> {
         let content = &self.contents[self.queues[queue].content];
-        content
-            .by_sequence
-            .find(hash_sequence(sequence), |message| {
-                self.messages[message].sequence() == sequence
-            })
+        content.by_sequence.get(sequence.0)
     }
 
     /// The key's state, if it has a message or is parked.
@@ -88,13 +81,9 @@ impl Machine {
             self.contents[content].counts.keys += 1;
         }
         let index = self.messages.insert(message);
-        let messages = &self.messages;
-        self.contents[content]
-            .by_sequence
-            .insert(hash_sequence(sequence), index, |other| {
-                hash_sequence(messages[other].sequence())
-            });
-        self.contents[content].counts.bytes += u64::from(size);
+        let content = &mut self.contents[content];
+        content.by_sequence.insert(sequence.0, index);
+        content.counts.bytes += u64::from(size);
         if self.messages[index].has(flag::UNSYNCED) {
             self.awaiting.push_back(Awaiting {
                 position: self.folding_at,
@@ -315,7 +304,8 @@ impl Machine {
         self.contents[content].removed_at = self.folding_at;
         self.contents[content].counts.bytes -= u64::from(self.messages[index].size);
         self.keys[key].set_settled_at(self.folding_at);
-        self.forget_sequence(content, self.messages[index].sequence());
+        let sequence = self.messages[index].sequence();
+        self.contents[content].by_sequence.remove(sequence.0);
         self.forget(index);
         if self.keys[key].messages == 0 && self.keys[key].delayed_count == 0 {
             self.contents[content].counts.keys -= 1;
@@ -341,19 +331,6 @@ impl Machine {
         }
         content_state.by_age.remove(&mut self.messages, index, AGE);
         self.after_in_flight_fell(content);
-    }
-
-    /// Takes a message out of its content's table, and now and then gives a little of its memory
-    /// back.
-    fn forget_sequence(&mut self, content: u32, sequence: Sequence) {
-        let messages = &self.messages;
-        let table = &mut self.contents[content].by_sequence;
-        table.remove(hash_sequence(sequence), |message| {
-            messages[message].sequence() == sequence
-        });
-        if table.len().is_multiple_of(REMOVALS_PER_SHRINK) {
-            table.shrink(|message| hash_sequence(messages[message].sequence()));
-        }
     }
 
     /// Frees what a message has beside its place in lists and tables, and the message itself.
@@ -587,11 +564,6 @@ impl Machine {
     fn key_hash(&self, content: u32, name: Option<&Key>) -> u64 {
         hash_key(self.seed, content, name)
     }
-}
-
-/// The hash of a message within its content.
-fn hash_sequence(sequence: Sequence) -> u64 {
-    hash_pair(0, sequence.0)
 }
 
 /// The hash of a key within a content.

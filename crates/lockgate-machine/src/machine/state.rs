@@ -1,7 +1,7 @@
 //! What the machine holds, and in how many bytes.
 //!
 //! A backlog of ten million messages is the case these types are made for: a message is 52 bytes in
-//! a paged slab and 6 to 11 in the table that finds it by its number. What only few messages have
+//! a paged slab and 5 to 6.5 in the index that finds it by its number. What only few messages have
 //! (a lease, a time to live, an origin) stands in side tables, so that the others do not pay for it.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -14,7 +14,7 @@ use lockgate_core::{
 use super::list::{Links, List};
 use crate::{
     DeadLetterReason, KeyPolicy, KeyProfile, QueueCounts, QueueSettings, QueueTotals,
-    dedup::DedupWindow, slab::NONE, table::Table,
+    dedup::DedupWindow, sequences::Sequences, slab::NONE,
 };
 
 /// A number below 2^48 in six bytes.
@@ -343,9 +343,9 @@ pub(super) struct Content {
     pub(super) profile: KeyProfile,
     /// Whether it was purged: nothing in it counts any more.
     pub(super) dead: bool,
-    /// Its messages by their numbers. Each content has its own table, so that a purge need not empty
-    /// it, and growing it looks at nothing but messages.
-    pub(super) by_sequence: Table,
+    /// Its messages by their numbers. Each content has its own index, so that a purge need not empty
+    /// it.
+    pub(super) by_sequence: Sequences,
     /// Keys of which a receive may have something, in turn.
     pub(super) ready_keys: List,
     pub(super) parked_keys: List,
@@ -368,7 +368,7 @@ impl Content {
             keyed: settings.keyed,
             profile: settings.key_profile,
             dead: false,
-            by_sequence: Table::default(),
+            by_sequence: Sequences::default(),
             ready_keys: List::default(),
             parked_keys: List::default(),
             by_age: List::default(),
