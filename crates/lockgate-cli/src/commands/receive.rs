@@ -71,9 +71,12 @@ impl Receiver<'_> {
             };
             // A signal interrupts waiting, never the work on what has been received: it is printed
             // and settled first. The server gives back leases of an answer it could not deliver.
+            // The signal is looked at first: one that came during that work must not begin another
+            // receive, whose messages nobody would take.
             let messages = tokio::select! {
-                messages = self.receive(left.min(CALL_MESSAGES_MAX), wait) => messages?,
+                biased;
                 exit = signals.next() => return Err(Failure::signal(exit)),
+                messages = self.receive(left.min(CALL_MESSAGES_MAX), wait) => messages?,
             };
             if messages.is_empty() {
                 let waited = received || Instant::now() >= first_by;
