@@ -44,8 +44,7 @@ pub struct ServerOptions {
 /// Memory of the server is about 20 KiB for each open connection, idle or waiting for a message, of
 /// at most [`connections_max`](Self::connections_max); another
 /// [`head_bytes_max`](Self::head_bytes_max) and 16 KiB for each that sends a request; and
-/// [`bodies_bytes_max`](Self::bodies_bytes_max) in all. Answers are as large as the messages in
-/// them.
+/// twice [`bodies_bytes_max`](Self::bodies_bytes_max) in all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The largest request body in bytes; a larger one is answered 413, from its declared length
@@ -54,7 +53,8 @@ pub struct Limits {
     pub body_bytes_max: usize,
     /// Request bodies that are in memory at the same time, in bytes. The first 16 KiB of each body
     /// are not counted, so that settling, which needs less, is never refused for it. Beyond it
-    /// requests are answered 503. Default 256 MiB.
+    /// requests are answered 503. As much again may be taken by answers above 16 KiB on their way to
+    /// clients, and beyond that such an answer is replaced by a 503. Default 256 MiB.
     pub bodies_bytes_max: usize,
     /// Header lines of one request; more are answered 431. Default 100.
     pub headers_max: usize,

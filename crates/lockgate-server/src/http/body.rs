@@ -1,8 +1,12 @@
-//! Reading a request's body, within what it may take.
+//! Reading a request's body, and what bodies and answers may take of the memory.
 
 use std::{
     mem,
-    sync::atomic::{AtomicUsize, Ordering},
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -16,7 +20,7 @@ use super::{connection::Client, refusal::Refusal};
 /// who declare much and send little cannot use the budget up.
 const FREE_BYTES: usize = 16 << 10;
 
-/// Memory for all bodies of a server.
+/// Memory for all bodies of a server, or for all its answers.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
     max: usize,
@@ -25,10 +29,14 @@ pub(crate) struct BodyBudget {
 
 /// One body's part of the [`BodyBudget`]; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct BodyShare<'a> {
-    budget: &'a BodyBudget,
+pub(crate) struct BodyShare<B: Deref<Target = BodyBudget>> {
+    budget: B,
     bytes: usize,
 }
+
+/// An answer's part of the budget of answers, held until the client has taken it: one that does not
+/// read must not make the server keep ten megabytes for each of its connections.
+pub(crate) type AnswerShare = BodyShare<Arc<BodyBudget>>;
 
 impl BodyBudget {
     pub(crate) fn new(max: usize) -> Self {
@@ -52,15 +60,30 @@ impl BodyBudget {
         Ok(())
     }
 
-    fn share(&self) -> BodyShare<'_> {
+    fn share(&self) -> BodyShare<&Self> {
         BodyShare {
             budget: self,
             bytes: 0,
         }
     }
+
+    /// The share of an answer of `len` bytes; none if it is free.
+    pub(crate) fn hold(self: &Arc<Self>, len: usize) -> Result<Option<AnswerShare>, Refusal> {
+        if len <= FREE_BYTES {
+            return Ok(None);
+        }
+        let mut share = BodyShare {
+            budget: self.clone(),
+            bytes: 0,
+        };
+        match share.cover(len) {
+            Ok(()) => Ok(Some(share)),
+            Err(_) => Err(Refusal::AnswersFull),
+        }
+    }
 }
 
-impl BodyShare<'_> {
+impl<B: Deref<Target = BodyBudget>> BodyShare<B> {
     /// Raises the share to cover a buffer of `len` bytes.
     fn cover(&mut self, len: usize) -> Result<(), Refusal> {
         let more = len.saturating_sub(FREE_BYTES).saturating_sub(self.bytes);
@@ -76,7 +99,7 @@ impl BodyShare<'_> {
     }
 }
 
-impl Drop for BodyShare<'_> {
+impl<B: Deref<Target = BodyBudget>> Drop for BodyShare<B> {
     fn drop(&mut self) {
         if self.bytes > 0 {
             let bytes = mem::take(&mut self.bytes);
@@ -92,7 +115,7 @@ pub(crate) async fn read(
     client: &Client,
     index: u64,
     mut body: Incoming,
-) -> Result<(Bytes, BodyShare<'_>), Refusal> {
+) -> Result<(Bytes, BodyShare<&BodyBudget>), Refusal> {
     let max = client.core.limits.body_bytes_max;
     let mut share = client.core.bodies.share();
     let declared = body.size_hint().exact();
@@ -161,6 +184,20 @@ mod tests {
         drop(refused);
         small.cover(FREE_BYTES).unwrap();
         drop(large);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn an_answer_holds_its_share_until_it_is_out() {
+        let budget = Arc::new(BodyBudget::new(100_000));
+        assert!(budget.hold(FREE_BYTES).unwrap().is_none());
+        let share = budget.hold(FREE_BYTES + 60_000).unwrap();
+        assert!(matches!(
+            budget.hold(FREE_BYTES + 40_001),
+            Err(Refusal::AnswersFull)
+        ));
+        assert_eq!(budget.used(), 60_000);
+        drop(share);
         assert_eq!(budget.used(), 0);
     }
 }

@@ -47,6 +47,7 @@ labels! {
         BodyTooLarge = "body_too_large",
         BodyBroken = "body_broken",
         BodiesFull = "bodies_full",
+        AnswersFull = "answers_full",
     }
 }
 

@@ -55,6 +55,11 @@ fn http(page: &mut Exposition, core: &Core) {
         "Bytes of request bodies in memory, without the first 16 KiB of each.",
     )
     .value(core.bodies.used());
+    page.gauge(
+        "lockgate_http_answer_bytes",
+        "Bytes of answers that their clients have not taken yet, of those above 16 KiB.",
+    )
+    .value(core.answers.used());
     let mut requests = page.counter(
         "lockgate_http_requests_total",
         "Requests answered, by SQS action or page, and HTTP status (0: any other).",

@@ -20,6 +20,8 @@ mod refusal;
 mod router;
 mod wire;
 
+use std::sync::Arc;
+
 use hyper::server::conn::http1;
 use lockgate_core::WallTime;
 use lockgate_engine::Engine;
@@ -45,6 +47,7 @@ pub(crate) struct Core {
     endpoint: Endpoint,
     counters: Counters,
     bodies: BodyBudget,
+    answers: Arc<BodyBudget>,
     protocol: http1::Builder,
     drain: Drain,
     drain_trigger: DrainTrigger,
@@ -112,6 +115,7 @@ impl Core {
             endpoint: endpoint(&setup),
             counters: Counters::default(),
             bodies: BodyBudget::new(options.limits.bodies_bytes_max),
+            answers: Arc::new(BodyBudget::new(options.limits.bodies_bytes_max)),
             protocol: connection::protocol(&options.limits),
             limits: options.limits,
             deadlines: options.deadlines,

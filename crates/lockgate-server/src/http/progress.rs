@@ -13,7 +13,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::framing::{Framing, Part, Violation};
+use super::{
+    body::AnswerShare,
+    framing::{Framing, Part, Violation},
+};
 use crate::{Deadlines, sqs::KeepGuard};
 
 /// See the module.
@@ -54,6 +57,8 @@ struct Inner {
     /// Kept by the first byte of the answer on its way; gives its leases back if it is dropped
     /// here, with the connection.
     keep: Option<KeepGuard>,
+    /// What the answer on its way takes of the memory for answers.
+    share: Option<AnswerShare>,
     /// A request that waits for the answer before it to be out.
     next: Option<Waker>,
     ended: bool,
@@ -92,6 +97,7 @@ impl Progress {
                 reading: Span::new(Some(Overdue::Idle), now),
                 writing: None,
                 keep: None,
+                share: None,
                 next: None,
                 ended: false,
             }),
@@ -133,6 +139,7 @@ impl Progress {
         inner.writing = None;
         if inner.service == Service::Answered {
             inner.service = Service::Free;
+            inner.share = None;
             inner.update(now);
             if let Some(waker) = inner.next.take() {
                 waker.wake();
@@ -159,11 +166,13 @@ impl Progress {
         Poll::Ready(index)
     }
 
-    /// The service gives its answer to hyper, and with it what keeps the leases in it.
-    pub(crate) fn answered(&self, keep: Option<KeepGuard>) {
+    /// The service gives its answer to hyper, and with it what keeps the leases in it and what it
+    /// takes of the memory for answers.
+    pub(crate) fn answered(&self, keep: Option<KeepGuard>, share: Option<AnswerShare>) {
         let mut inner = self.lock();
         inner.service = Service::Answered;
         inner.keep = keep;
+        inner.share = share;
     }
 
     /// What is wrong with the framing of request `index`, as far as it has arrived.
@@ -309,7 +318,7 @@ mod tests {
         assert_eq!(progress.deadline(), None); // now it is our turn, for as long as it takes
         progress.read(&HEAD[..5], at(29));
         assert_eq!(progress.deadline(), None); // sent ahead
-        progress.answered(None);
+        progress.answered(None, None);
         progress.write_blocked(at(40));
         expect(45, Overdue::Answer);
         assert!(progress.wrote(3_000).is_none());
@@ -324,7 +333,7 @@ mod tests {
         let progress = Progress::new(&Deadlines::default(), now);
         progress.read(b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n", now);
         begin(&progress, now);
-        progress.answered(None);
+        progress.answered(None, None);
         // The second request was sent ahead, and the first answer is still in hyper's hands.
         let woken = Arc::new(Woken(AtomicU32::new(0)));
         let waker = Waker::from(woken.clone());
@@ -337,7 +346,7 @@ mod tests {
         progress.flushed(now);
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
         assert_eq!(begin(&progress, now), 1);
-        progress.answered(Some(KeepGuard::new(|| ())));
+        progress.answered(Some(KeepGuard::new(|| ())), None);
         assert!(progress.wrote(1).is_some());
         assert!(progress.wrote(1).is_none());
     }

@@ -55,6 +55,8 @@ pub(crate) enum Refusal {
     BodyBroken,
     #[error("The server has as many large requests in memory as it may. Try again.")]
     BodiesFull,
+    #[error("The server has as many answers in memory that nobody takes as it may. Try again.")]
+    AnswersFull,
     #[error("The header x-lockgate-consumer is refused: {0}.")]
     Consumer(NameError),
 }
@@ -73,7 +75,7 @@ impl Refusal {
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::ContentEncoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::BodiesFull => StatusCode::SERVICE_UNAVAILABLE,
+            Self::BodiesFull | Self::AnswersFull => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -84,7 +86,7 @@ impl Refusal {
             Self::Path { .. } => "InvalidAddress",
             Self::Method { .. } | Self::NotPost => "UnsupportedOperation",
             Self::BodyTooLarge { .. } => "RequestEntityTooLarge",
-            Self::BodiesFull => "ServiceUnavailable",
+            Self::BodiesFull | Self::AnswersFull => "ServiceUnavailable",
             Self::ContentEncoding { .. } => "UnsupportedMediaType",
             Self::Consumer(_) => "InvalidParameterValue",
             Self::Framing(_) | Self::HostMissing | Self::HostRepeated | Self::BodyBroken => {
@@ -104,6 +106,7 @@ impl Refusal {
             Self::BodyTooLarge { .. } => Refused::BodyTooLarge,
             Self::BodyBroken => Refused::BodyBroken,
             Self::BodiesFull => Refused::BodiesFull,
+            Self::AnswersFull => Refused::AnswersFull,
             Self::Consumer(_) => Refused::Malformed,
         }
     }
@@ -120,7 +123,7 @@ impl Refusal {
             Self::NotPost => {
                 headers.insert(ALLOW, HeaderValue::from_static("POST"));
             }
-            Self::BodiesFull => {
+            Self::BodiesFull | Self::AnswersFull => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
                 headers.insert("x-amz-retry-after", HeaderValue::from_static("1000"));
             }
@@ -128,7 +131,11 @@ impl Refusal {
         }
         let keeps_alive = matches!(
             self,
-            Self::Path { .. } | Self::Method { .. } | Self::NotPost | Self::Consumer(_)
+            Self::Path { .. }
+                | Self::Method { .. }
+                | Self::NotPost
+                | Self::AnswersFull
+                | Self::Consumer(_)
         );
         if !keeps_alive {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

@@ -52,10 +52,15 @@ pub(crate) async fn answer(client: &Client, request: Request<Incoming>) -> Respo
         Ok(()) => serve(client, index, route, &parts, body).await,
         Err(refusal) => Err(refusal),
     };
-    let response = outcome.unwrap_or_else(|refusal| {
+    let outcome = outcome.and_then(|response| {
+        // If it is refused, dropping it gives back the leases in it.
+        let share = client.core.answers.hold(response.body.len())?;
+        Ok((response, share))
+    });
+    let (response, share) = outcome.unwrap_or_else(|refusal| {
         client.core.counters.refused(refusal.counted());
         tracing::debug!(peer = %client.peer, reason = refusal.counted().label(), "request refused");
-        refusal.response()
+        (refusal.response(), None)
     });
     unanswered.answered(action, response.status);
     tracing::debug!(
@@ -69,7 +74,7 @@ pub(crate) async fn answer(client: &Client, request: Request<Incoming>) -> Respo
         microseconds = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
         "request"
     );
-    client.progress.answered(response.on_sent);
+    client.progress.answered(response.on_sent, share);
     // One buffer: that is what `Progress::flushed` counts on.
     let mut answer = Response::new(Full::new(response.body));
     *answer.status_mut() = response.status;

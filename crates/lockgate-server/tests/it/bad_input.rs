@@ -1,8 +1,12 @@
 //! What no client should send: a clear error or a closed connection, and the server goes on.
 
-use tokio::io::AsyncWriteExt;
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpSocket,
+};
 
-use crate::support::{TestServer, in_time, post};
+use crate::support::{Raw, TestServer, in_time, post};
 
 #[tokio::test]
 async fn framing_that_two_parsers_may_read_differently_is_refused_and_ends_the_connection() {
@@ -172,9 +176,7 @@ async fn an_endless_chunked_body_is_cut_off() {
     let sending =
         tokio::spawn(async move { while writer.write_all(chunk.as_bytes()).await.is_ok() {} });
     let mut start = [0; 12];
-    in_time(tokio::io::AsyncReadExt::read_exact(&mut reader, &mut start))
-        .await
-        .unwrap();
+    in_time(reader.read_exact(&mut start)).await.unwrap();
     assert_eq!(&start, b"HTTP/1.1 413");
     in_time(sending).await.unwrap();
 }
@@ -200,6 +202,53 @@ async fn many_large_bodies_at_once_are_refused_and_small_ones_are_not() {
     assert_eq!(refused.header("x-amz-retry-after"), Some("1000"));
     let small = post("Content-Length: 16000\r\n", &" ".repeat(16_000));
     assert_eq!(server.ask(small).await.status, 400, "read, and no JSON");
+}
+
+#[tokio::test]
+async fn answers_that_nobody_takes_are_limited_and_their_messages_stay_for_others() {
+    const MESSAGE_BYTES: usize = 1_000_000;
+    let server =
+        TestServer::start_with(|options| options.limits.bodies_bytes_max = 11_500_000).await;
+    server.sqs("CreateQueue", &json!({"QueueName": "q"})).await;
+    let message = json!({"QueueUrl": "q", "MessageBody": "x".repeat(MESSAGE_BYTES)});
+    for _ in 0..20 {
+        server.sqs("SendMessage", &message).await;
+    }
+    let in_flight = async || {
+        let asked = json!({"QueueUrl": "q", "AttributeNames": ["All"]});
+        let answer = server.sqs("GetQueueAttributes", &asked).await;
+        answer["Attributes"]["ApproximateNumberOfMessagesNotVisible"].clone()
+    };
+    let receive = |max: usize| {
+        let body = json!({"QueueUrl": "q", "MaxNumberOfMessages": max});
+        TestServer::sqs_request("ReceiveMessage", &body)
+    };
+
+    // So small a window that the kernel cannot take the answer off the server.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut greedy = Raw(in_time(socket.connect(server.address)).await.unwrap());
+    greedy.send(receive(10)).await;
+    in_time(greedy.0.read_u8()).await.unwrap();
+    assert_eq!(in_flight().await, "10");
+
+    let refused = server.ask(receive(10)).await;
+    refused.expect_refusal(503, "nobody takes");
+    assert_eq!(refused.header("x-amz-retry-after"), Some("1000"));
+    assert_eq!(in_flight().await, "10", "the leases were given back");
+    assert_eq!(server.ask(receive(1)).await.status, 200, "there is room");
+    assert_eq!(in_flight().await, "11");
+
+    drop(greedy);
+    let taken = in_time(async {
+        loop {
+            let answer = server.ask(receive(9)).await;
+            if answer.status == 200 {
+                break answer;
+            }
+        }
+    });
+    assert!(taken.await.body.len() > 9 * MESSAGE_BYTES);
 }
 
 #[tokio::test]
