@@ -295,7 +295,9 @@ impl Machine {
     /// something that is not there (lost with a damaged record) is counted and ignored.
     pub fn fold(&mut self, effects: &[Effect], at: Position) {
         self.folding_at = at;
-        for (part, effect) in (0u16..).zip(effects) {
+        for (part, effect) in effects.iter().enumerate() {
+            // No command makes a record of more effects; one from elsewhere must not panic.
+            let part = u16::try_from(part).unwrap_or(u16::MAX);
             if self.fold_effect(effect, part).is_none() {
                 self.effects_ignored += 1;
             }

@@ -4,7 +4,7 @@ use lockgate_core::{HolderName, Key, Message};
 
 use super::harness::{Run, check, name};
 use crate::{
-    Command, CreateQueue, QueueSettings, Receive, Rejection, Reply, SendMessage, Settle,
+    Command, CreateQueue, Effect, QueueSettings, Receive, Rejection, Reply, SendMessage, Settle,
     SettleAction,
 };
 
@@ -139,4 +139,17 @@ fn it_touches_no_more_messages_than_a_record_can_name() {
     assert!(matches!(too_many, Err(Rejection::OutOfRange { .. })));
     let all_but_one = transact(&settles[1..]);
     assert!(matches!(all_but_one, Ok(Reply::Transacted { .. })));
+}
+
+#[test]
+fn a_record_of_more_effects_than_any_command_makes_is_folded() {
+    let mut run = Run::new();
+    let advanced = Effect::Advanced {
+        now: run.now,
+        budget: 1,
+    };
+    let record = vec![advanced; usize::from(u16::MAX) + 2];
+    run.append(record.into());
+    assert_eq!(run.machine.effects_ignored(), 0);
+    run.check_recovery();
 }
