@@ -94,6 +94,9 @@ impl Machine {
                     "key {index}: {in_lists} in its order, not {expected}"
                 ));
             }
+            if self.key_of(key.content, key.name.as_ref()) != Some(index) {
+                wrong(format!("key {index} is not found by its name"));
+            }
             if self.ready_now(index) != key.ready {
                 wrong(format!(
                     "key {index} is ready: {}, which is wrong",

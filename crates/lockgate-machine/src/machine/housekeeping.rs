@@ -64,11 +64,8 @@ impl Machine {
     }
 
     fn shrink_tables(&mut self) {
-        let (keys, seed) = (&self.keys, self.seed);
-        self.by_key.shrink(|key| {
-            let state = &keys[key];
-            order::hash_key(seed, state.content, state.name.as_ref())
-        });
+        let keys = &self.keys;
+        self.by_key.shrink(|key| order::spread(keys[key].hash));
         let origins = &self.origins;
         self.by_moved_message
             .shrink(|origin| hash_pair(origins[origin].message, 0));

@@ -49,8 +49,11 @@ impl Machine {
 
     /// The key's state, if it has a message or is parked.
     pub(super) fn key_of(&self, content: u32, name: Option<&Key>) -> Option<u32> {
-        let hash = self.key_hash(content, name);
-        self.by_key.find(hash, |key| {
+        self.find_key(self.key_hash(content, name), content, name)
+    }
+
+    fn find_key(&self, hash: u32, content: u32, name: Option<&Key>) -> Option<u32> {
+        self.by_key.find(spread(hash), |key| {
             let state = &self.keys[key];
             state.content == content && state.name.as_ref() == name
         })
@@ -58,16 +61,15 @@ impl Machine {
 
     /// The key's state, made if there is none.
     pub(super) fn key_or_new(&mut self, content: u32, name: Option<&Key>) -> u32 {
-        if let Some(key) = self.key_of(content, name) {
+        let hash = self.key_hash(content, name);
+        if let Some(key) = self.find_key(hash, content, name) {
             return key;
         }
-        let hash = self.key_hash(content, name);
-        let key = self.keys.insert(KeyState::new(name.cloned(), content));
-        let (keys, seed) = (&self.keys, self.seed);
-        self.by_key.insert(hash, key, |key| {
-            let state = &keys[key];
-            hash_key(seed, state.content, state.name.as_ref())
-        });
+        let state = KeyState::new(name.cloned(), content, hash);
+        let key = self.keys.insert(state);
+        let keys = &self.keys;
+        self.by_key
+            .insert(spread(hash), key, |key| spread(keys[key].hash));
         key
     }
 
@@ -352,7 +354,7 @@ impl Machine {
     pub(super) fn drop_idle_key(&mut self, key: u32) {
         let state = &self.keys[key];
         if state.messages == 0 && state.delayed_count == 0 && !state.parked {
-            let hash = self.key_hash(state.content, state.name.as_ref());
+            let hash = spread(state.hash);
             self.by_key.remove(hash, |other| other == key);
             self.keys.remove(key);
         }
@@ -561,13 +563,15 @@ impl Machine {
         level >= Level::Disk && self.unless_durable(self.folding_at).is_some()
     }
 
-    fn key_hash(&self, content: u32, name: Option<&Key>) -> u64 {
-        hash_key(self.seed, content, name)
+    /// What a key is remembered by, see [`KeyState::hash`].
+    fn key_hash(&self, content: u32, name: Option<&Key>) -> u32 {
+        let name = name.map_or(0, |name| hash_bytes(self.seed, name.as_str().as_bytes()));
+        let [.., a, b, c, d] = hash_pair(content, name).to_le_bytes();
+        u32::from_le_bytes([a, b, c, d])
     }
 }
 
-/// The hash of a key within a content.
-pub(super) fn hash_key(seed: crate::table::HashSeed, content: u32, name: Option<&Key>) -> u64 {
-    let name = name.map_or(0, |name| hash_bytes(seed, name.as_str().as_bytes()));
-    hash_pair(content, name)
+/// The hash by which a table finds a key that is remembered by that.
+pub(super) fn spread(hash: u32) -> u64 {
+    hash_pair(0, u64::from(hash))
 }

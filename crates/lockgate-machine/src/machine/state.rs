@@ -276,6 +276,9 @@ pub(super) struct KeyState {
     /// `None`: the group of messages without one.
     pub(super) name: Option<Key>,
     pub(super) content: u32,
+    /// Half of the hash of content and name. Whoever moves keys within their table, or takes one
+    /// out, need not read their texts, each of which would be a wait for memory.
+    pub(super) hash: u32,
     /// The order. Keyed: ready, leased and backing-off messages; unkeyed: ready ones that were never
     /// leased.
     pub(super) order: List,
@@ -301,11 +304,15 @@ pub(super) struct KeyState {
     pub(super) returned_next: bool,
 }
 
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Option<KeyState>>() == 80);
+
 impl KeyState {
-    pub(super) fn new(name: Option<Key>, content: u32) -> Self {
+    pub(super) fn new(name: Option<Key>, content: u32, hash: u32) -> Self {
         Self {
             name,
             content,
+            hash,
             order: List::default(),
             returned: List::default(),
             delayed: List::default(),
