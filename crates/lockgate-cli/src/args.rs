@@ -92,7 +92,8 @@ pub(crate) struct Send {
     pub(crate) key: Option<String>,
 
     /// Unique id for deduplication (SQS: MessageDeduplicationId); for one message only
-    #[arg(long, value_name = "ID", requires = "body")]
+    // Both are needed: clap asks for no argument that contradicts one that is there.
+    #[arg(long, value_name = "ID", requires = "body", conflicts_with = "file")]
     pub(crate) unique_id: Option<String>,
 
     /// Deliver no earlier than after this time, in whole seconds; for messages that say nothing else

@@ -196,7 +196,7 @@ pub(crate) static BODIES_MAX: Setting<usize> = Setting {
         form: Form::One,
         scope: Scope::Serve,
         help: "Memory for request bodies, all together; beyond it requests are answered 503",
-        detail: "",
+        detail: "Answers on their way to clients may take as much again.",
     },
     read: |texts| one(texts, size),
 };

@@ -137,6 +137,12 @@ fn a_wrong_line_is_named_and_nothing_is_skipped_silently() {
     );
     assert_eq!(bodies(&town.drain("q")).len(), 2);
 
+    // An id for one message is not passed over in silence for many.
+    town.run("send --queue q --unique-id once --file in.jsonl")
+        .fails_with(2);
+    town.run("send --queue q --unique-id once").fails_with(2);
+    assert_eq!(town.counts("q")["ready"], 0);
+
     // What the server refuses is named as exactly.
     let error = town
         .send_lines("--queue q", "{\"body\":\"\"}\n")

@@ -21,6 +21,9 @@ use crate::{
 /// for the rest. A file that is no JSON lines at all must not fill the memory.
 const LINE_BYTES_MAX: usize = 8 << 20;
 
+/// What editors on Windows put in front of a file.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Lines read ahead while a call is under way.
 const READ_AHEAD: usize = 64;
 
@@ -107,6 +110,9 @@ fn read(
         let limit = LINE_BYTES_MAX as u64 + 1;
         let read = source.by_ref().take(limit).read_until(b'\n', &mut line);
         let place = || format!("{name}:{number}");
+        if number == 1 && line.starts_with(BYTE_ORDER_MARK) {
+            line.drain(..BYTE_ORDER_MARK.len());
+        }
         let message = match read {
             Ok(0) => return,
             Ok(_) if line.len() > LINE_BYTES_MAX => {
@@ -316,6 +322,16 @@ mod tests {
                 .unwrap_err()
                 .contains("byte 10")
         );
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_line() {
+        let (sender, mut lines) = mpsc::channel(10);
+        let text = "\u{feff}{\"body\":1}\r\n\u{feff}{\"body\":2}\r\n";
+        read(text.as_bytes(), "f", &defaults(), &sender);
+        assert_eq!(lines.try_recv().unwrap().unwrap().body, "1");
+        let wrong = lines.try_recv().unwrap().unwrap_err().to_string();
+        assert!(wrong.starts_with("f:2: expected"), "{wrong}");
     }
 
     #[test]
