@@ -130,7 +130,10 @@ fn log_start(report: &StartReport) {
     }
     for range in &report.damaged {
         warn!(
-            ?range,
+            from = range.from.0,
+            to = range.to.0,
+            records = range.records,
+            kept_as = range.kept_as.as_deref(),
             "a part of the log is damaged; it was set aside and what it held is lost"
         );
     }
