@@ -1,7 +1,8 @@
 //! Sending, receiving, acknowledging and managing queues, against a real server.
 
 use std::{
-    io::{BufRead as _, BufReader, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpListener,
     process::Stdio,
 };
 
@@ -378,4 +379,56 @@ fn following_goes_on_after_a_restart() {
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(143));
+}
+
+/// Answers as a server does until the messages are there, and then is gone.
+fn dies_of_the_first_message(listener: TcpListener) {
+    for connection in listener.incoming() {
+        let mut connection = BufReader::new(connection.unwrap());
+        loop {
+            let (mut target, mut length) = (String::new(), 0);
+            loop {
+                let mut line = String::new();
+                connection.read_line(&mut line).unwrap();
+                let (name, value) = line.split_once(':').unwrap_or((line.trim(), ""));
+                match name.to_ascii_lowercase().as_str() {
+                    "x-amz-target" => value.trim().clone_into(&mut target),
+                    "content-length" => length = value.trim().parse().unwrap(),
+                    "" => break,
+                    _ => {}
+                }
+            }
+            let mut body = vec![0; length];
+            connection.read_exact(&mut body).unwrap();
+            let answer = match target.as_str() {
+                "AmazonSQS.GetQueueUrl" => r#"{"QueueUrl":"http://127.0.0.1/0/q.fifo"}"#,
+                "AmazonSQS.GetQueueAttributes" => r#"{"Attributes":{}}"#,
+                "AmazonSQS.SendMessageBatch" => return,
+                _ => break,
+            };
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-amz-json-1.0";
+            let length = answer.len();
+            write!(
+                connection.get_mut(),
+                "{head}\r\ncontent-length: {length}\r\n\r\n{answer}"
+            )
+            .unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_a_lost_answer_leaves_open_is_not_told_as_nothing() {
+    let sandbox = Sandbox::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || dies_of_the_first_message(listener));
+    // A queue with unique ids, so that it tries again, and then finds no server at all.
+    let done = sandbox.run(&format!(
+        "send --endpoint {endpoint} --timeout 300ms --queue q.fifo --key a x"
+    ));
+    server.join().unwrap();
+    assert_ne!(done.code, Some(0));
+    assert!(done.stderr.contains("unknown"), "{}", done.stderr);
+    assert!(!done.stderr.contains("nothing was sent"), "{}", done.stderr);
 }

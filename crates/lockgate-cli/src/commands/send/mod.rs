@@ -83,6 +83,14 @@ struct Sender {
     duplicates: u64,
 }
 
+/// A call that was given up on.
+struct Unanswered {
+    /// Why, the last time.
+    error: CallError,
+    /// Whether no attempt can have had an effect.
+    nothing_done: bool,
+}
+
 /// How the queue recognises a repeated message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Dedup {
@@ -183,10 +191,12 @@ impl Sender {
         };
         let answer = match self.call(&call).await {
             Ok(answer) => answer,
-            Err(error) => {
+            Err(Unanswered {
+                error,
+                nothing_done,
+            }) => {
                 let first = places.first().and_then(Option::as_deref);
                 let last = places.last().and_then(Option::as_deref);
-                let nothing_done = error.nothing_done() || self.dedup != Dedup::None;
                 let mut failure = Failure::from(error);
                 if let (Some(first), Some(last)) = (first, last) {
                     failure = failure.context(match first == last {
@@ -209,15 +219,25 @@ impl Sender {
     }
 
     /// One call, tried again while that can neither lose nor double a message.
-    async fn call(&mut self, call: &SendMessageBatch) -> Result<SendMessageBatchAnswer, CallError> {
+    async fn call(
+        &mut self,
+        call: &SendMessageBatch,
+    ) -> Result<SendMessageBatchAnswer, Unanswered> {
         let mut retry = Retry::new(self.client.timeout());
+        let mut nothing_done = true;
         loop {
-            match self.client.call(call).await {
-                Err(error)
-                    if error.may_pass()
-                        && (error.nothing_done() || self.dedup != Dedup::None)
-                        && retry.again().await => {}
-                result => return result,
+            let error = match self.client.call(call).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            // Also if this attempt did nothing: one before it may have.
+            nothing_done &= error.nothing_done();
+            let harmless = nothing_done || self.dedup != Dedup::None;
+            if !(error.may_pass() && harmless && retry.again().await) {
+                return Err(Unanswered {
+                    error,
+                    nothing_done,
+                });
             }
         }
     }
