@@ -1,13 +1,14 @@
 //! What a send, a receive and an acknowledgement cost the machine beside a backlog.
 //!
 //! ```text
-//! cargo run --release -p lockgate-machine --example backlog [MESSAGES]
+//! cargo run --release -p lockgate-machine --example backlog [MESSAGES [BATCH]]
 //! ```
 //!
 //! Each row is a queue of its own: empty ones, and ones with MESSAGES (default 1,000,000) waiting
 //! messages. Rounds go over all queues in turn, so that what else happens on the computer falls on
 //! all alike; a figure is the median of its rounds. Keys come in no order, as from many users. An
-//! operation is `tick`, `decide`, `fold` and `reached`, without log and codec.
+//! operation is `tick`, `decide`, `fold` and `reached`, without log and codec. With a BATCH above 1
+//! the machine reads ahead (`warm`) for so many of them at once, as an engine does for a batch.
 
 use std::time::{Duration, Instant};
 
@@ -26,27 +27,22 @@ const ROUNDS: usize = 41;
 const PER_ROUND: u64 = 2_000;
 
 fn main() {
-    let messages = match std::env::args().nth(1) {
-        None => 1_000_000,
-        Some(text) => match text.parse::<u64>() {
-            Ok(messages) if messages > 0 => messages,
-            _ => {
-                eprintln!("usage: backlog [MESSAGES]");
-                std::process::exit(2);
-            }
-        },
+    let Some((messages, batch)) = arguments() else {
+        eprintln!("usage: backlog [MESSAGES [BATCH]]");
+        std::process::exit(2);
     };
     // What the keyed ones are compared with: so many keys that each message has its own.
     let mut queues = [
-        Bench::new("empty, unkeyed", 0, None),
-        Bench::new("full, unkeyed", messages, None),
-        Bench::new("empty, keyed", 0, Some(100_000_000_000)),
+        Bench::new("empty, unkeyed", 0, None, batch),
+        Bench::new("full, unkeyed", messages, None, batch),
+        Bench::new("empty, keyed", 0, Some(100_000_000_000), batch),
         Bench::new(
             "full, ten messages a key",
             messages,
             Some((messages / 10).max(1)),
+            batch,
         ),
-        Bench::new("full, one message a key", messages, Some(messages)),
+        Bench::new("full, one message a key", messages, Some(messages), batch),
     ];
     let mut rounds = vec![Vec::with_capacity(ROUNDS); queues.len()];
     for _ in 0..ROUNDS {
@@ -88,12 +84,22 @@ fn main() {
     }
 }
 
+/// How many messages wait, and how many commands are given at once.
+fn arguments() -> Option<(u64, usize)> {
+    let mut arguments = std::env::args().skip(1);
+    let messages = arguments.next().map_or(Some(1_000_000), |n| n.parse().ok());
+    let batch = arguments.next().map_or(Some(1), |n| n.parse().ok());
+    messages.filter(|&n| n > 0).zip(batch.filter(|&n| n > 0))
+}
+
 /// One machine with one queue.
 struct Bench {
     label: &'static str,
     backlog: u64,
     /// How many keys the messages are spread over.
     keys: Option<u64>,
+    /// How many commands are given at once.
+    batch: usize,
     machine: Machine,
     now: Now,
     position: u64,
@@ -103,11 +109,12 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(label: &'static str, backlog: u64, keys: Option<u64>) -> Self {
+    fn new(label: &'static str, backlog: u64, keys: Option<u64>, batch: usize) -> Self {
         let mut bench = Self {
             label,
             backlog,
             keys,
+            batch,
             machine: Machine::new(MachineLimits::default()),
             now: Now {
                 wall: WallTime(1_700_000_000_000),
@@ -174,8 +181,13 @@ impl Bench {
 
     fn time(&mut self, commands: &[Command], mut note: impl FnMut(Reply)) -> u128 {
         let start = clock();
-        for command in commands {
-            note(self.run(command));
+        for batch in commands.chunks(self.batch) {
+            if batch.len() > 1 {
+                self.machine.warm(batch);
+            }
+            for command in batch {
+                note(self.run(command));
+            }
         }
         start.elapsed().as_nanos() / commands.len() as u128
     }

@@ -8,6 +8,7 @@
 //! - `order`: a message's way through its queue, and which keys are ready.
 //! - `send`, `receive`, `settle`, `transact`, `messages`, `keys`, `queues`: the commands.
 //! - `time`: terms, timers, retention. `query`: questions. `housekeeping`: freeing purged memory.
+//!   `warm`: reading ahead for a group of commands.
 //! - `snapshot`: the whole logical state as a comparable value.
 //!
 //! # What is volatile
@@ -36,6 +37,7 @@ mod state;
 mod tests;
 mod time;
 mod transact;
+mod warm;
 
 use std::{
     collections::{BTreeMap, VecDeque},

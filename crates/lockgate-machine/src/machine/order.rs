@@ -564,7 +564,7 @@ impl Machine {
     }
 
     /// What a key is remembered by, see [`KeyState::hash`].
-    fn key_hash(&self, content: u32, name: Option<&Key>) -> u32 {
+    pub(super) fn key_hash(&self, content: u32, name: Option<&Key>) -> u32 {
         let name = name.map_or(0, |name| hash_bytes(self.seed, name.as_str().as_bytes()));
         let [.., a, b, c, d] = hash_pair(content, name).to_le_bytes();
         u32::from_le_bytes([a, b, c, d])

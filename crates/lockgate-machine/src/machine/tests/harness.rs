@@ -112,6 +112,7 @@ impl Run {
     /// Ticks, decides, logs and folds.
     pub(super) fn give(&mut self, command: &Command) -> Result<Reply, Rejection> {
         self.tick();
+        self.machine.warm([command]);
         let decision = self.machine.decide(command, self.now);
         self.machine.note_outcome(command, &decision.outcome);
         self.last = (decision.level, decision.rests_on);
