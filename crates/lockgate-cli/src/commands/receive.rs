@@ -1,10 +1,10 @@
 //! `lockgate receive` and `lockgate ack`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, pin::pin, time::Duration};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{Retry, Signals, block_on, client, queue_url, runtime};
 use crate::{
@@ -20,6 +20,9 @@ use crate::{
 /// The most messages, and the longest wait, one call of the protocol can ask for.
 const CALL_MESSAGES_MAX: u64 = 10;
 const CALL_WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// How long after a signal an answer is waited for that may be on its way.
+const ANSWER_GRACE: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(args: &Receive) -> Result<(), Failure> {
     let mut client = client(&args.settings)?;
@@ -70,14 +73,15 @@ impl Receiver<'_> {
                 (false, false) => first_by.saturating_duration_since(Instant::now()),
             };
             // A signal interrupts waiting, never the work on what has been received: it is printed
-            // and settled first. The server gives back leases of an answer it could not deliver.
-            // The signal is looked at first: one that came during that work must not begin another
-            // receive, whose messages nobody would take.
-            let messages = tokio::select! {
-                biased;
-                exit = signals.next() => return Err(Failure::signal(exit)),
-                messages = self.receive(left.min(CALL_MESSAGES_MAX), wait) => messages?,
-            };
+            // and settled first.
+            let (messages, signal) = self
+                .receive_or_signal(left.min(CALL_MESSAGES_MAX), wait, signals)
+                .await?;
+            if let Some(exit) = signal {
+                let receipts: Vec<_> = messages.into_iter().map(|m| m.receipt_handle).collect();
+                settle(&mut self.client, &self.url, &receipts, Settling::Nack).await?;
+                return Err(Failure::signal(exit));
+            }
             if messages.is_empty() {
                 let waited = received || Instant::now() >= first_by;
                 if waited && !self.args.follow {
@@ -90,6 +94,32 @@ impl Receiver<'_> {
             self.hand_over(messages).await?;
         }
         Ok(())
+    }
+
+    /// One receive, unless there is a signal; with it, the messages of an answer that was on its way.
+    async fn receive_or_signal(
+        &mut self,
+        max: u64,
+        wait: Duration,
+        signals: &mut Signals,
+    ) -> Result<(Vec<Message>, Option<Exit>), CallError> {
+        // One that came while others were settled must not begin another receive.
+        tokio::select! {
+            biased;
+            exit = signals.next() => return Ok((Vec::new(), Some(exit))),
+            () = std::future::ready(()) => {}
+        }
+        let mut receive = pin!(self.receive(max, wait));
+        let exit = tokio::select! {
+            biased;
+            messages = &mut receive => return Ok((messages?, None)),
+            exit = signals.next() => exit,
+        };
+        // Nobody would know of leases in an answer that the server has already written. What it
+        // cannot write any more it gives back itself.
+        let answer = timeout(ANSWER_GRACE, receive).await;
+        let messages = answer.ok().and_then(Result::ok).unwrap_or_default();
+        Ok((messages, Some(exit)))
     }
 
     /// One receive; while following, a server that is away for a moment is waited for.

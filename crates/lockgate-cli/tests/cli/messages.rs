@@ -302,6 +302,29 @@ fn following_prints_what_comes_and_ends_with_a_signal() {
     );
 }
 
+/// An answer may be on its way when the signal comes.
+#[test]
+fn an_interrupted_receive_leaves_nothing_leased() {
+    let town = Town::new();
+    let lines = "{\"body\":1}\n".repeat(1000);
+    town.send_lines("--queue q --create", &lines).ok();
+    for _ in 0..15 {
+        let mut child = town
+            .sandbox
+            .command("receive --queue q --ack --max 1000")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut reader = BufReader::new(child.stdout.take().unwrap());
+        reader.read_line(&mut String::new()).unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
+        child.wait().unwrap();
+        assert_eq!(town.counts("q")["in_flight"], 0);
+    }
+}
+
 /// A line that somebody types is sent at once, not when ten are there.
 #[test]
 fn a_line_does_not_wait_for_others() {
