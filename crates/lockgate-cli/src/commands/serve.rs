@@ -137,6 +137,12 @@ fn log_start(report: &StartReport) {
             "a part of the log is damaged; it was set aside and what it held is lost"
         );
     }
+    if report.possibly_lost > 0 {
+        warn!(
+            messages = report.possibly_lost,
+            "at most so many messages answered at level memory were lost to crashes so far"
+        );
+    }
     if report.undecodable > 0 {
         warn!(
             records = report.undecodable,

@@ -156,6 +156,24 @@ fn a_wrong_line_is_named_and_nothing_is_skipped_silently() {
 }
 
 #[test]
+fn a_message_without_the_key_its_queue_needs_is_named() {
+    let town = Town::new();
+    town.run("queue create q.fifo").ok();
+    let error = town.run("send --queue q.fifo one").fails_with(1);
+    assert!(
+        error.contains("a message for q.fifo needs a key"),
+        "{error}"
+    );
+    assert!(error.contains("--key"), "{error}");
+
+    // What stands before it in the same call is sent.
+    let lines = "{\"body\":\"one\",\"key\":\"k\"}\n{\"body\":\"two\"}\n";
+    let error = town.send_lines("--queue q.fifo", lines).fails_with(1);
+    assert!(error.contains("standard input:2: a message"), "{error}");
+    assert_eq!(bodies(&town.drain("q.fifo")), ["one"]);
+}
+
+#[test]
 fn the_same_unique_id_twice_is_told() {
     let town = Town::new();
     let send = "send --queue q.fifo --create --key k --unique-id once --json body";

@@ -52,6 +52,7 @@ pub(crate) fn run(args: Send) -> Result<(), Failure> {
                     unique_id: args.unique_id,
                     ..defaults
                 };
+                let message = sender.checked(message)?;
                 sender.send(vec![message]).await?;
             }
             None => {
@@ -151,7 +152,7 @@ impl Sender {
         while let Some(item) = pump.next().await {
             let mut item = Some(item);
             while let Some(next) = item.take() {
-                let message = match next {
+                let message = match next.and_then(|message| self.checked(message)) {
                     Ok(message) => message,
                     Err(failure) => {
                         self.send(batch).await?;
@@ -172,6 +173,20 @@ impl Sender {
             bytes = 0;
         }
         Ok(())
+    }
+
+    /// The message, if the queue can take it. Asked here, because the server would refuse the whole
+    /// call for one such message, and in the words of SQS.
+    fn checked(&self, message: Outgoing) -> Result<Outgoing, Failure> {
+        if self.dedup == Dedup::None || message.key.is_some() {
+            return Ok(message);
+        }
+        let failure = Failure::failed(format!("a message for {} needs a key", self.name))
+            .hint("give all one key with --key, or each its own: {\"key\": ..., \"body\": ...}");
+        Err(match message.place {
+            Some(place) => failure.context(place),
+            None => failure,
+        })
     }
 
     /// Sends up to one call's messages and prints what became of them.
