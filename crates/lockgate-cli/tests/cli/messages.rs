@@ -325,7 +325,8 @@ fn following_prints_what_comes_and_ends_with_a_signal() {
 fn an_interrupted_receive_leaves_nothing_leased() {
     let town = Town::new();
     let lines = "{\"body\":1}\n".repeat(1000);
-    town.send_lines("--queue q --create", &lines).ok();
+    town.run("queue create q --lease 1h").ok();
+    town.send_lines("--queue q", &lines).ok();
     for _ in 0..15 {
         let mut child = town
             .sandbox
@@ -339,7 +340,9 @@ fn an_interrupted_receive_leaves_nothing_leased() {
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
         child.wait().unwrap();
-        assert_eq!(town.counts("q")["in_flight"], 0);
+        // What the server could not deliver it gives back in its own time.
+        let given_back = (0..1000).any(|_| town.counts("q")["in_flight"] == 0);
+        assert!(given_back, "{}", town.counts("q"));
     }
 }
 
