@@ -71,11 +71,7 @@ impl Service {
             "Attributes",
         )?;
         let _alone = self.changes.lock().await;
-        let queue = self
-            .engine
-            .directory()
-            .get(&name)
-            .ok_or_else(SqsError::queue_does_not_exist)?;
+        let queue = self.queue_named(Some(&name))?;
         let before = Form::of(&queue.settings, &queue.annotations);
         let mut form = before.clone();
         form.apply(&given, &name, &self.config, self)?;

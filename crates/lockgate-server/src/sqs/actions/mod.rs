@@ -12,7 +12,7 @@ mod tags;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lockgate_core::HolderName;
+use lockgate_core::{HolderName, QueueName};
 use lockgate_engine::{Engine, QueueEntry};
 use tokio::sync::Mutex;
 
@@ -64,8 +64,12 @@ impl Service {
     /// The queue that a URL names.
     fn queue(&self, url: Option<&Text<'_>>) -> Result<Arc<QueueEntry>, SqsError> {
         let url = required(url, "QueueUrl")?;
-        names::queue_in_url(&self.config, url)
-            .and_then(|name| self.engine.directory().get(&name))
+        self.queue_named(names::queue_in_url(&self.config, url).as_ref())
+    }
+
+    /// The queue of that name, as it is now; `None` is a name that no queue of ours can have.
+    fn queue_named(&self, name: Option<&QueueName>) -> Result<Arc<QueueEntry>, SqsError> {
+        name.and_then(|name| self.engine.directory().get(name))
             .ok_or_else(SqsError::queue_does_not_exist)
     }
 }

@@ -129,11 +129,8 @@ impl Service {
         let ours = input
             .queue_owner
             .is_none_or(|owner| *owner == *self.config.account);
-        let entry = QueueName::new(&name)
-            .ok()
-            .filter(|_| ours)
-            .and_then(|name| self.engine.directory().get(&name))
-            .ok_or_else(SqsError::queue_does_not_exist)?;
+        let name = QueueName::new(&name).ok().filter(|_| ours);
+        let entry = self.queue_named(name.as_ref())?;
         Ok(QueueUrlOutput {
             queue_url: names::queue_url(&self.config, call.host, &entry.name),
         })

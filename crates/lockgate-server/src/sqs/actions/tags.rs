@@ -67,11 +67,7 @@ impl Service {
         ) -> Result<BTreeMap<String, String>, SqsError>,
     ) -> Result<Nothing, SqsError> {
         let _alone = self.changes.lock().await;
-        let queue = self
-            .engine
-            .directory()
-            .get(&name)
-            .ok_or_else(SqsError::queue_does_not_exist)?;
+        let queue = self.queue_named(Some(&name))?;
         let tags = change(&name, queue.tags.clone())?;
         if tags != queue.tags {
             let change = Command::ChangeQueue {
