@@ -5,11 +5,12 @@
 //! colour the operator's terminal.
 
 use std::{
-    fmt::{self, Write as _},
+    fmt,
     io::{self, IsTerminal as _},
     str::FromStr,
 };
 
+use lockgate_core::with_sources;
 use tracing::{
     Event, Level, Subscriber,
     field::{Field, Visit},
@@ -172,13 +173,7 @@ impl Visit for Line {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        let mut text = value.to_string();
-        let mut source = value.source();
-        while let Some(error) = source {
-            let _ = write!(text, ": {error}");
-            source = error.source();
-        }
-        self.add(field, &text);
+        self.add(field, &with_sources(value));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {

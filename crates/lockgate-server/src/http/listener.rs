@@ -47,15 +47,13 @@ pub(crate) async fn run(
         Some(engine) => timeout(grace, engine.shutdown()).await.is_ok(),
         None => true,
     };
-    let report = RunReport {
+    RunReport {
         connections: core.counters.connections(),
         requests: core.counters.requests(),
         cut,
         engine_stopped,
         shutdown_time: began.elapsed(),
-    };
-    tracing::info!(?report, "shut down");
-    report
+    }
 }
 
 /// Accepts until `shutdown` is ready, and closes the listener.
