@@ -51,11 +51,11 @@ pub trait Disk: Send + Sync {
     /// If the file system fails. As with [`DiskFile::sync`], a failure is final.
     fn sync_folder(&self) -> Result<(), DiskError>;
 
-    /// Bytes that can still be written by this user.
+    /// How much room the file system has for this user.
     ///
     /// # Errors
     /// If the file system fails.
-    fn free_bytes(&self) -> Result<u64, DiskError>;
+    fn space(&self) -> Result<DiskSpace, DiskError>;
 
     /// The folder as an operator would name it, for messages.
     fn describe(&self) -> String;
@@ -82,6 +82,14 @@ pub trait DiskFile: Send + Sync {
     /// If the file system fails.
     fn set_len(&self, len: u64) -> Result<(), DiskError>;
 
+    /// Takes the file system's blocks for the first `len` bytes without writing them, growing the
+    /// file to at least that; a part not yet written reads as zeros. Afterwards writing there does
+    /// not run out of space.
+    ///
+    /// # Errors
+    /// If there is no room (nothing was taken then, or a part), or the file system fails.
+    fn allocate(&self, len: u64) -> Result<(), DiskError>;
+
     /// The file's length in bytes.
     ///
     /// # Errors
@@ -102,6 +110,15 @@ pub trait DiskFile: Send + Sync {
     /// A failure is final: the caller must not write or sync this file again, because the operating
     /// system may have dropped the pages and will report success the next time.
     fn sync(&self) -> Result<(), DiskError>;
+}
+
+/// Room on a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// Bytes that can still be written by this user.
+    pub free: u64,
+    /// Bytes the file system has in all.
+    pub total: u64,
 }
 
 /// Exclusive ownership of a folder; ends when dropped.
@@ -130,6 +147,8 @@ pub enum DiskOperation {
     Write,
     /// Changing a file's length.
     SetLen,
+    /// Taking blocks for a file.
+    Allocate,
     /// Syncing a file or the folder.
     Sync,
     /// Renaming a file.
@@ -147,6 +166,7 @@ impl fmt::Display for DiskOperation {
             Self::Read => "reading",
             Self::Write => "writing",
             Self::SetLen => "changing the length of",
+            Self::Allocate => "allocating",
             Self::Sync => "syncing",
             Self::Rename => "renaming",
             Self::Remove => "removing",

@@ -27,7 +27,9 @@ mod names;
 mod time;
 
 pub use clock::{BootId, Clock};
-pub use disk::{Disk, DiskError, DiskFile, DiskOperation, FolderLock, LockError, OpenMode};
+pub use disk::{
+    Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FolderLock, LockError, OpenMode,
+};
 pub use error_text::with_sources;
 pub use ids::{
     Epoch, Incarnation, LeaseNumber, LeaseToken, Location, MessageId, ParseMessageIdError,
@@ -35,8 +37,9 @@ pub use ids::{
 };
 pub use level::{Level, ParseLevelError};
 pub use log::{
-    AppendError, DamagedRange, Log, LogCapabilities, LogError, LogReader, LogRecord, LogSync,
-    ReadError, RecordGroup, RecoveryReport, ReserveError,
+    AppendError, DamagedRange, Log, LogCapabilities, LogError, LogReader, LogRecord, LogSpace,
+    LogSync, Purpose, ReadError, RecordGroup, RecoveryReport, ReserveError, Scanned,
+    SnapshotReader, SnapshotStore, SnapshotWriter, SpaceState,
 };
 pub use message::{Header, Message, ProducerMark, SizeError};
 pub use names::{HolderName, Key, NameError, QueueName, UniqueId};

@@ -3,7 +3,10 @@
 //! The trait is narrow so that engines which already replicate (PostgreSQL, NATS JetStream, Kafka)
 //! can stand behind it. It knows nothing of queues; a record is bytes.
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::{ControlFlow, Range},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 
@@ -12,12 +15,20 @@ use crate::{DiskError, Epoch, Position};
 /// An append-only sequence of records with exactly one owner.
 ///
 /// # Life of an instance
-/// 1. [`recover`](Log::recover) once: hands over every surviving record in order.
+/// 1. [`recover`](Log::recover) once: hands over every surviving record from a position on, the one
+///    of the [snapshot](Log::snapshots) that was loaded before, in order.
 /// 2. [`begin_epoch`](Log::begin_epoch) once: fences every earlier owner.
 /// 3. [`append`](Log::append) any number of times, always at [`tail`](Log::tail).
 ///
 /// Reading and syncing go through separate handles ([`reader`](Log::reader),
 /// [`syncer`](Log::syncer)), so that the next group can be appended while the last one syncs.
+///
+/// # Space
+/// A record is needed for two things: to be folded at recovery, until a snapshot covers it, and to be
+/// read for the payload in it, until the message is gone or was moved forward.
+/// [`trim`](Log::trim) ends the first, [`release`](Log::release) the second. Positions that agree in
+/// all but their lowest [`range_bits`](LogCapabilities::range_bits) bits form a *range*, the unit in
+/// which space comes back.
 ///
 /// # Failure
 /// After any append error but [`AppendError::Full`], and after any sync error, the instance is dead:
@@ -29,15 +40,27 @@ pub trait Log: Send {
     /// What this log can do. Constant for the life of the instance.
     fn capabilities(&self) -> LogCapabilities;
 
-    /// Reads every surviving record from the first on, hands each to `visit` in order, cuts a torn
-    /// tail, sets damage in the middle aside, and leaves the log ready for
+    /// The snapshots kept beside the log; works from the opening on, before
+    /// [`recover`](Log::recover).
+    fn snapshots(&self) -> Arc<dyn SnapshotStore>;
+
+    /// Reads every surviving record that starts at `from` or behind it, hands each to `visit` in
+    /// order, cuts a torn tail, sets damage in the middle aside, and leaves the log ready for
     /// [`begin_epoch`](Log::begin_epoch). Recovering twice without an append in between visits the
     /// same records.
+    ///
+    /// `from` is the position of a complete snapshot, or zero for all that can be recovered. What
+    /// stands before it is neither read nor judged. New records get positions above `from`, also
+    /// where everything behind it was lost.
     ///
     /// # Errors
     /// If storage fails or holds a newer format. Damaged records are no error: they are counted in
     /// the report.
-    fn recover(&mut self, visit: &mut dyn FnMut(LogRecord)) -> Result<RecoveryReport, LogError>;
+    fn recover(
+        &mut self,
+        from: Position,
+        visit: &mut dyn FnMut(LogRecord),
+    ) -> Result<RecoveryReport, LogError>;
 
     /// Takes ownership under `epoch`. From here on no append under a lower epoch succeeds, on this
     /// instance or any other over the same storage.
@@ -55,11 +78,15 @@ pub trait Log: Send {
     fn place(&self, cursor: &mut Position, len: usize) -> Position;
 
     /// Makes sure that the next `bytes` payload bytes in `records` records will fit, so that a full
-    /// disk is met before a command is decided rather than after.
+    /// disk is met before a command is decided rather than after. Work that makes room again may
+    /// take what is kept back from work that takes more, see [`Purpose`].
     ///
     /// # Errors
     /// [`ReserveError::Full`] changes nothing and may be tried again later.
-    fn reserve(&mut self, bytes: u64, records: u64) -> Result<(), ReserveError>;
+    fn reserve(&mut self, bytes: u64, records: u64, purpose: Purpose) -> Result<(), ReserveError>;
+
+    /// How much room there is, as last seen. Cheap; asks nobody.
+    fn space(&self) -> LogSpace;
 
     /// Appends the group's records, all in order, starting at `expected`. When it returns, they have
     /// reached level `process` (or the level of [`LogCapabilities::append_level`]). May write into
@@ -84,19 +111,30 @@ pub trait Log: Send {
     /// A handle that reads, for any thread.
     fn reader(&self) -> Arc<dyn LogReader>;
 
-    /// Gives back everything before `before`: no record there will be read again. Space may come
-    /// back later or in larger pieces.
+    /// Begins a snapshot as of the tail: the state after every record appended so far. Does no I/O
+    /// yet; the writer does, on whatever thread it is used.
     ///
     /// # Errors
-    /// If storage fails; the log stays usable.
+    /// [`LogError::Unsupported`] before an epoch was begun.
+    fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError>;
+
+    /// Says that no recovery will start before `before`, the position of a complete snapshot. A log
+    /// that [releases ranges](LogCapabilities::releases_ranges) keeps the records before it readable
+    /// until they are [released](Log::release); any other gives them back now.
+    ///
+    /// # Errors
+    /// If storage fails; the log stays usable unless it says [`LogError::Stopped`] from then on.
     fn trim(&mut self, before: Position) -> Result<(), LogError>;
 
-    /// Gives back the range from `from` up to `to`, in the middle of the log: no record there will
-    /// be read again.
+    /// Gives back the whole range that `range` lies in: no record there will be read again. Space
+    /// may come back a little later. The caller has made durable whatever took the place of the
+    /// records in it.
     ///
     /// # Errors
-    /// [`LogError::Unsupported`] without [`LogCapabilities::releases_ranges`].
-    fn release(&mut self, from: Position, to: Position) -> Result<(), LogError>;
+    /// [`LogError::Unsupported`] without [`LogCapabilities::releases_ranges`], or if the range is not
+    /// all before the position of the last [`trim`](Log::trim). Else if storage fails; the log stays
+    /// usable unless it says [`LogError::Stopped`] from then on.
+    fn release(&mut self, range: Position) -> Result<(), LogError>;
 }
 
 /// Syncs what has been appended. Shared; calls are serialised by the caller.
@@ -117,6 +155,87 @@ pub trait LogReader: Send + Sync {
     /// [`ReadError::Missing`] if no record starts there (any more), [`ReadError::Damaged`] if it
     /// does not verify.
     fn read(&self, at: Position) -> Result<Bytes, ReadError>;
+
+    /// Visits the records that start in `from..to`, in order, and what is damaged between them, for
+    /// as long as `visit` says [`Continue`](ControlFlow::Continue). `from` is where a record starts,
+    /// or the first position of a range. Ranges that were released are passed over.
+    ///
+    /// # Errors
+    /// If storage fails.
+    fn scan(
+        &self,
+        from: Position,
+        to: Position,
+        visit: &mut dyn FnMut(Scanned) -> ControlFlow<()>,
+    ) -> Result<(), ReadError>;
+}
+
+/// What [`LogReader::scan`] finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scanned {
+    /// A record that verifies.
+    Record(LogRecord),
+    /// A stretch in which no record verifies.
+    Damaged {
+        /// Where it starts.
+        from: Position,
+        /// Where the next record starts, or the scan ends.
+        to: Position,
+    },
+}
+
+/// The snapshots beside a log: each a sequence of pieces, complete or not there. What is in a piece
+/// is the caller's business.
+pub trait SnapshotStore: Send + Sync {
+    /// The positions of all complete snapshots, newest first.
+    ///
+    /// # Errors
+    /// If storage fails.
+    fn list(&self) -> Result<Vec<Position>, LogError>;
+
+    /// Opens the snapshot of that position.
+    ///
+    /// # Errors
+    /// [`ReadError::Missing`] if there is none, [`ReadError::Damaged`] if its beginning does not
+    /// verify, [`LogError::NewerFormat`] in [`ReadError::Log`] if a newer version wrote it.
+    fn open(&self, at: Position) -> Result<Box<dyn SnapshotReader>, ReadError>;
+
+    /// Removes the snapshot of that position; nothing if there is none.
+    ///
+    /// # Errors
+    /// If storage fails.
+    fn remove(&self, at: Position) -> Result<(), LogError>;
+}
+
+/// Writes one snapshot. Dropped before [`finish`](Self::finish) it leaves nothing behind.
+pub trait SnapshotWriter: Send {
+    /// The state after all records before this is what belongs into the snapshot.
+    fn position(&self) -> Position;
+
+    /// Adds a piece of at most [`LogCapabilities::record_bytes_max`] bytes.
+    ///
+    /// # Errors
+    /// If storage fails, or is full: then only the snapshot is lost.
+    fn write(&mut self, piece: &[u8]) -> Result<(), LogError>;
+
+    /// Makes the snapshot complete and durable, in one step: after a crash it is there whole or not
+    /// at all. To be called only when every record before its position is durable.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    fn finish(self: Box<Self>) -> Result<(), LogError>;
+}
+
+/// Reads one snapshot.
+pub trait SnapshotReader: Send {
+    /// Bytes of all pieces, to plan with.
+    fn total_bytes(&self) -> u64;
+
+    /// The next piece, verified; `None` behind the last one.
+    ///
+    /// # Errors
+    /// [`ReadError::Damaged`] if it does not verify or is not there.
+    fn next_piece(&mut self) -> Result<Option<Bytes>, ReadError>;
 }
 
 /// A record handed over at recovery.
@@ -141,6 +260,43 @@ pub struct LogCapabilities {
     pub sync_level: crate::Level,
     /// Whether [`Log::release`] works.
     pub releases_ranges: bool,
+    /// Positions that differ in no more than so many of their lowest bits are in one range.
+    pub range_bits: u32,
+}
+
+/// What room is reserved for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// For what adds to the log's live contents: refused while the log is full.
+    Growth,
+    /// For what a full log must be able to do to become less full: leases, settles, purges. Has a
+    /// reserve.
+    Upkeep,
+}
+
+/// How much room a log has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogSpace {
+    /// What to think of it.
+    pub state: SpaceState,
+    /// Bytes the log takes, its snapshots and what it keeps ready included.
+    pub used_bytes: u64,
+    /// Of them, bytes ready for new records.
+    pub ready_bytes: u64,
+    /// Bytes of storage nobody has taken yet.
+    pub free_bytes: u64,
+}
+
+/// See [`LogSpace`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SpaceState {
+    /// There is enough.
+    #[default]
+    Normal,
+    /// Below the low mark: somebody should look.
+    Low,
+    /// Below the stop mark: [`Purpose::Growth`] is refused.
+    Full,
 }
 
 /// Records to append together, in one buffer with a gap in front of each for the log's header, so
@@ -254,6 +410,9 @@ pub struct RecoveryReport {
     pub bytes: u64,
     /// The highest epoch found; the next owner must begin a higher one.
     pub epoch: Epoch,
+    /// No recovery can start before it: the position of the last [`Log::trim`], zero without one. A
+    /// log that was trimmed is of no use without a snapshot.
+    pub trimmed: Position,
     /// Bytes of a torn tail that were cut.
     pub tail_bytes_cut: u64,
     /// Damage below the highest position known to have been synced: set aside, and counted by the

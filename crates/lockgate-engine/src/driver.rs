@@ -5,7 +5,7 @@ use std::{mem, sync::Arc};
 
 use lockgate_core::{
     AppendError, Epoch, Level, Log, LogCapabilities, LogReader, LogSync, MachineTime, Now,
-    Position, QueueId, RecordGroup, ReserveError, Term, with_sources,
+    Position, Purpose, QueueId, RecordGroup, ReserveError, Term, with_sources,
 };
 use lockgate_machine::{
     Command, Deadlines, Delivery, Effect, Machine, Receive, Rejection, Reply, encode_record,
@@ -529,7 +529,10 @@ impl<T: Ticket> Driver<T> {
             return Ok(());
         }
         let bytes = self.group_payload_bytes + command_bytes(command) as u64;
-        match self.log.reserve(bytes, self.group.len() as u64 + 1) {
+        match self
+            .log
+            .reserve(bytes, self.group.len() as u64 + 1, Purpose::Growth)
+        {
             Ok(()) => Ok(()),
             Err(ReserveError::Full { needed, free }) => Err(Rejection::LogFull { needed, free }),
             Err(error) => {

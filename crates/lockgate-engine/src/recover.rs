@@ -48,7 +48,9 @@ impl<T: Ticket> Driver<T> {
         let mut machine = Machine::new(limits);
         let mut folding = Folding::default();
         let recovered = log
-            .recover(&mut |record| folding.fold(&mut machine, record))
+            .recover(Position(0), &mut |record| {
+                folding.fold(&mut machine, record)
+            })
             .map_err(StartError::Recover)?;
         if let Some((at, reason)) = folding.newer {
             return Err(StartError::NewerFormat { at, reason });

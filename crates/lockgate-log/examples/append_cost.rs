@@ -78,7 +78,7 @@ impl LogContestant {
     fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
         let disk = Arc::new(FolderDisk::open(path)?);
         let mut log = LocalLog::open(disk, LocalLogOptions::default())?;
-        log.recover(&mut |_| {})?;
+        log.recover(lockgate_core::Position(0), &mut |_| {})?;
         log.begin_epoch(Epoch(1))?;
         let group = RecordGroup::new(log.capabilities().gap);
         Ok(Self {
@@ -94,8 +94,11 @@ impl LogContestant {
             self.group
                 .push(|buffer| buffer.extend_from_slice(&self.payload));
         }
-        self.log
-            .reserve((records * RECORD_BYTES) as u64, records as u64)?;
+        self.log.reserve(
+            (records * RECORD_BYTES) as u64,
+            records as u64,
+            lockgate_core::Purpose::Growth,
+        )?;
         let tail = self.log.tail();
         self.log.append(Epoch(1), tail, &mut self.group)?;
         self.log.syncer().sync()?;

@@ -8,7 +8,9 @@ use std::{
     sync::Arc,
 };
 
-use lockgate_core::{Disk, DiskError, DiskFile, DiskOperation, FolderLock, LockError, OpenMode};
+use lockgate_core::{
+    Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FolderLock, LockError, OpenMode,
+};
 
 /// The file whose advisory lock means ownership of the folder. It holds the owner's process id, for
 /// the message a second process gets; only the lock counts, so a stale id does no harm.
@@ -200,11 +202,14 @@ impl Disk for FolderDisk {
             .map_err(self.on_folder(DiskOperation::Sync))
     }
 
-    fn free_bytes(&self) -> Result<u64, DiskError> {
+    fn space(&self) -> Result<DiskSpace, DiskError> {
         let stat = rustix::fs::fstatvfs(&self.folder)
             .map_err(|errno| self.on_folder(DiskOperation::Inspect)(errno.into()))?;
         // What an ordinary user may still take, not what root may.
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        Ok(DiskSpace {
+            free: stat.f_bavail.saturating_mul(stat.f_frsize),
+            total: stat.f_blocks.saturating_mul(stat.f_frsize),
+        })
     }
 
     fn describe(&self) -> String {
@@ -267,6 +272,11 @@ impl DiskFile for FolderFile {
         self.file
             .set_len(len)
             .map_err(self.error(DiskOperation::SetLen))
+    }
+
+    fn allocate(&self, len: u64) -> Result<(), DiskError> {
+        rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, len)
+            .map_err(|errno| self.error(DiskOperation::Allocate)(errno.into()))
     }
 
     fn len(&self) -> Result<u64, DiskError> {
@@ -342,7 +352,7 @@ mod tests {
         assert_eq!(there.source.kind(), io::ErrorKind::AlreadyExists);
         disk.remove("y").unwrap();
         assert!(disk.list().unwrap().is_empty());
-        assert!(disk.free_bytes().unwrap() > 0);
+        assert!(disk.space().unwrap().free > 0);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::{
 
 use lockgate_core::{
     AppendError, Disk, DiskError, DiskFile, Epoch, FolderLock, Level, LockError, Log,
-    LogCapabilities, LogError, LogReader, LogRecord, LogSync, OpenMode, Position, RecordGroup,
-    RecoveryReport, ReserveError,
+    LogCapabilities, LogError, LogReader, LogRecord, LogSpace, LogSync, OpenMode, Position,
+    Purpose, RecordGroup, RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter,
 };
 
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
     names::{StartMark, damaged_name, segment_name},
     recover::{mark_start, recover},
     shared::{Reader, SegmentInfo, Shared, Syncer},
+    snapshots::{Snapshots, Writing as SnapshotWriting},
 };
 
 /// What can be chosen for a [`LocalLog`].
@@ -339,17 +340,32 @@ impl Log for LocalLog {
             append_level: Level::Process,
             sync_level: Level::Disk,
             releases_ranges: false,
+            range_bits: 32,
         }
     }
 
-    fn recover(&mut self, visit: &mut dyn FnMut(LogRecord)) -> Result<RecoveryReport, LogError> {
+    fn snapshots(&self) -> Arc<dyn SnapshotStore> {
+        Arc::new(Snapshots {
+            disk: self.disk.clone(),
+        })
+    }
+
+    fn recover(
+        &mut self,
+        from: Position,
+        visit: &mut dyn FnMut(LogRecord),
+    ) -> Result<RecoveryReport, LogError> {
         if matches!(self.phase, Phase::Serving(_)) {
             return Err(LogError::Unsupported {
                 what: "recover again after an epoch was begun",
             });
         }
         self.shared.check_running()?;
-        let recovered = recover(&*self.disk, visit)?;
+        let recovered = recover(&*self.disk, &mut |record| {
+            if record.position >= from {
+                visit(record);
+            }
+        })?;
         self.epoch = recovered.report.epoch;
         self.next_number = recovered.next_number;
         self.start = recovered.start;
@@ -392,8 +408,11 @@ impl Log for LocalLog {
         place_in(self.options.segment_bytes, cursor, len)
     }
 
-    fn reserve(&mut self, bytes: u64, records: u64) -> Result<(), ReserveError> {
+    fn reserve(&mut self, bytes: u64, records: u64, purpose: Purpose) -> Result<(), ReserveError> {
         self.shared.check_running()?;
+        if purpose == Purpose::Upkeep {
+            return Ok(());
+        }
         let headers = records.saturating_mul(RECORD_HEADER_LEN as u64);
         let needed = bytes.saturating_add(headers);
         // Every new segment costs something of its own, and two in a row are more than half full. One
@@ -404,7 +423,7 @@ impl Log for LocalLog {
         let wanted = needed.saturating_add(self.options.free_bytes_min);
         if self.space.free < wanted || self.space.until_asked < needed {
             self.space = Space {
-                free: self.disk.free_bytes().map_err(LogError::Disk)?,
+                free: self.disk.space().map_err(LogError::Disk)?.free,
                 until_asked: ASK_SPACE_EVERY.max(needed),
             };
         }
@@ -415,6 +434,13 @@ impl Log for LocalLog {
             });
         }
         Ok(())
+    }
+
+    fn space(&self) -> LogSpace {
+        LogSpace {
+            free_bytes: self.space.free,
+            ..LogSpace::default()
+        }
     }
 
     fn append(
@@ -523,6 +549,19 @@ impl Log for LocalLog {
         Arc::new(Reader(self.shared.clone()))
     }
 
+    fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError> {
+        if !matches!(self.phase, Phase::Serving(_)) {
+            return Err(LogError::Unsupported {
+                what: "begin a snapshot before an epoch was begun",
+            });
+        }
+        let point = Point {
+            at: self.tail(),
+            number: self.next_number,
+        };
+        Ok(Box::new(SnapshotWriting::new(self.disk.clone(), point)))
+    }
+
     fn trim(&mut self, before: Position) -> Result<(), LogError> {
         self.shared.check_running()?;
         let Some(start) = self.start else {
@@ -561,7 +600,7 @@ impl Log for LocalLog {
         Ok(())
     }
 
-    fn release(&mut self, _from: Position, _to: Position) -> Result<(), LogError> {
+    fn release(&mut self, _range: Position) -> Result<(), LogError> {
         Err(LogError::Unsupported {
             what: "give back single ranges",
         })

@@ -51,12 +51,28 @@ impl fmt::Display for SyncedMark {
     }
 }
 
+/// A complete snapshot: as of which point is in its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SnapshotName(pub(crate) Point);
+
+impl fmt::Display for SnapshotName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}-{:016x}.snapshot", self.0.at.0, self.0.number)
+    }
+}
+
+/// The name of a snapshot while it is written.
+pub(crate) fn snapshot_part_name(point: Point) -> String {
+    format!("{:016x}-{:016x}.snapshot-part", point.at.0, point.number)
+}
+
 /// What a file name in the folder means to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
     Segment(u32),
     Start(StartMark),
     Synced(SyncedMark),
+    Snapshot(SnapshotName),
     /// Not the log's.
     Other,
 }
@@ -82,6 +98,13 @@ impl FileKind {
         {
             let at = Position(at);
             return Self::Synced(SyncedMark(Point { at, number }));
+        }
+        if let Some(rest) = name.strip_suffix(".snapshot")
+            && let Some((at, number)) = rest.split_once('-')
+            && let (Some(at), Some(number)) = (hex::<16>(at), hex::<16>(number))
+        {
+            let at = Position(at);
+            return Self::Snapshot(SnapshotName(Point { at, number }));
         }
         Self::Other
     }

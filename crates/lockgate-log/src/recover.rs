@@ -88,7 +88,7 @@ fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
             FileKind::Segment(number) => numbers.push(number),
             FileKind::Start(mark) => marks.push(mark),
             FileKind::Synced(mark) => synced_marks.push(mark),
-            FileKind::Other => {}
+            FileKind::Snapshot(_) | FileKind::Other => {}
         }
     }
     marks.sort_unstable();

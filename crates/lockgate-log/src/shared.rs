@@ -3,6 +3,7 @@
 use std::{
     cell::RefCell,
     collections::BTreeMap,
+    ops::ControlFlow,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicU64, Ordering},
@@ -11,16 +12,17 @@ use std::{
 
 use bytes::Bytes;
 use lockgate_core::{
-    Disk, DiskError, DiskFile, LogError, LogReader, LogSync, OpenMode, Position, ReadError,
-    with_sources,
+    Disk, DiskError, DiskFile, LogError, LogReader, LogRecord, LogSync, OpenMode, Position,
+    ReadError, Scanned, with_sources,
 };
 
 use crate::{
     format::{
-        PAYLOAD_BYTES_LIMIT, Point, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, offset_of,
-        segment_of, verifies,
+        PAYLOAD_BYTES_LIMIT, Point, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN,
+        first_record, offset_of, segment_of, verifies,
     },
     names::{StartMark, segment_name},
+    scan::SegmentScan,
 };
 
 /// Bytes of a reader's first read: a header and most payloads, so that one call is enough.
@@ -302,6 +304,59 @@ impl LogReader for Reader {
             Err(error) => return Err(LogError::Disk(error).into()),
         };
         read_record(&*file, at, info.generation)
+    }
+
+    fn scan(
+        &self,
+        from: Position,
+        to: Position,
+        visit: &mut dyn FnMut(Scanned) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        let to = to.min(self.0.appended());
+        let segments: Vec<(u32, u64)> = self
+            .0
+            .segments()
+            .range(segment_of(from)..=segment_of(to))
+            .map(|(&segment, info)| (segment, info.generation))
+            .collect();
+        for (segment, generation) in segments {
+            let file = match self.0.file(segment) {
+                Ok(file) => file,
+                Err(error) if error.is_not_found() => continue,
+                Err(error) => return Err(LogError::Disk(error).into()),
+            };
+            let mut scan =
+                SegmentScan::new(&*file, segment, Some(generation)).map_err(LogError::Disk)?;
+            let mut expected = from.max(first_record(segment));
+            let end = to.min(Position(first_record(segment + 1).0));
+            while expected < end {
+                let found = scan
+                    .next(offset_of(expected).into(), 0)
+                    .map_err(LogError::Disk)?
+                    .filter(|record| record.at < end)
+                    .map(|record| {
+                        let payload = Bytes::copy_from_slice(record.payload);
+                        (record.at, record.header.record_len(), payload)
+                    });
+                let Some((position, len, payload)) = found else {
+                    break;
+                };
+                if position > expected {
+                    let gap = Scanned::Damaged {
+                        from: expected,
+                        to: position,
+                    };
+                    if visit(gap).is_break() {
+                        return Ok(());
+                    }
+                }
+                if visit(Scanned::Record(LogRecord { position, payload })).is_break() {
+                    return Ok(());
+                }
+                expected = Position(position.0 + len as u64);
+            }
+        }
+        Ok(())
     }
 }
 

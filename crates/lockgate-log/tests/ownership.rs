@@ -34,7 +34,8 @@ fn holds_a_folder() {
         return;
     };
     let mut log = open(Path::new(&path)).unwrap();
-    log.recover(&mut |_| {}).unwrap();
+    log.recover(lockgate_core::Position(0), &mut |_| {})
+        .unwrap();
     log.begin_epoch(Epoch(1)).unwrap();
     println!("\nheld");
     // Until the other end of the pipe is closed, which also happens if the parent dies.
@@ -71,7 +72,12 @@ fn another_process_is_named_and_its_death_frees_the_folder() {
     child.kill().unwrap();
     child.wait().unwrap();
     let mut log = open(temp.path()).unwrap();
-    assert_eq!(log.recover(&mut |_| {}).unwrap().epoch, Epoch(1));
+    assert_eq!(
+        log.recover(lockgate_core::Position(0), &mut |_| {})
+            .unwrap()
+            .epoch,
+        Epoch(1)
+    );
 }
 
 #[test]

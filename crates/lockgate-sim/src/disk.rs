@@ -14,7 +14,9 @@ use std::{
     },
 };
 
-use lockgate_core::{Disk, DiskError, DiskFile, DiskOperation, FolderLock, LockError, OpenMode};
+use lockgate_core::{
+    Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FolderLock, LockError, OpenMode,
+};
 
 use file::FaultyFile;
 use state::State;
@@ -241,8 +243,9 @@ impl Disk for FaultyDisk {
         self.state().sync_folder()
     }
 
-    fn free_bytes(&self) -> Result<u64, DiskError> {
-        Ok(self.state().free_bytes())
+    fn space(&self) -> Result<DiskSpace, DiskError> {
+        let free = self.state().free_bytes();
+        Ok(DiskSpace { free, total: free })
     }
 
     fn describe(&self) -> String {

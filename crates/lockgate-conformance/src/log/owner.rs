@@ -35,7 +35,7 @@ impl Owner {
             .collect();
         let bytes = payloads.iter().map(|payload| payload.len() as u64).sum();
         self.log
-            .reserve(bytes, payloads.len() as u64)
+            .reserve(bytes, payloads.len() as u64, lockgate_core::Purpose::Growth)
             .expect("there is room");
         let tail = self.log.tail();
         self.log
@@ -76,7 +76,9 @@ impl Owner {
 pub(super) fn recover(log: &mut dyn Log) -> (RecoveryReport, Vec<LogRecord>) {
     let mut records: Vec<LogRecord> = Vec::new();
     let report = log
-        .recover(&mut |record| records.push(record))
+        .recover(lockgate_core::Position(0), &mut |record| {
+            records.push(record)
+        })
         .expect("the log recovers");
     assert_eq!(report.records, records.len() as u64, "records are counted");
     assert!(

@@ -152,7 +152,8 @@ fn with_record(payload: &[u8]) -> FaultyDisk {
     let (disk, epoch) = (shard.disk.kill(), shard.driver.term().epoch);
     drop(shard);
     let mut log: LocalLog = local_log(&disk);
-    log.recover(&mut |_| {}).unwrap();
+    log.recover(lockgate_core::Position(0), &mut |_| {})
+        .unwrap();
     let epoch = Epoch(epoch.0 + 1);
     log.begin_epoch(epoch).unwrap();
     let mut group = RecordGroup::new(log.capabilities().gap);

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     future::{Future, poll_fn},
+    ops::ControlFlow,
     pin::Pin,
     sync::{Arc, Condvar, Mutex},
     task::Poll,
@@ -11,8 +12,9 @@ use std::{
 use bytes::Bytes;
 use lockgate_core::{
     AppendError, Clock, Epoch, HolderName, Incarnation, Key, LeaseToken, Level, Log,
-    LogCapabilities, LogError, LogReader, LogRecord, LogSync, Message, Now, Position, QueueName,
-    ReadError, RecordGroup, RecoveryReport, ReserveError, UniqueId,
+    LogCapabilities, LogError, LogReader, LogRecord, LogSpace, LogSync, Message, Now, Position,
+    Purpose, QueueName, ReadError, RecordGroup, RecoveryReport, ReserveError, Scanned,
+    SnapshotStore, SnapshotWriter, UniqueId,
 };
 use lockgate_engine::{
     Beginning, Driver, Engine, EngineError, EngineOptions, Outcome, Output, Request, StartReport,
@@ -354,8 +356,12 @@ impl Log for WatchedLog {
         self.log.capabilities()
     }
 
-    fn recover(&mut self, visit: &mut dyn FnMut(LogRecord)) -> Result<RecoveryReport, LogError> {
-        self.log.recover(visit)
+    fn recover(
+        &mut self,
+        from: Position,
+        visit: &mut dyn FnMut(LogRecord),
+    ) -> Result<RecoveryReport, LogError> {
+        self.log.recover(from, visit)
     }
 
     fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError> {
@@ -370,8 +376,20 @@ impl Log for WatchedLog {
         self.log.place(cursor, len)
     }
 
-    fn reserve(&mut self, bytes: u64, records: u64) -> Result<(), ReserveError> {
-        self.log.reserve(bytes, records)
+    fn reserve(&mut self, bytes: u64, records: u64, purpose: Purpose) -> Result<(), ReserveError> {
+        self.log.reserve(bytes, records, purpose)
+    }
+
+    fn space(&self) -> LogSpace {
+        self.log.space()
+    }
+
+    fn snapshots(&self) -> Arc<dyn SnapshotStore> {
+        self.log.snapshots()
+    }
+
+    fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError> {
+        self.log.begin_snapshot()
     }
 
     fn append(
@@ -405,8 +423,8 @@ impl Log for WatchedLog {
         self.log.trim(before)
     }
 
-    fn release(&mut self, from: Position, to: Position) -> Result<(), LogError> {
-        self.log.release(from, to)
+    fn release(&mut self, range: Position) -> Result<(), LogError> {
+        self.log.release(range)
     }
 }
 
@@ -446,6 +464,15 @@ impl LogReader for WatchedReader {
             })),
             None => self.reader.read(at),
         }
+    }
+
+    fn scan(
+        &self,
+        from: Position,
+        to: Position,
+        visit: &mut dyn FnMut(Scanned) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        self.reader.scan(from, to, visit)
     }
 }
 

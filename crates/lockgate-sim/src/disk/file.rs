@@ -44,6 +44,11 @@ impl DiskFile for FaultyFile {
         self.shared.state().set_len(self.id, &self.name, len)
     }
 
+    fn allocate(&self, len: u64) -> Result<(), DiskError> {
+        assert!(self.writable, "{} was opened for reading", self.name);
+        self.shared.state().allocate(self.id, &self.name, len)
+    }
+
     fn len(&self) -> Result<u64, DiskError> {
         self.shared.state().len(self.id, &self.name)
     }

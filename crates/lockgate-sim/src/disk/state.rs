@@ -381,6 +381,21 @@ impl State {
         })
     }
 
+    pub(super) fn allocate(&mut self, id: FileId, name: &str, len: u64) -> Result<(), DiskError> {
+        let len = to_index(len);
+        let now = self.files[&id].cache.len();
+        if len > now {
+            self.set_len(id, name, len as u64)?;
+        }
+        self.whole(DiskOperation::Allocate, name, |state| {
+            let file = state.files.get_mut(&id).expect("open files exist");
+            if file.take(0, len, &mut state.free) < len {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            Ok(())
+        })
+    }
+
     pub(super) fn len(&mut self, id: FileId, name: &str) -> Result<u64, DiskError> {
         self.whole(DiskOperation::Inspect, name, |state| {
             Ok(state.files[&id].cache.len() as u64)

@@ -146,13 +146,13 @@ fn space_is_counted_in_sectors_and_comes_back() {
     let file = disk.open("a", OpenMode::CreateNew).unwrap();
     file.write_at(&[1; 600], 0).unwrap();
     file.write_at(&[2; 1_024], 0).unwrap();
-    assert_eq!(disk.free_bytes().unwrap(), 0);
+    assert_eq!(disk.space().unwrap().free, 0);
     assert!(file.write_at(&[3; 100], 1_000).unwrap_err().is_full());
     assert_eq!(file.len().unwrap(), 1_024, "as much as there was space for");
     file.set_len(10).unwrap();
-    assert_eq!(disk.free_bytes().unwrap(), 512);
+    assert_eq!(disk.space().unwrap().free, 512);
     disk.remove("a").unwrap();
-    assert_eq!(disk.free_bytes().unwrap(), 1_024);
+    assert_eq!(disk.space().unwrap().free, 1_024);
 }
 
 #[test]

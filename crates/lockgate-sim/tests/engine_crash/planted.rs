@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use lockgate_core::{
     AppendError, Clock, Epoch, Incarnation, Log, LogCapabilities, LogError, LogReader, LogRecord,
-    LogSync, Position, RecordGroup, RecoveryReport, ReserveError,
+    LogSpace, LogSync, Position, Purpose, RecordGroup, RecoveryReport, ReserveError, SnapshotStore,
+    SnapshotWriter,
 };
 use lockgate_engine::{Beginning, Driver, EngineOptions};
 use lockgate_log::{LocalLog, LocalLogOptions};
@@ -67,10 +68,13 @@ pub(crate) fn folded(disk: &FaultyDisk) -> Result<Snapshot, Violation> {
     let mut machine = Machine::new(MachineLimits::default());
     let mut broken = None;
     local_log(disk)?
-        .recover(&mut |record| match decode_record(&record.payload) {
-            Ok(effects) => machine.fold(&effects, record.position),
-            Err(error) => broken = Some(error),
-        })
+        .recover(
+            Position(0),
+            &mut |record| match decode_record(&record.payload) {
+                Ok(effects) => machine.fold(&effects, record.position),
+                Err(error) => broken = Some(error),
+            },
+        )
         .map_err(|error| error.to_string())?;
     match broken {
         Some(error) => Err(format!("a record makes no sense: {error}")),
@@ -118,9 +122,13 @@ impl Log for PlantedLog {
         self.log.capabilities()
     }
 
-    fn recover(&mut self, visit: &mut dyn FnMut(LogRecord)) -> Result<RecoveryReport, LogError> {
+    fn recover(
+        &mut self,
+        from: Position,
+        visit: &mut dyn FnMut(LogRecord),
+    ) -> Result<RecoveryReport, LogError> {
         let mut records = Vec::new();
-        let report = self.log.recover(&mut |record| records.push(record))?;
+        let report = self.log.recover(from, &mut |record| records.push(record))?;
         for record in records {
             visit(self.spoil(record));
         }
@@ -139,8 +147,20 @@ impl Log for PlantedLog {
         self.log.place(cursor, len)
     }
 
-    fn reserve(&mut self, bytes: u64, records: u64) -> Result<(), ReserveError> {
-        self.log.reserve(bytes, records)
+    fn reserve(&mut self, bytes: u64, records: u64, purpose: Purpose) -> Result<(), ReserveError> {
+        self.log.reserve(bytes, records, purpose)
+    }
+
+    fn space(&self) -> LogSpace {
+        self.log.space()
+    }
+
+    fn snapshots(&self) -> Arc<dyn SnapshotStore> {
+        self.log.snapshots()
+    }
+
+    fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError> {
+        self.log.begin_snapshot()
     }
 
     fn append(
@@ -164,7 +184,7 @@ impl Log for PlantedLog {
         self.log.trim(before)
     }
 
-    fn release(&mut self, from: Position, to: Position) -> Result<(), LogError> {
-        self.log.release(from, to)
+    fn release(&mut self, range: Position) -> Result<(), LogError> {
+        self.log.release(range)
     }
 }

@@ -113,7 +113,10 @@ fn a_reservation_counts_headers() {
         let mut log = open(&disk);
         recover(&mut log).unwrap();
         log.begin_epoch(Epoch(1)).unwrap();
-        if log.reserve(0, 1_000).is_ok() {
+        if log
+            .reserve(0, 1_000, lockgate_core::Purpose::Growth)
+            .is_ok()
+        {
             let mut group = RecordGroup::new(log.capabilities().gap);
             (0..1_000).for_each(|_| _ = group.push(|_| {}));
             let tail = log.tail();

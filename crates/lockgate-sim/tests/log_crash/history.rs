@@ -68,7 +68,9 @@ fn open_with(disk: &FaultyDisk, generation_seed: u64) -> LocalLog {
 /// Recovers; checks what holds for every recovery.
 pub(crate) fn recover(log: &mut LocalLog) -> Result<(RecoveryReport, Vec<LogRecord>), LogError> {
     let mut records: Vec<LogRecord> = Vec::new();
-    let report = log.recover(&mut |record| records.push(record))?;
+    let report = log.recover(lockgate_core::Position(0), &mut |record| {
+        records.push(record)
+    })?;
     assert_eq!(report.records, records.len() as u64);
     Ok((report, records))
 }
@@ -156,7 +158,7 @@ impl History {
 
     fn append(&mut self, log: &mut LocalLog, lens: &[usize]) -> Result<(), String> {
         let bytes = lens.iter().sum::<usize>() as u64;
-        match log.reserve(bytes, lens.len() as u64) {
+        match log.reserve(bytes, lens.len() as u64, lockgate_core::Purpose::Growth) {
             Ok(()) => {}
             Err(ReserveError::Full { .. }) => {
                 self.was_refused = true;

@@ -46,8 +46,8 @@ impl Disk for HookedDisk {
     fn sync_folder(&self) -> Result<(), DiskError> {
         self.disk.sync_folder()
     }
-    fn free_bytes(&self) -> Result<u64, DiskError> {
-        self.disk.free_bytes()
+    fn space(&self) -> Result<lockgate_core::DiskSpace, DiskError> {
+        self.disk.space()
     }
     fn describe(&self) -> String {
         self.disk.describe()
@@ -55,6 +55,10 @@ impl Disk for HookedDisk {
 }
 
 impl DiskFile for HookedFile {
+    fn allocate(&self, len: u64) -> Result<(), DiskError> {
+        self.file.allocate(len)
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, DiskError> {
         self.file.read_at(buffer, offset)
     }

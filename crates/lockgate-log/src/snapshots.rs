@@ -1,0 +1,260 @@
+//! Snapshots beside the log: one file each, of checksummed pieces.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use crc32c::{crc32c, crc32c_append};
+use lockgate_core::{
+    Disk, DiskError, DiskFile, LogError, OpenMode, Position, ReadError, SnapshotReader,
+    SnapshotStore, SnapshotWriter,
+};
+
+use crate::{
+    format::{PAYLOAD_BYTES_LIMIT, Point, VERSION},
+    names::{FileKind, SnapshotName, snapshot_part_name},
+};
+
+const MAGIC: &[u8; 8] = b"LOCKSNAP";
+/// Magic, version, position, number, checksum.
+const HEADER_LEN: usize = 32;
+/// Checksum and length; the length of the last piece is this mark, and nothing follows it.
+const PIECE_HEADER_LEN: usize = 8;
+const LAST: u32 = u32::MAX;
+
+/// The snapshots in a log's folder.
+pub(crate) struct Snapshots {
+    pub(crate) disk: Arc<dyn Disk>,
+}
+
+impl Snapshots {
+    /// All complete snapshots, newest first.
+    pub(crate) fn names(&self) -> Result<Vec<SnapshotName>, DiskError> {
+        let names = self.disk.list()?;
+        let mut found: Vec<SnapshotName> = names
+            .iter()
+            .filter_map(|name| match FileKind::of(name) {
+                FileKind::Snapshot(name) => Some(name),
+                _ => None,
+            })
+            .collect();
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(found)
+    }
+}
+
+impl SnapshotStore for Snapshots {
+    fn list(&self) -> Result<Vec<Position>, LogError> {
+        Ok(self.names()?.iter().map(|name| name.0.at).collect())
+    }
+
+    fn open(&self, at: Position) -> Result<Box<dyn SnapshotReader>, ReadError> {
+        let names = self.names().map_err(LogError::Disk)?;
+        let name = names
+            .into_iter()
+            .find(|name| name.0.at == at)
+            .ok_or(ReadError::Missing { at })?;
+        let damaged = |what| ReadError::Damaged { at, what };
+        let what = name.to_string();
+        let file = self
+            .disk
+            .open(&what, OpenMode::Read)
+            .map_err(LogError::Disk)?;
+        let mut header = [0; HEADER_LEN];
+        let count = file.read_at(&mut header, 0).map_err(LogError::Disk)?;
+        if count < HEADER_LEN || &header[..8] != MAGIC {
+            return Err(damaged("it does not begin as a snapshot"));
+        }
+        if crc32c(&header[..28]) != u32_at(&header, 28) {
+            return Err(damaged("its header does not verify"));
+        }
+        let version = u32_at(&header, 8);
+        if version > VERSION {
+            return Err(LogError::NewerFormat {
+                what,
+                found: version,
+                known: VERSION,
+            }
+            .into());
+        }
+        if header[12..28] != point_bytes(name.0) {
+            return Err(damaged("its header names another place than its name"));
+        }
+        Ok(Box::new(Reading {
+            total: file.len().map_err(LogError::Disk)?,
+            file,
+            at: name.0.at,
+            offset: HEADER_LEN as u64,
+            pieces: 0,
+            ended: false,
+        }))
+    }
+
+    fn remove(&self, at: Position) -> Result<(), LogError> {
+        for name in self.names()? {
+            if name.0.at == at {
+                self.disk.remove(&name.to_string())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A snapshot being written, under a name that does not count.
+pub(crate) struct Writing {
+    disk: Arc<dyn Disk>,
+    point: Point,
+    file: Option<Arc<dyn DiskFile>>,
+    offset: u64,
+    pieces: u64,
+    finished: bool,
+}
+
+impl Writing {
+    pub(crate) fn new(disk: Arc<dyn Disk>, point: Point) -> Self {
+        Self {
+            disk,
+            point,
+            file: None,
+            offset: 0,
+            pieces: 0,
+            finished: false,
+        }
+    }
+
+    fn file(&mut self) -> Result<Arc<dyn DiskFile>, DiskError> {
+        if let Some(file) = &self.file {
+            return Ok(file.clone());
+        }
+        let name = snapshot_part_name(self.point);
+        let file = self.disk.open(&name, OpenMode::CreateNew)?;
+        self.file = Some(file.clone());
+        let mut header = Vec::with_capacity(HEADER_LEN);
+        header.extend_from_slice(MAGIC);
+        header.extend_from_slice(&VERSION.to_le_bytes());
+        header.extend_from_slice(&point_bytes(self.point));
+        let checksum = crc32c(&header);
+        header.extend_from_slice(&checksum.to_le_bytes());
+        file.write_at(&header, 0)?;
+        self.offset = HEADER_LEN as u64;
+        Ok(file)
+    }
+
+    fn write_piece(&mut self, len: u32, piece: &[u8]) -> Result<(), DiskError> {
+        let file = self.file()?;
+        let mut bytes = Vec::with_capacity(PIECE_HEADER_LEN + piece.len());
+        let checksum = piece_checksum(self.point.at, self.pieces, len, piece);
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+        bytes.extend_from_slice(&len.to_le_bytes());
+        bytes.extend_from_slice(piece);
+        file.write_at(&bytes, self.offset)?;
+        self.offset += bytes.len() as u64;
+        self.pieces += 1;
+        Ok(())
+    }
+}
+
+impl SnapshotWriter for Writing {
+    fn position(&self) -> Position {
+        self.point.at
+    }
+
+    fn write(&mut self, piece: &[u8]) -> Result<(), LogError> {
+        let len = u32::try_from(piece.len())
+            .ok()
+            .filter(|&len| len as usize <= PAYLOAD_BYTES_LIMIT)
+            .ok_or(LogError::Unsupported {
+                what: "keep a piece of a snapshot above 64 MiB",
+            })?;
+        Ok(self.write_piece(len, piece)?)
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<(), LogError> {
+        self.write_piece(LAST, &[])?;
+        self.file()?.sync()?;
+        let name = SnapshotName(self.point).to_string();
+        self.disk.rename(&snapshot_part_name(self.point), &name)?;
+        self.finished = true;
+        self.disk.sync_folder()?;
+        Ok(())
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if self.file.is_some() && !self.finished {
+            // If it stays it does not count, and recovery removes it.
+            let _ = self.disk.remove(&snapshot_part_name(self.point));
+        }
+    }
+}
+
+struct Reading {
+    file: Arc<dyn DiskFile>,
+    at: Position,
+    offset: u64,
+    pieces: u64,
+    total: u64,
+    ended: bool,
+}
+
+impl SnapshotReader for Reading {
+    fn total_bytes(&self) -> u64 {
+        self.total
+    }
+
+    fn next_piece(&mut self) -> Result<Option<Bytes>, ReadError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let at = self.at;
+        let damaged = |what| ReadError::Damaged { at, what };
+        let mut header = [0; PIECE_HEADER_LEN];
+        let count = self
+            .file
+            .read_at(&mut header, self.offset)
+            .map_err(LogError::Disk)?;
+        if count < PIECE_HEADER_LEN {
+            return Err(damaged("it ends before its last piece"));
+        }
+        let len = u32_at(&header, 4);
+        let payload_len = if len == LAST { 0 } else { len as usize };
+        if payload_len > PAYLOAD_BYTES_LIMIT {
+            return Err(damaged("the length of a piece is out of range"));
+        }
+        let mut piece = vec![0; payload_len];
+        let count = self
+            .file
+            .read_at(&mut piece, self.offset + PIECE_HEADER_LEN as u64)
+            .map_err(LogError::Disk)?;
+        if count < payload_len {
+            return Err(damaged("it ends within a piece"));
+        }
+        if piece_checksum(at, self.pieces, len, &piece) != u32_at(&header, 0) {
+            return Err(damaged("a piece does not verify"));
+        }
+        self.offset += (PIECE_HEADER_LEN + payload_len) as u64;
+        self.pieces += 1;
+        self.ended = len == LAST;
+        Ok((!self.ended).then(|| Bytes::from(piece)))
+    }
+}
+
+/// Position and index are in it, so that a piece of another snapshot or place does not verify.
+fn piece_checksum(at: Position, index: u64, len: u32, piece: &[u8]) -> u32 {
+    let mut place = [0; 20];
+    place[..8].copy_from_slice(&at.0.to_le_bytes());
+    place[8..16].copy_from_slice(&index.to_le_bytes());
+    place[16..].copy_from_slice(&len.to_le_bytes());
+    crc32c_append(crc32c(&place), piece)
+}
+
+fn point_bytes(point: Point) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&point.at.0.to_le_bytes());
+    bytes[8..].copy_from_slice(&point.number.to_le_bytes());
+    bytes
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
