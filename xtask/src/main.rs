@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 mod licenses;
 mod tidy;
+mod torture;
 mod workspace;
 
 use workspace::Workspace;
@@ -18,6 +19,7 @@ Tasks:
   licenses          check licences, sources and duplicates of all dependencies against deny.toml
   wasm              build the pure crates for wasm32-unknown-unknown
   kill --times N    the process kill test in its long form, over a release build (default: 50)
+  torture           faults for as long as one likes: `torture seeds`, `torture kernel`
 ";
 
 /// Crates that do no I/O, read no clock and draw no random number.
@@ -32,6 +34,11 @@ fn main() -> ExitCode {
         ["wasm"] => wasm(),
         ["kill"] => kill("50"),
         ["kill", "--times", times] => kill(times),
+        ["torture", "--help" | "-h"] => {
+            print!("{}", torture::USAGE);
+            return ExitCode::SUCCESS;
+        }
+        ["torture", rest @ ..] => torture::run(rest),
         ["--help" | "-h" | "help"] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

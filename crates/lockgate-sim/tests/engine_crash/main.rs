@@ -31,7 +31,7 @@ const SEEDS: u64 = 400;
 const SEEDS_TO_CATCH_A_BUG: u64 = 400;
 
 #[test]
-fn what_was_answered_survives_every_crash() {
+fn every_seed_keeps_what_was_answered() {
     let seeds = std::env::var("LOCKGATE_SEEDS")
         .ok()
         .and_then(|text| text.parse().ok());
