@@ -38,7 +38,7 @@ pub use ids::{
 pub use level::{Level, ParseLevelError};
 pub use log::{
     AppendError, DamagedRange, Log, LogCapabilities, LogError, LogReader, LogRecord, LogSpace,
-    LogSync, Purpose, ReadError, RecordGroup, RecoveryReport, ReserveError, Scanned,
+    LogSync, LogUpkeep, Purpose, ReadError, RecordGroup, RecoveryReport, ReserveError, Scanned,
     SnapshotReader, SnapshotStore, SnapshotWriter, SpaceState,
 };
 pub use message::{Header, Message, ProducerMark, SizeError};

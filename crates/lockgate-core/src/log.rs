@@ -111,6 +111,13 @@ pub trait Log: Send {
     /// A handle that reads, for any thread.
     fn reader(&self) -> Arc<dyn LogReader>;
 
+    /// A handle for the work that keeps appends fast and brings space back, for another thread;
+    /// `None` if there is no such work. Whoever takes it calls [`LogUpkeep::step`]; while nobody
+    /// does, the log does that work where it is needed, and is only slower.
+    fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
+        None
+    }
+
     /// Begins a snapshot as of the tail: the state after every record appended so far. Does no I/O
     /// yet; the writer does, on whatever thread it is used.
     ///
@@ -145,6 +152,20 @@ pub trait LogSync: Send + Sync {
     /// # Errors
     /// Any error is final for the log instance.
     fn sync(&self) -> Result<Position, LogError>;
+}
+
+/// The work of a log that nobody waits for: preparing storage before it is needed, giving back what
+/// was released, looking at the free space.
+pub trait LogUpkeep: Send + Sync {
+    /// Does one piece of it, small enough that nobody on the same disk waits long: a MiB written and
+    /// synced, or a few names changed. Returns whether there is more to do now; if not, there may be
+    /// after the next appends, trims and releases. Cheap when there is nothing to do, so calling it
+    /// about ten times a second is enough while nothing else happens.
+    ///
+    /// # Errors
+    /// If storage fails or is full; the log stays usable unless it says [`LogError::Stopped`] from
+    /// then on, and the step may be tried again later.
+    fn step(&self) -> Result<bool, LogError>;
 }
 
 /// Reads single records. Shared by any number of threads.
