@@ -1,13 +1,17 @@
 //! The faulty disk.
 
+mod content;
+mod cut;
+mod fault;
 mod file;
+mod stall;
 mod state;
 #[cfg(test)]
 mod tests;
 
 use std::{
     collections::BTreeMap,
-    io,
+    ops::Range,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -18,66 +22,14 @@ use lockgate_core::{
     Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FolderLock, LockError, OpenMode,
 };
 
+pub use cut::PowerCut;
+pub use fault::{Damage, Fault, Operations, Struck};
+pub use stall::Stall;
+
+use fault::At;
 use file::FaultyFile;
+use stall::Gates;
 use state::State;
-
-/// What a power cut leaves of the operations that were not synced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PowerCut {
-    /// Nothing: only synced bytes and synced names survive.
-    LoseAllUnsynced,
-    /// Everything, as if the cache had been written out just in time.
-    KeepAll,
-    /// The first so many, in the order they were made; if the next one is a write, half its
-    /// 512-byte sectors survive too.
-    KeepPrefix(usize),
-    /// A subset drawn from this seed, in any order the hardware may have chosen; a write may be
-    /// torn into any of its 512-byte sectors.
-    Seeded(u64),
-}
-
-/// What happens at a fault point instead of the operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// It fails and changes nothing.
-    Error(io::ErrorKind),
-    /// A write fails half way: the first half of its bytes is there.
-    Torn(io::ErrorKind),
-    /// A file's sync fails, and what it should have made durable never will be: later syncs succeed,
-    /// reads still show the bytes, and a power cut takes them. That is what ext4 and XFS do. A sync of
-    /// the folder fails without that: a failed journal lets nothing succeed any more.
-    LostPages,
-    /// The machine stops: the operation takes effect in the cache (a sync does not), its caller sees
-    /// an error, and every later operation fails. [`FaultyDisk::crash`] tells what is left.
-    PowerOff,
-}
-
-/// How many operations of each kind there were; the fault points count in the same way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Operations {
-    /// Files opened or created.
-    pub opens: u64,
-    /// Writes.
-    pub writes: u64,
-    /// Changes of a file's length.
-    pub set_lens: u64,
-    /// Syncs of a file or the folder.
-    pub syncs: u64,
-    /// Renames.
-    pub renames: u64,
-    /// Removals.
-    pub removes: u64,
-    /// Reads.
-    pub reads: u64,
-}
-
-impl Operations {
-    /// All operations that change something or make it durable: everything but reads and opens.
-    #[must_use]
-    pub fn changes(&self) -> u64 {
-        self.writes + self.set_lens + self.syncs + self.renames + self.removes
-    }
-}
 
 /// A folder in memory that loses what was not synced. Clones are the same folder.
 ///
@@ -93,6 +45,7 @@ pub struct FaultyDisk {
 
 struct Shared {
     state: Mutex<State>,
+    gates: Gates,
     locked: Arc<AtomicBool>,
 }
 
@@ -138,24 +91,66 @@ impl FaultyDisk {
     /// Number of operations that a power cut could still take.
     #[must_use]
     pub fn unsynced(&self) -> usize {
-        self.state().unsynced()
+        self.state().unsynced_numbers().len()
     }
 
     /// The operations so far.
     #[must_use]
     pub fn operations(&self) -> Operations {
-        self.state().operations
+        self.state().faults.operations
     }
 
     /// Arms a fault at the operation of this kind that comes after `after` others of its kind: 0 is
     /// the next one. A fault strikes once; several can be armed.
     pub fn fail(&self, operation: DiskOperation, after: u64, fault: Fault) {
-        self.state().arm(Some(operation), after, fault);
+        self.state()
+            .faults
+            .arm(At::Kind(operation), after, fault, false);
     }
 
     /// Arms a fault at the change (see [`Operations::changes`]) that comes after `after` others.
     pub fn fail_change(&self, after: u64, fault: Fault) {
-        self.state().arm(None, after, fault);
+        self.state().faults.arm(At::Change, after, fault, false);
+    }
+
+    /// Arms a fault at every operation of this kind but the next `after`, until
+    /// [`disarm`](Self::disarm).
+    pub fn fail_always(&self, operation: DiskOperation, after: u64, fault: Fault) {
+        self.state()
+            .faults
+            .arm(At::Kind(operation), after, fault, true);
+    }
+
+    /// Forgets all faults that have not struck. What those that did have done stays.
+    pub fn disarm(&self) {
+        self.state().faults.disarm();
+    }
+
+    /// The faults that have struck so far.
+    #[must_use]
+    pub fn struck(&self) -> Vec<Struck> {
+        self.state().faults.struck.clone()
+    }
+
+    /// Holds up every operation of this kind but the next `after`, in the thread that calls it, until
+    /// the stall is released. Other operations go on.
+    #[must_use]
+    pub fn stall(&self, operation: DiskOperation, after: u64) -> Stall {
+        Stall::new(self.shared.clone(), At::Kind(operation), after)
+    }
+
+    /// Holds up every change (see [`Operations::changes`]) but the next `after`, as a frozen file
+    /// system does, until the stall is released. Reads go on.
+    #[must_use]
+    pub fn freeze(&self, after: u64) -> Stall {
+        Stall::new(self.shared.clone(), At::Change, after)
+    }
+
+    /// Damages a file for good, in a place within the given bytes that `seed` draws: whoever reads
+    /// there finds it, and a crash heals nothing. Whether any byte is another now (zeros may have
+    /// been zeros before, and the file may end before the range).
+    pub fn damage(&self, name: &str, damage: Damage, within: Range<u64>, seed: u64) -> bool {
+        self.state().damage(name, damage, within, seed)
     }
 
     /// Limits the space: from now on blocks of 512 bytes may be taken up to `free` bytes, then a
@@ -164,10 +159,28 @@ impl FaultyDisk {
         self.state().set_free_bytes(free);
     }
 
+    /// Has another program take space, at most what is free. Returns how much it got; nothing, if
+    /// space has no limit.
+    pub fn take_space(&self, bytes: u64) -> u64 {
+        self.state().take_space(bytes)
+    }
+
+    /// Has the other program give so much of it back.
+    pub fn give_space(&self, bytes: u64) {
+        self.state().give_space(bytes);
+    }
+
+    /// Bytes of the blocks that the folder's files take.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.state().used_bytes()
+    }
+
     fn of(state: State) -> Self {
         Self {
             shared: Arc::new(Shared {
                 state: Mutex::new(state),
+                gates: Gates::default(),
                 locked: Arc::default(),
             }),
         }
@@ -179,6 +192,12 @@ impl FaultyDisk {
 }
 
 impl Shared {
+    /// The state, for an operation; comes back when nothing holds it up.
+    fn enter(&self, operation: DiskOperation) -> MutexGuard<'_, State> {
+        self.gates.pass(operation);
+        self.state()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // A test that panicked while holding it has failed already; others may still look.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -194,14 +213,9 @@ impl Default for FaultyDisk {
 impl std::fmt::Debug for FaultyDisk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.state();
-        let lengths: BTreeMap<_, _> = state
-            .image()
-            .into_iter()
-            .map(|(name, bytes)| (name, bytes.len()))
-            .collect();
         f.debug_struct("FaultyDisk")
-            .field("lengths", &lengths)
-            .field("operations", &state.operations)
+            .field("lengths", &state.lengths())
+            .field("operations", &state.faults.operations)
             .finish()
     }
 }
@@ -218,7 +232,7 @@ impl Disk for FaultyDisk {
     }
 
     fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
-        let id = self.state().open(name, mode)?;
+        let id = self.shared.enter(DiskOperation::Open).open(name, mode)?;
         Ok(Arc::new(FaultyFile::new(
             self.shared.clone(),
             id,
@@ -228,24 +242,23 @@ impl Disk for FaultyDisk {
     }
 
     fn list(&self) -> Result<Vec<String>, DiskError> {
-        self.state().list()
+        self.shared.enter(DiskOperation::Inspect).list()
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
-        self.state().rename(from, to)
+        self.shared.enter(DiskOperation::Rename).rename(from, to)
     }
 
     fn remove(&self, name: &str) -> Result<(), DiskError> {
-        self.state().remove(name)
+        self.shared.enter(DiskOperation::Remove).remove(name)
     }
 
     fn sync_folder(&self) -> Result<(), DiskError> {
-        self.state().sync_folder()
+        self.shared.enter(DiskOperation::Sync).sync_folder()
     }
 
     fn space(&self) -> Result<DiskSpace, DiskError> {
-        let free = self.state().free_bytes();
-        Ok(DiskSpace { free, total: free })
+        self.shared.enter(DiskOperation::Inspect).space()
     }
 
     fn describe(&self) -> String {

@@ -1,10 +1,20 @@
 //! A faulty disk and a manual clock for Lockgate, and the crash tests over them.
 //!
 //! [`FaultyDisk`] is a [`Disk`](lockgate_core::Disk) in memory that behaves as badly as a real one
-//! may: what was not synced can be lost in any subset when the power goes, the write under way can
-//! be torn at 512 bytes, names can be lost although their files were synced, and any operation can
-//! be made to fail. Everything follows from seeds and counters, so a failing history can be run
-//! again. Nothing here starts a thread or reads a clock.
+//! may:
+//!
+//! - what was not synced (bytes, lengths, allocations, names) can be lost in any subset when the
+//!   power goes, and a write be torn at 512 bytes ([`PowerCut`]);
+//! - any operation can fail, once or for good; a sync can fail and lie about it afterwards; a write
+//!   can land in the wrong place; a read can give wrong bytes ([`Fault`], [`Damage`]);
+//! - space ends at any byte, and others take and give it ([`FaultyDisk::set_free_bytes`]);
+//! - operations can hang ([`Stall`]).
+//!
+//! A sector of 512 bytes is written whole or not at all: what a drive does that breaks this promise
+//! is [`Damage`], not a power cut.
+//!
+//! Everything follows from seeds and counters, so a failing history can be run again. Nothing here
+//! starts a thread or reads a clock.
 //!
 //! ```
 //! use lockgate_core::{Disk, OpenMode};
@@ -34,5 +44,5 @@ mod disk;
 mod random;
 
 pub use clock::ManualClock;
-pub use disk::{Fault, FaultyDisk, Operations, PowerCut};
+pub use disk::{Damage, Fault, FaultyDisk, Operations, PowerCut, Stall, Struck};
 pub use random::SeededRandom;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockgate_core::{DiskError, DiskFile};
+use lockgate_core::{DiskError, DiskFile, DiskOperation};
 
 use super::{Shared, state::FileId};
 
@@ -28,32 +28,40 @@ impl FaultyFile {
 impl DiskFile for FaultyFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, DiskError> {
         self.shared
-            .state()
+            .enter(DiskOperation::Read)
             .read(self.id, &self.name, buffer, offset)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
         assert!(self.writable, "{} was opened for reading", self.name);
         self.shared
-            .state()
+            .enter(DiskOperation::Write)
             .write(self.id, &self.name, bytes, offset)
     }
 
     fn set_len(&self, len: u64) -> Result<(), DiskError> {
         assert!(self.writable, "{} was opened for reading", self.name);
-        self.shared.state().set_len(self.id, &self.name, len)
+        self.shared
+            .enter(DiskOperation::SetLen)
+            .set_len(self.id, &self.name, len)
     }
 
     fn allocate(&self, len: u64) -> Result<(), DiskError> {
         assert!(self.writable, "{} was opened for reading", self.name);
-        self.shared.state().allocate(self.id, &self.name, len)
+        self.shared
+            .enter(DiskOperation::Allocate)
+            .allocate(self.id, &self.name, len)
     }
 
     fn len(&self) -> Result<u64, DiskError> {
-        self.shared.state().len(self.id, &self.name)
+        self.shared
+            .enter(DiskOperation::Inspect)
+            .len(self.id, &self.name)
     }
 
     fn sync(&self) -> Result<(), DiskError> {
-        self.shared.state().sync(self.id, &self.name)
+        self.shared
+            .enter(DiskOperation::Sync)
+            .sync(self.id, &self.name)
     }
 }

@@ -1,22 +1,24 @@
 //! What the faulty disk holds: the cache as programs see it, the platter as a power cut finds it, and
 //! the operations between the two.
 
-use std::{collections::BTreeMap, io};
+use std::{collections::BTreeMap, io, ops::Range};
 
-use lockgate_core::{DiskError, DiskOperation, OpenMode};
+use lockgate_core::{DiskError, DiskOperation, DiskSpace, OpenMode};
 
-use super::{Fault, Operations, PowerCut};
+use super::{
+    Damage, Fault, PowerCut,
+    content::{Content, SECTOR},
+    cut::{Fate, Fates, Survivors},
+    fault::Faults,
+};
 use crate::SeededRandom;
-
-/// What hardware writes whole or not at all.
-const SECTOR: usize = 512;
 
 /// Which file, whatever its name is by now.
 pub(super) type FileId = u64;
 
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) operations: Operations,
+    pub(super) faults: Faults,
     files: BTreeMap<FileId, FileState>,
     files_made: FileId,
     names: BTreeMap<String, FileId>,
@@ -24,27 +26,35 @@ pub(super) struct State {
     names_unsynced: Vec<(u64, NameChange)>,
     /// Numbers the unsynced operations of all files and names in one order.
     changes_made: u64,
-    faults: Vec<ArmedFault>,
-    power_is_off: bool,
-    /// Bytes that may still be taken; `None`: no limit.
-    free: Option<u64>,
+    /// Bytes of the whole disk; `None`: no limit.
+    total: Option<u64>,
+    /// Of them, bytes that others have taken.
+    foreign: u64,
 }
 
 #[derive(Clone, Default)]
 struct FileState {
     /// As programs see it.
-    cache: Vec<u8>,
+    cache: Content,
     /// As a power cut finds it.
-    platter: Vec<u8>,
+    platter: Content,
     unsynced: Vec<(u64, FileChange)>,
-    /// Which sectors take space.
-    taken: Vec<bool>,
 }
 
 #[derive(Clone)]
 enum FileChange {
-    Write { offset: usize, bytes: Vec<u8> },
+    Write {
+        offset: usize,
+        bytes: Vec<u8>,
+        /// Where the disk writes it instead.
+        astray: Option<(FileId, usize)>,
+    },
+    Zeros {
+        offset: usize,
+        len: usize,
+    },
     SetLen(usize),
+    Allocate(usize),
 }
 
 #[derive(Clone)]
@@ -54,23 +64,23 @@ enum NameChange {
     Remove { name: String },
 }
 
-struct ArmedFault {
-    /// `None`: any change.
-    operation: Option<DiskOperation>,
-    after: u64,
-    fault: Fault,
-}
-
 impl State {
     pub(super) fn from_image(image: BTreeMap<String, Vec<u8>>) -> Self {
+        Self::from_contents(
+            image
+                .into_iter()
+                .map(|(name, bytes)| (name, Content::new(&bytes))),
+        )
+    }
+
+    fn from_contents(contents: impl Iterator<Item = (String, Content)>) -> Self {
         let mut state = Self::default();
-        for (name, bytes) in image {
+        for (name, content) in contents {
             let id = state.files_made;
             state.files_made += 1;
             let file = FileState {
-                taken: vec![true; bytes.len().div_ceil(SECTOR)],
-                platter: bytes.clone(),
-                cache: bytes,
+                platter: content.clone(),
+                cache: content,
                 unsynced: Vec::new(),
             };
             state.files.insert(id, file);
@@ -81,37 +91,48 @@ impl State {
     }
 
     pub(super) fn image(&self) -> BTreeMap<String, Vec<u8>> {
-        let bytes = |id| self.files[id].cache.clone();
         self.names
             .iter()
-            .map(|(name, id)| (name.clone(), bytes(id)))
+            .map(|(name, id)| (name.clone(), self.files[id].cache.to_vec()))
+            .collect()
+    }
+
+    pub(super) fn lengths(&self) -> BTreeMap<&str, usize> {
+        self.names
+            .iter()
+            .map(|(name, id)| (name.as_str(), self.files[id].cache.len()))
             .collect()
     }
 
     pub(super) fn contents(&self, name: &str) -> Option<Vec<u8>> {
         let id = self.names.get(name)?;
-        Some(self.files[id].cache.clone())
+        Some(self.files[id].cache.to_vec())
     }
 
-    pub(super) fn unsynced(&self) -> usize {
-        let in_files: usize = self.files.values().map(|file| file.unsynced.len()).sum();
-        in_files + self.names_unsynced.len()
+    /// The numbers of all unsynced operations, in order.
+    pub(super) fn unsynced_numbers(&self) -> Vec<u64> {
+        let in_files = self.files.values().flat_map(|file| &file.unsynced);
+        let mut numbers: Vec<u64> = in_files
+            .map(|(number, _)| *number)
+            .chain(self.names_unsynced.iter().map(|(number, _)| *number))
+            .collect();
+        numbers.sort_unstable();
+        numbers
     }
 
     // Ends of a life.
 
     pub(super) fn kill(&self) -> Self {
         Self {
-            operations: Operations::default(),
+            faults: Faults::default(),
             files: self.files.clone(),
             files_made: self.files_made,
             names: self.names.clone(),
             names_durable: self.names_durable.clone(),
             names_unsynced: self.names_unsynced.clone(),
             changes_made: self.changes_made,
-            faults: Vec::new(),
-            power_is_off: false,
-            free: self.free,
+            total: self.total,
+            foreign: self.foreign,
         }
     }
 
@@ -119,77 +140,31 @@ impl State {
         let mut fates = Fates::new(self, cut);
         let mut names = self.names_durable.clone();
         for (number, change) in &self.names_unsynced {
-            if fates.of(*number) == Fate::Kept {
+            if fates.of_name(*number) == Fate::Kept {
                 change.apply(&mut names);
             }
         }
-        let mut image = BTreeMap::new();
-        for (name, id) in names {
-            let file = &self.files[&id];
-            let mut bytes = file.platter.clone();
+        let mut platters: BTreeMap<FileId, Content> = self
+            .files
+            .iter()
+            .map(|(id, file)| (*id, file.platter.clone()))
+            .collect();
+        for (id, file) in &self.files {
             for (number, change) in &file.unsynced {
-                match (fates.of(*number), change) {
-                    (Fate::Kept, change) => change.apply(&mut bytes),
-                    (Fate::Lost, _) => {}
-                    (Fate::Torn, FileChange::Write { offset, bytes: new }) => {
-                        fates.tear(&mut bytes, *offset, new);
-                    }
-                    (Fate::Torn, FileChange::SetLen(_)) => {}
+                match fates.of_bytes(*number) {
+                    Fate::Kept => change.reach_disk(*id, &mut platters),
+                    Fate::Torn => change.reach_disk_torn(*id, &mut fates, &mut platters),
+                    Fate::Lost => {}
                 }
             }
-            image.insert(name, bytes);
         }
-        let mut after = Self::from_image(image);
-        after.free = self.free;
+        let contents = names
+            .into_iter()
+            .map(|(name, id)| (name, platters[&id].clone()));
+        let mut after = Self::from_contents(contents);
+        after.total = self.total;
+        after.foreign = self.foreign;
         after
-    }
-
-    // Faults.
-
-    pub(super) fn arm(&mut self, operation: Option<DiskOperation>, after: u64, fault: Fault) {
-        self.faults.push(ArmedFault {
-            operation,
-            after,
-            fault,
-        });
-    }
-
-    /// Counts the operation and says which fault strikes at it, if any.
-    fn strike(&mut self, operation: DiskOperation) -> Result<Option<Fault>, io::Error> {
-        if self.power_is_off {
-            return Err(io::Error::other("the power is off"));
-        }
-        let counter = match operation {
-            DiskOperation::Open => &mut self.operations.opens,
-            DiskOperation::Write => &mut self.operations.writes,
-            DiskOperation::SetLen => &mut self.operations.set_lens,
-            DiskOperation::Sync => &mut self.operations.syncs,
-            DiskOperation::Rename => &mut self.operations.renames,
-            DiskOperation::Remove => &mut self.operations.removes,
-            _ => &mut self.operations.reads,
-        };
-        *counter += 1;
-        let is_change = !matches!(
-            operation,
-            DiskOperation::Open | DiskOperation::Read | DiskOperation::Inspect
-        );
-        let mut struck = None;
-        self.faults.retain_mut(|armed| {
-            let counts = armed.operation.map_or(is_change, |kind| kind == operation);
-            if !counts {
-                return true;
-            }
-            if armed.after == 0 && struck.is_none() {
-                struck = Some(armed.fault);
-                return false;
-            }
-            armed.after = armed.after.saturating_sub(1);
-            true
-        });
-        if struck == Some(Fault::PowerOff) {
-            self.power_is_off = true;
-        }
-        Ok(struck)
     }
 
     /// Runs an operation on which a fault acts as a whole: it happens, or it does not.
@@ -199,28 +174,34 @@ impl State {
         name: &str,
         act: impl FnOnce(&mut Self) -> io::Result<T>,
     ) -> Result<T, DiskError> {
-        let outcome = match self.strike(operation) {
+        let outcome = match self.faults.strike(operation, name) {
             Err(error) => Err(error),
-            Ok(None) => act(self),
-            Ok(Some(Fault::Error(kind) | Fault::Torn(kind))) => Err(kind.into()),
-            Ok(Some(Fault::LostPages)) => Err(io::Error::other("input/output error")),
-            Ok(Some(Fault::PowerOff)) => {
+            Ok(struck) => self.act_under(operation, struck, act),
+        };
+        outcome.map_err(|source| disk_error(operation, name, source))
+    }
+
+    fn act_under<T>(
+        &mut self,
+        operation: DiskOperation,
+        struck: Option<Fault>,
+        act: impl FnOnce(&mut Self) -> io::Result<T>,
+    ) -> io::Result<T> {
+        match struck {
+            // A sync that the power cut hit did nothing; anything else is in the cache.
+            Some(Fault::PowerOff) => {
                 if operation != DiskOperation::Sync {
-                    let _ = act(self);
+                    act(self)?;
                 }
                 Err(io::Error::other("the power went off"))
             }
-        };
-        outcome.map_err(|source| DiskError {
-            operation,
-            name: name.to_owned(),
-            source,
-        })
-    }
-
-    fn change_number(&mut self) -> u64 {
-        self.changes_made += 1;
-        self.changes_made
+            Some(Fault::Error(kind) | Fault::Torn(kind)) => Err(kind.into()),
+            Some(Fault::LostPages | Fault::LostSome(_)) => {
+                Err(io::Error::other("input/output error"))
+            }
+            // These are for other operations; here they do nothing.
+            None | Some(Fault::Misdirected(_) | Fault::Misread { .. }) => act(self),
+        }
     }
 
     // Names.
@@ -246,7 +227,7 @@ impl State {
     }
 
     pub(super) fn list(&mut self) -> Result<Vec<String>, DiskError> {
-        self.whole(DiskOperation::Inspect, "folder", |state| {
+        self.whole(DiskOperation::Inspect, FOLDER, |state| {
             Ok(state.names.keys().cloned().collect())
         })
     }
@@ -266,18 +247,18 @@ impl State {
 
     pub(super) fn remove(&mut self, name: &str) -> Result<(), DiskError> {
         self.whole(DiskOperation::Remove, name, |state| {
-            let id = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
+            if !state.names.contains_key(name) {
+                return Err(io::ErrorKind::NotFound.into());
+            }
             state.change_name(NameChange::Remove {
                 name: name.to_owned(),
             });
-            let file = state.files.get_mut(&id).expect("named files exist");
-            file.give_back(0, &mut state.free);
             Ok(())
         })
     }
 
     pub(super) fn sync_folder(&mut self) -> Result<(), DiskError> {
-        self.whole(DiskOperation::Sync, "folder", |state| {
+        self.whole(DiskOperation::Sync, FOLDER, |state| {
             for (_, change) in state.names_unsynced.drain(..) {
                 change.apply(&mut state.names_durable);
             }
@@ -291,14 +272,9 @@ impl State {
         self.names_unsynced.push((number, change));
     }
 
-    fn next_is_lost_pages(&self) -> bool {
-        self.faults.iter().any(|armed| {
-            armed.after == 0
-                && armed.fault == Fault::LostPages
-                && armed
-                    .operation
-                    .is_none_or(|kind| kind == DiskOperation::Sync)
-        })
+    fn change_number(&mut self) -> u64 {
+        self.changes_made += 1;
+        self.changes_made
     }
 
     // Files.
@@ -310,13 +286,34 @@ impl State {
         buffer: &mut [u8],
         offset: u64,
     ) -> Result<usize, DiskError> {
-        self.whole(DiskOperation::Read, name, |state| {
-            let cache = &state.files[&id].cache;
-            let start = to_index(offset).min(cache.len());
-            let count = buffer.len().min(cache.len() - start);
-            buffer[..count].copy_from_slice(&cache[start..start + count]);
-            Ok(count)
+        let error = |source| disk_error(DiskOperation::Read, name, source);
+        let offset = to_index(offset);
+        let struck = self
+            .faults
+            .strike(DiskOperation::Read, name)
+            .map_err(error)?;
+        if let Some(Fault::Misread {
+            damage,
+            lasting,
+            seed,
+        }) = struck
+        {
+            let file = self.file(id);
+            let end = file.cache.len().min(offset + buffer.len());
+            let mut seen = file.cache.clone();
+            if let Some(spot) = Spot::draw(damage, seed, offset..end) {
+                spot.spoil(&mut seen);
+                if lasting {
+                    spot.spoil(&mut file.cache);
+                    spot.spoil(&mut file.platter);
+                }
+            }
+            return Ok(seen.read(offset, buffer));
+        }
+        self.act_under(DiskOperation::Read, struck, |state| {
+            Ok(state.files[&id].cache.read(offset, buffer))
         })
+        .map_err(error)
     }
 
     pub(super) fn write(
@@ -326,41 +323,52 @@ impl State {
         bytes: &[u8],
         offset: u64,
     ) -> Result<(), DiskError> {
-        let error = |source: io::Error| DiskError {
-            operation: DiskOperation::Write,
-            name: name.to_owned(),
-            source,
-        };
+        let error = |source| disk_error(DiskOperation::Write, name, source);
         let offset = to_index(offset);
-        let struck = self.strike(DiskOperation::Write).map_err(error)?;
+        let struck = self
+            .faults
+            .strike(DiskOperation::Write, name)
+            .map_err(error)?;
         match struck {
-            None => self.put(id, bytes, offset),
-            Some(Fault::Error(kind)) => Err(kind.into()),
             Some(Fault::Torn(kind)) => {
-                let _ = self.put(id, &bytes[..bytes.len() / 2], offset);
+                let _ = self.put(id, &bytes[..bytes.len() / 2], offset, None);
                 Err(kind.into())
             }
-            Some(Fault::PowerOff) => {
-                let _ = self.put(id, bytes, offset);
-                Err(io::Error::other("the power went off"))
+            Some(Fault::Misdirected(seed)) => {
+                let astray = self.draw_place(seed, offset, bytes.len());
+                self.put(id, bytes, offset, astray)
             }
-            Some(Fault::LostPages) => Err(io::Error::other("input/output error")),
+            struck => self.act_under(DiskOperation::Write, struck, |state| {
+                state.put(id, bytes, offset, None)
+            }),
         }
         .map_err(error)
     }
 
     /// Writes as much as there is space for.
-    fn put(&mut self, id: FileId, bytes: &[u8], offset: usize) -> io::Result<()> {
-        let file = self.files.get_mut(&id).expect("open files exist");
-        let fits = file.take(offset, bytes.len(), &mut self.free);
+    fn put(
+        &mut self,
+        id: FileId,
+        bytes: &[u8],
+        offset: usize,
+        astray: Option<(FileId, usize)>,
+    ) -> io::Result<()> {
+        let mut free = self.free_bytes();
+        let file = self.file(id);
+        let fits = file.cache.take(offset, bytes.len(), &mut free);
         if fits > 0 || bytes.is_empty() {
-            let change = FileChange::Write {
-                offset,
-                bytes: bytes[..fits].to_vec(),
+            let written = &bytes[..fits];
+            let is_zero = astray.is_none() && written.iter().all(|byte| *byte == 0);
+            let change = if is_zero {
+                FileChange::Zeros { offset, len: fits }
+            } else {
+                FileChange::Write {
+                    offset,
+                    bytes: written.to_vec(),
+                    astray,
+                }
             };
-            change.apply(&mut file.cache);
-            self.changes_made += 1;
-            file.unsynced.push((self.changes_made, change));
+            self.change_file(id, change);
         }
         if fits < bytes.len() {
             return Err(io::ErrorKind::StorageFull.into());
@@ -368,28 +376,40 @@ impl State {
         Ok(())
     }
 
+    /// Where else a write of so many bytes may land: within a file, as far into a sector as it
+    /// should have been.
+    fn draw_place(&self, seed: u64, offset: usize, len: usize) -> Option<(FileId, usize)> {
+        let mut random = SeededRandom::new(seed);
+        let places: Vec<(FileId, usize)> = self
+            .names
+            .values()
+            .map(|id| (*id, self.files[id].cache.len()))
+            .filter(|(_, file_len)| *file_len >= (offset % SECTOR) + len && *file_len > 0)
+            .collect();
+        if places.is_empty() {
+            return None;
+        }
+        let (id, file_len) = places[random.index(places.len())];
+        let sectors = (file_len - len - offset % SECTOR) / SECTOR + 1;
+        Some((id, random.index(sectors) * SECTOR + offset % SECTOR))
+    }
+
     pub(super) fn set_len(&mut self, id: FileId, name: &str, len: u64) -> Result<(), DiskError> {
         let len = to_index(len);
         self.whole(DiskOperation::SetLen, name, |state| {
-            let number = state.change_number();
-            let file = state.files.get_mut(&id).expect("open files exist");
-            file.give_back(len, &mut state.free);
-            let change = FileChange::SetLen(len);
-            change.apply(&mut file.cache);
-            file.unsynced.push((number, change));
+            state.change_file(id, FileChange::SetLen(len));
             Ok(())
         })
     }
 
     pub(super) fn allocate(&mut self, id: FileId, name: &str, len: u64) -> Result<(), DiskError> {
         let len = to_index(len);
-        let now = self.files[&id].cache.len();
-        if len > now {
-            self.set_len(id, name, len as u64)?;
-        }
         self.whole(DiskOperation::Allocate, name, |state| {
-            let file = state.files.get_mut(&id).expect("open files exist");
-            if file.take(0, len, &mut state.free) < len {
+            let mut free = state.free_bytes();
+            let fits = state.file(id).cache.take(0, len, &mut free);
+            // As the real call, it may have taken a part, and the file is as long as that then.
+            state.change_file(id, FileChange::Allocate(fits));
+            if fits < len {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             Ok(())
@@ -403,76 +423,201 @@ impl State {
     }
 
     pub(super) fn sync(&mut self, id: FileId, name: &str) -> Result<(), DiskError> {
-        let lost_pages = self.next_is_lost_pages();
-        let outcome = self.whole(DiskOperation::Sync, name, |state| {
-            let file = state.files.get_mut(&id).expect("open files exist");
-            for (_, change) in file.unsynced.drain(..) {
-                change.apply(&mut file.platter);
+        let error = |source| disk_error(DiskOperation::Sync, name, source);
+        let struck = self
+            .faults
+            .strike(DiskOperation::Sync, name)
+            .map_err(error)?;
+        match struck {
+            Some(Fault::LostPages) => self.file(id).unsynced.clear(),
+            Some(Fault::LostSome(seed)) => {
+                let mut random = SeededRandom::new(seed);
+                self.reach_disk(id, |_| random.chance(50));
             }
-            Ok(())
-        });
-        if outcome.is_err() && lost_pages {
-            let file = self.files.get_mut(&id).expect("open files exist");
-            file.unsynced.clear();
+            _ => {}
         }
-        outcome
+        self.act_under(DiskOperation::Sync, struck, |state| {
+            state.reach_disk(id, |_| true);
+            Ok(())
+        })
+        .map_err(error)
+    }
+
+    /// What was not synced of the file is, or will never be.
+    fn reach_disk(&mut self, id: FileId, mut gets_through: impl FnMut(&FileChange) -> bool) {
+        for (_, change) in std::mem::take(&mut self.file(id).unsynced) {
+            if !gets_through(&change) {
+                continue;
+            }
+            match change {
+                FileChange::Write {
+                    bytes,
+                    astray: Some((other, offset)),
+                    ..
+                } => self.file(other).platter.write(offset, &bytes),
+                change => change.apply(&mut self.file(id).platter),
+            }
+        }
+    }
+
+    fn change_file(&mut self, id: FileId, change: FileChange) {
+        let number = self.change_number();
+        let file = self.file(id);
+        change.apply(&mut file.cache);
+        file.unsynced.push((number, change));
+    }
+
+    fn file(&mut self, id: FileId) -> &mut FileState {
+        self.files.get_mut(&id).expect("files are never forgotten")
+    }
+
+    /// Damages a file for good, somewhere in the given bytes. Whether any byte is another now.
+    pub(super) fn damage(
+        &mut self,
+        name: &str,
+        damage: Damage,
+        within: Range<u64>,
+        seed: u64,
+    ) -> bool {
+        let Some(&id) = self.names.get(name) else {
+            return false;
+        };
+        let file = self.file(id);
+        let end = file.cache.len().min(to_index(within.end));
+        let Some(spot) = Spot::draw(damage, seed, to_index(within.start)..end) else {
+            return false;
+        };
+        spot.spoil(&mut file.platter);
+        spot.spoil(&mut file.cache)
     }
 
     // Space.
 
     pub(super) fn set_free_bytes(&mut self, free: Option<u64>) {
-        self.free = free;
+        self.total = free.map(|free| free + self.used_bytes() + self.foreign);
+    }
+
+    pub(super) fn take_space(&mut self, bytes: u64) -> u64 {
+        let taken = match self.total {
+            Some(_) => bytes.min(self.free_bytes()),
+            None => 0,
+        };
+        self.foreign += taken;
+        taken
+    }
+
+    pub(super) fn give_space(&mut self, bytes: u64) {
+        self.foreign = self.foreign.saturating_sub(bytes);
     }
 
     pub(super) fn free_bytes(&self) -> u64 {
-        self.free.unwrap_or(u64::MAX / 2)
-    }
-}
-
-impl FileState {
-    /// Takes the sectors under a write of `len` bytes; returns how many of the bytes fit.
-    fn take(&mut self, offset: usize, len: usize, free: &mut Option<u64>) -> usize {
-        let end = offset + len;
-        if self.taken.len() < end.div_ceil(SECTOR) {
-            self.taken.resize(end.div_ceil(SECTOR), false);
+        match self.total {
+            Some(total) => total.saturating_sub(self.used_bytes() + self.foreign),
+            None => u64::MAX / 2,
         }
-        for sector in offset / SECTOR..end.div_ceil(SECTOR) {
-            if self.taken[sector] {
-                continue;
-            }
-            if let Some(free) = free {
-                let Some(rest) = free.checked_sub(SECTOR as u64) else {
-                    return (sector * SECTOR).saturating_sub(offset);
-                };
-                *free = rest;
-            }
-            self.taken[sector] = true;
-        }
-        len
     }
 
-    fn give_back(&mut self, len: usize, free: &mut Option<u64>) {
-        let kept = len.div_ceil(SECTOR).min(self.taken.len());
-        let given = self.taken.drain(kept..).filter(|&taken| taken).count();
-        if let Some(free) = free {
-            *free += (given * SECTOR) as u64;
-        }
+    pub(super) fn space(&mut self) -> Result<DiskSpace, DiskError> {
+        self.whole(DiskOperation::Inspect, FOLDER, |state| {
+            Ok(DiskSpace {
+                free: state.free_bytes(),
+                total: state.total.unwrap_or(u64::MAX / 2),
+            })
+        })
+    }
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.names
+            .values()
+            .map(|id| self.files[id].cache.taken_bytes())
+            .sum()
     }
 }
 
 impl FileChange {
-    fn apply(&self, file: &mut Vec<u8>) {
+    /// As programs see it.
+    fn apply(&self, file: &mut Content) {
+        let mut room = u64::MAX;
         match self {
-            Self::Write { offset, bytes } => {
-                let end = offset + bytes.len();
-                if file.len() < end {
-                    file.resize(end, 0);
-                }
-                file[*offset..end].copy_from_slice(bytes);
+            Self::Write { offset, bytes, .. } => {
+                file.take(*offset, bytes.len(), &mut room);
+                file.write(*offset, bytes);
             }
-            Self::SetLen(len) => file.resize(*len, 0),
+            Self::Zeros { offset, len } => {
+                file.take(*offset, *len, &mut room);
+                file.zero(*offset, *len);
+            }
+            Self::SetLen(len) => file.set_len(*len),
+            Self::Allocate(len) => {
+                file.take(0, *len, &mut room);
+                file.grow(*len);
+            }
         }
     }
+
+    /// As the disk has it afterwards.
+    fn reach_disk(&self, id: FileId, platters: &mut BTreeMap<FileId, Content>) {
+        match self {
+            Self::Write {
+                bytes,
+                astray: Some((other, offset)),
+                ..
+            } => platter(platters, *other).write(*offset, bytes),
+            change => change.apply(platter(platters, id)),
+        }
+    }
+
+    fn reach_disk_torn(
+        &self,
+        id: FileId,
+        fates: &mut Fates,
+        platters: &mut BTreeMap<FileId, Content>,
+    ) {
+        let (id, offset, len) = match self {
+            Self::Write {
+                astray: Some(_), ..
+            }
+            | Self::SetLen(_) => return,
+            Self::Write { offset, bytes, .. } => (id, *offset, bytes.len()),
+            Self::Zeros { offset, len } => (id, *offset, *len),
+            Self::Allocate(len) => (id, 0, *len),
+        };
+        let file = platter(platters, id);
+        let first = offset / SECTOR;
+        let sectors = (offset + len).div_ceil(SECTOR) - first;
+        let survivors = match fates.survivors(sectors) {
+            Survivors::LengthOnly => return file.grow(offset + len),
+            Survivors::Sectors(survivors) => survivors,
+        };
+        if let Self::Allocate(_) = self {
+            // Taken from the front on, and as long as that.
+            let taken = survivors.iter().filter(|survives| **survives).count();
+            return Self::Allocate((taken * SECTOR).min(len)).apply(file);
+        }
+        for (sector, survives) in survivors.into_iter().enumerate() {
+            if !survives {
+                continue;
+            }
+            let start = ((first + sector) * SECTOR).max(offset);
+            let end = ((first + sector + 1) * SECTOR).min(offset + len);
+            let part = match self {
+                Self::Write { bytes, .. } => Self::Write {
+                    offset: start,
+                    bytes: bytes[start - offset..end - offset].to_vec(),
+                    astray: None,
+                },
+                _ => Self::Zeros {
+                    offset: start,
+                    len: end - start,
+                },
+            };
+            part.apply(file);
+        }
+    }
+}
+
+fn platter(platters: &mut BTreeMap<FileId, Content>, id: FileId) -> &mut Content {
+    platters.get_mut(&id).expect("every file has one")
 }
 
 impl NameChange {
@@ -490,96 +635,75 @@ impl NameChange {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Kept,
-    Torn,
-    Lost,
+/// Which bytes are damaged, and how.
+enum Spot {
+    Flip { at: usize, bit: u32 },
+    Zero { at: usize, len: usize },
+    Swap { at: usize, other: usize },
 }
 
-/// Decides what happens to each unsynced operation when the power goes.
-struct Fates {
-    of_seed: Option<(SeededRandom, u64)>,
-    /// Without a seed: operations up to this number are kept, the one named second is torn.
-    kept_until: u64,
-    torn: u64,
-}
-
-impl Fates {
-    fn new(state: &State, cut: PowerCut) -> Self {
-        let mut fates = Self {
-            of_seed: None,
-            kept_until: 0,
-            torn: 0,
-        };
-        match cut {
-            PowerCut::LoseAllUnsynced => {}
-            PowerCut::KeepAll => fates.kept_until = u64::MAX,
-            PowerCut::KeepPrefix(count) => {
-                let in_files = state.files.values().flat_map(|file| &file.unsynced);
-                let mut numbers: Vec<u64> = in_files
-                    .map(|(number, _)| *number)
-                    .chain(state.names_unsynced.iter().map(|(number, _)| *number))
-                    .collect();
-                numbers.sort_unstable();
-                fates.torn = numbers.get(count).copied().unwrap_or(u64::MAX);
-                fates.kept_until = fates.torn - 1;
+impl Spot {
+    /// Draws a place within `within`; `None` if that is too little for it.
+    fn draw(damage: Damage, seed: u64, within: Range<usize>) -> Option<Self> {
+        let mut random = SeededRandom::new(seed);
+        let whole_sectors = within.start.div_ceil(SECTOR)..within.end / SECTOR;
+        match damage {
+            _ if within.is_empty() => None,
+            Damage::FlippedBit => Some(Self::Flip {
+                at: within.start + random.index(within.len()),
+                bit: u32::try_from(random.below(8)).expect("below 8"),
+            }),
+            Damage::ZeroedSector => {
+                let at = within.start + random.index(within.len());
+                let start = (at / SECTOR * SECTOR).max(within.start);
+                let end = ((at / SECTOR + 1) * SECTOR).min(within.end);
+                Some(Self::Zero {
+                    at: start,
+                    len: end - start,
+                })
             }
-            PowerCut::Seeded(seed) => {
-                let mut random = SeededRandom::new(seed);
-                // Some cuts take little, some nearly all.
-                let keep_percent = [10, 50, 90][random.index(3)];
-                fates.of_seed = Some((random, keep_percent));
+            Damage::SwappedSectors if whole_sectors.len() < 2 => None,
+            Damage::SwappedSectors => {
+                let one = random.index(whole_sectors.len());
+                let other = (one + 1 + random.index(whole_sectors.len() - 1)) % whole_sectors.len();
+                Some(Self::Swap {
+                    at: (whole_sectors.start + one) * SECTOR,
+                    other: (whole_sectors.start + other) * SECTOR,
+                })
             }
-        }
-        fates
-    }
-
-    fn of(&mut self, number: u64) -> Fate {
-        match &mut self.of_seed {
-            Some((random, keep_percent)) => {
-                if random.chance(*keep_percent) {
-                    Fate::Kept
-                } else if random.chance(50) {
-                    Fate::Torn
-                } else {
-                    Fate::Lost
-                }
-            }
-            None if number <= self.kept_until => Fate::Kept,
-            None if number == self.torn => Fate::Torn,
-            None => Fate::Lost,
         }
     }
 
-    /// Writes some of the sectors of `new`: a first half, or with a seed any of them.
-    fn tear(&mut self, file: &mut Vec<u8>, offset: usize, new: &[u8]) {
-        let first = offset / SECTOR;
-        let sectors = (offset + new.len()).div_ceil(SECTOR) - first;
-        // With a seed half of the tears keep a beginning, the other half any sectors.
-        let (beginning, any) = match &mut self.of_seed {
-            Some((random, _)) => (random.index(sectors.max(1)), random.chance(50)),
-            None => (sectors.div_ceil(2), false),
-        };
-        for sector in 0..sectors {
-            let kept = match &mut self.of_seed {
-                Some((random, _)) if any => random.chance(50),
-                _ => sector < beginning,
-            };
-            if !kept {
-                continue;
+    /// Whether any byte is another now.
+    fn spoil(&self, file: &mut Content) -> bool {
+        match *self {
+            Self::Flip { at, bit } => {
+                let mut byte = [0];
+                file.read(at, &mut byte) == 1 && file.replace(at, &[byte[0] ^ (1 << bit)])
             }
-            let start = ((first + sector) * SECTOR).max(offset);
-            let end = ((first + sector + 1) * SECTOR).min(offset + new.len());
-            let change = FileChange::Write {
-                offset: start,
-                bytes: new[start - offset..end - offset].to_vec(),
-            };
-            change.apply(file);
+            Self::Zero { at, len } => {
+                let len = len.min(file.len().saturating_sub(at));
+                file.replace(at, &vec![0; len])
+            }
+            Self::Swap { at, other } => {
+                let (mut a, mut b) = ([0; SECTOR], [0; SECTOR]);
+                let there = file.read(at, &mut a) == SECTOR && file.read(other, &mut b) == SECTOR;
+                there && file.replace(at, &b) | file.replace(other, &a)
+            }
         }
+    }
+}
+
+const FOLDER: &str = "folder";
+
+fn disk_error(operation: DiskOperation, name: &str, source: io::Error) -> DiskError {
+    DiskError {
+        operation,
+        name: name.to_owned(),
+        source,
     }
 }
 
 fn to_index(offset: u64) -> usize {
-    usize::try_from(offset).expect("files in memory are small")
+    usize::try_from(offset).unwrap_or(usize::MAX)
 }

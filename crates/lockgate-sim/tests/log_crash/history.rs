@@ -69,7 +69,7 @@ fn open_with(disk: &FaultyDisk, generation_seed: u64) -> LocalLog {
 pub(crate) fn recover(log: &mut LocalLog) -> Result<(RecoveryReport, Vec<LogRecord>), LogError> {
     let mut records: Vec<LogRecord> = Vec::new();
     let report = log.recover(lockgate_core::Position(0), &mut |record| {
-        records.push(record)
+        records.push(record);
     })?;
     assert_eq!(report.records, records.len() as u64);
     Ok((report, records))
