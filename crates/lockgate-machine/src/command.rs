@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use lockgate_core::{
-    HolderName, Key, LeaseToken, Message, MessageId, Millis, QueueName, Term, WallTime,
+    HolderName, Key, LeaseToken, Location, Message, MessageId, Millis, QueueName, Term, WallTime,
 };
 
-use crate::QueueSettings;
+use crate::{QueueSettings, StoredMessage};
 
 /// A request that may change state. Decided whole: all of its effects happen, or none.
 #[derive(Clone, Debug)]
@@ -103,6 +103,16 @@ pub enum Command {
         queue: lockgate_core::QueueId,
         /// Its number in that queue.
         sequence: lockgate_core::Sequence,
+    },
+    /// Says that a message's bytes are written again, with this command's record, so that they can
+    /// be given up where they are now: how an engine empties a range of its log. Done, without
+    /// effect, if no message lives at `from` any more.
+    Relocate {
+        /// The message as it stands there. Where it is now is found by its id: it may have been
+        /// moved to another queue since.
+        message: Box<StoredMessage>,
+        /// Where it was read.
+        from: Location,
     },
 }
 

@@ -201,7 +201,8 @@ pub enum Effect {
         /// The key.
         key: Key,
     },
-    /// A message's bytes now live where this record is (the engine moved them forward).
+    /// A message's bytes now live where this record is (the engine moved them forward). It is named
+    /// by the queue and number it has now.
     Relocated(Box<StoredMessage>),
 }
 

@@ -63,6 +63,7 @@ mod codec;
 mod command;
 mod dedup;
 mod effect;
+mod live;
 mod machine;
 mod reply;
 mod sequences;
@@ -76,6 +77,7 @@ pub use command::{
     Command, CreateQueue, KeyAction, Query, Receive, SendMessage, Settle, SettleAction,
 };
 pub use effect::{DeadLetterReason, DropReason, Effect, Effects, StoredMessage};
+pub use live::LiveRange;
 pub use machine::{
     ClockState, Deadlines, KeySnapshot, LeaseSnapshot, Machine, MachineLimits, MessageSnapshot,
     MessageState, QueueSnapshot, Snapshot,

@@ -7,7 +7,7 @@ use super::{
     list::List,
     state::{State, flag},
 };
-use crate::{QueueCounts, slab::NONE};
+use crate::{LiveRange, QueueCounts, live::live_bytes, slab::NONE};
 
 impl Machine {
     /// Everything that is wrong; nothing, if the machine is as it must be.
@@ -18,11 +18,16 @@ impl Machine {
         let mut by_content: BTreeMap<u32, QueueCounts> = BTreeMap::new();
         let mut by_key: BTreeMap<u32, (u32, u32, u32)> = BTreeMap::new();
         let (mut touched, mut moved, mut mortal) = (0, 0, 0);
+        let mut live = BTreeMap::new();
         for (index, message) in self.messages.iter() {
             let Some(key) = self.keys.get(message.key) else {
                 wrong(format!("message {index} has no key"));
                 continue;
             };
+            let range = message.location().position.0 >> self.limits.range_bits;
+            let alive: &mut LiveRange = live.entry(range).or_default();
+            alive.messages += 1;
+            alive.bytes += live_bytes(message.size, key.name.as_ref());
             let counts = by_content.entry(key.content).or_default();
             let of_key = by_key.entry(message.key).or_default();
             counts.bytes += u64::from(message.size);
@@ -56,6 +61,7 @@ impl Machine {
             ("touches", touched, self.touches.len()),
             ("origins", moved, self.origins.len()),
             ("moved messages", moved, self.by_moved_message.len()),
+            ("moved messages by id", moved, self.by_moved_id.len()),
             ("times to live", mortal, self.times_to_live.len()),
             ("keys by name", self.keys.len(), self.by_key.len()),
             ("holders by name", self.holders.len(), self.by_holder.len()),
@@ -63,6 +69,16 @@ impl Machine {
             if counted != kept {
                 wrong(format!("{what}: {counted} counted, {kept} kept"));
             }
+        }
+
+        let kept: Vec<_> = self.live_ranges().collect();
+        let first = |range| lockgate_core::Position(range << self.limits.range_bits);
+        let counted: Vec<_> = live
+            .into_iter()
+            .map(|(at, alive)| (first(at), alive))
+            .collect();
+        if counted != kept {
+            wrong(format!("alive: {counted:?} counted, {kept:?} kept"));
         }
 
         let (mut keys_by_content, mut ready_by_content) = (BTreeMap::new(), BTreeMap::new());

@@ -2,7 +2,7 @@
 
 use lockgate_core::MachineTime;
 
-use super::{Machine, order};
+use super::{Machine, order, relocate::hash_id};
 use crate::{dedup::DedupWindow, slab::NONE, table::hash_pair};
 
 /// What a purge left behind.
@@ -69,5 +69,7 @@ impl Machine {
         let origins = &self.origins;
         self.by_moved_message
             .shrink(|origin| hash_pair(origins[origin].message, 0));
+        self.by_moved_id
+            .shrink(|origin| hash_id(origins[origin].id));
     }
 }

@@ -1,17 +1,16 @@
-//! Moving, dropping, cancelling and rescheduling single messages, and relocating their bytes.
+//! Moving, dropping, cancelling and rescheduling single messages.
 
-use lockgate_core::{
-    Level, Location, MessageId, Millis, Now, QueueId, QueueName, Sequence, WallTime,
-};
+use lockgate_core::{Level, MessageId, Millis, Now, QueueId, QueueName, Sequence, WallTime};
 
 use super::{
     Machine,
     draft::Draft,
+    relocate::hash_id,
     send::check_range,
     state::{Message, OriginEntry, State, TimeToLive, Timer, U48, flag},
 };
 use crate::{
-    DeadLetterReason, DropReason, Effect, QueueTotals, Rejection, Reply, StoredMessage, slab::NONE,
+    DeadLetterReason, DropReason, Effect, QueueTotals, Rejection, Reply, slab::NONE,
     table::hash_pair,
 };
 
@@ -204,6 +203,8 @@ impl Machine {
             .insert(hash_pair(entry, 0), origin, |origin| {
                 hash_pair(origins[origin].message, 0)
             });
+        self.by_moved_id
+            .insert(hash_id(id), origin, |origin| hash_id(origins[origin].id));
         Some(())
     }
 
@@ -237,16 +238,6 @@ impl Machine {
         Some(())
     }
 
-    /// The message's bytes stand in the record being folded. `stored` names it by the queue and
-    /// number it has now; its id says where it was accepted.
-    pub(super) fn fold_relocated(&mut self, stored: &StoredMessage, part: u16) -> Option<()> {
-        let queue = self.queue_index(stored.queue)?;
-        let index = self.message_of(queue, stored.sequence)?;
-        let position = self.folding_at;
-        self.messages[index].relocate(Location { position, part });
-        Some(())
-    }
-
     /// Where the message comes from, if it was moved here.
     pub(super) fn origin(&self, index: u32) -> Option<&OriginEntry> {
         if !self.messages[index].has(flag::MOVED) {
@@ -264,8 +255,10 @@ impl Machine {
         let origin = self.by_moved_message.remove(hash_pair(index, 0), |origin| {
             origins[origin].message == index
         });
-        if let Some(origin) = origin {
-            self.origins.remove(origin);
+        if let Some(index) = origin {
+            let origin = self.origins.remove(index);
+            self.by_moved_id
+                .remove(hash_id(origin.id), |other| other == index);
         }
     }
 

@@ -7,6 +7,7 @@
 //! - `state`: what is held, and in how many bytes; `list`: the lists through it.
 //! - `order`: a message's way through its queue, and which keys are ready.
 //! - `send`, `receive`, `settle`, `transact`, `messages`, `keys`, `queues`: the commands.
+//!   `relocate`: where in the log messages have their bytes, and moving them.
 //! - `time`: terms, timers, retention. `query`: questions. `housekeeping`: freeing purged memory.
 //!   `warm`: reading ahead for a group of commands.
 //! - `snapshot`: the whole logical state as a comparable value.
@@ -29,6 +30,7 @@ mod order;
 mod query;
 mod queues;
 mod receive;
+mod relocate;
 mod send;
 mod settle;
 mod snapshot;
@@ -55,6 +57,7 @@ use self::{
 };
 use crate::{
     Command, Decision, Effect, QueueTotals, Rejection, Reply, Settled,
+    live::LiveRanges,
     slab::Slab,
     table::{HashSeed, Table, hash_bytes, hash_pair},
     wheel::Wheel,
@@ -74,6 +77,10 @@ pub struct MachineLimits {
     pub messages_max: u32,
     /// The highest durability level that the log reaches. Default: [`Level::Disk`].
     pub log_level: Level,
+    /// How many of a position's lowest bits say where it is within its range of the log, as
+    /// [`LogCapabilities::range_bits`](lockgate_core::LogCapabilities::range_bits) tells. 0 to 63.
+    /// Default: 32.
+    pub range_bits: u32,
 }
 
 impl Default for MachineLimits {
@@ -82,6 +89,7 @@ impl Default for MachineLimits {
             queues_max: 100_000,
             messages_max: 4_000_000_000,
             log_level: Level::Disk,
+            range_bits: 32,
         }
     }
 }
@@ -137,6 +145,8 @@ pub struct Machine {
     by_holder: Table,
     origins: Slab<OriginEntry>,
     by_moved_message: Table,
+    /// Origins by the message's id, by which it is found wherever it was moved.
+    by_moved_id: Table,
     times_to_live: BTreeMap<u32, TimeToLive>,
 
     /// Timers by wall time.
@@ -151,6 +161,8 @@ pub struct Machine {
     /// Queues that gained something leasable.
     woken: Vec<QueueId>,
     graves: VecDeque<Grave>,
+    /// Where in the log messages have their bytes. Follows from `messages`.
+    live: LiveRanges,
 
     /// The record being folded.
     folding_at: Position,
@@ -172,10 +184,12 @@ impl fmt::Debug for Machine {
 
 impl Machine {
     /// A machine without queues.
+    ///
+    /// # Panics
+    /// If [`MachineLimits::range_bits`] is above 63.
     #[must_use]
     pub fn new(limits: MachineLimits) -> Self {
         Self {
-            limits,
             terms: Vec::new(),
             clock: ClockState::default(),
             secret: None,
@@ -195,6 +209,7 @@ impl Machine {
             by_holder: Table::default(),
             origins: Slab::default(),
             by_moved_message: Table::default(),
+            by_moved_id: Table::default(),
             times_to_live: BTreeMap::new(),
             wall: Wheel::new(),
             machine: Wheel::new(),
@@ -202,8 +217,10 @@ impl Machine {
             awaiting: VecDeque::new(),
             woken: Vec::new(),
             graves: VecDeque::new(),
+            live: LiveRanges::new(limits.range_bits),
             folding_at: Position(0),
             effects_ignored: 0,
+            limits,
         }
     }
 
@@ -290,6 +307,7 @@ impl Machine {
             } => self.decide_reschedule(draft, queue, *message, *due, now),
             Command::Key { queue, key, action } => self.decide_key(draft, queue, key, *action),
             Command::Damaged { queue, sequence } => self.decide_damaged(draft, *queue, *sequence),
+            Command::Relocate { message, from } => self.decide_relocate(draft, message, *from),
         }
     }
 

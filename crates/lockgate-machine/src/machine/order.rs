@@ -79,6 +79,7 @@ impl Machine {
         let content = self.keys[key].content;
         let queue_id = self.contents[content].queue_id;
         let (sequence, size) = (message.sequence(), message.size);
+        self.count_live(&message);
         if self.keys[key].messages == 0 && self.keys[key].delayed_count == 0 {
             self.contents[content].counts.keys += 1;
         }
@@ -345,6 +346,7 @@ impl Machine {
             self.drop_origin(index);
         }
         let message = self.messages.remove(index);
+        self.count_dead(&message);
         if message.has(flag::TOUCHED) {
             self.touches.remove(message.extra);
         }

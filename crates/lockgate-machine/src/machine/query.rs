@@ -74,6 +74,8 @@ impl Machine {
             + self.holders.bytes()
             + self.origins.bytes()
             + self.by_moved_message.bytes()
+            + self.by_moved_id.bytes()
+            + self.live.bytes()
             + self.wall.bytes()
             + self.machine.bytes()
     }

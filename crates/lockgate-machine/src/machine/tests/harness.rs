@@ -25,25 +25,7 @@ const START: u64 = 1_000_000_000;
 #[track_caller]
 pub(super) fn check(script: &str) -> Run {
     let mut run = Run::new();
-    for line in script.lines().map(str::trim) {
-        if line.is_empty() || line.starts_with("//") {
-            continue;
-        }
-        let (command, expected) = match line.split_once("=>") {
-            Some((command, expected)) => (command.trim(), Some(expected.trim())),
-            None => (line, None),
-        };
-        let answer = run.line(command);
-        if let Some(expected) = expected {
-            assert_eq!(answer, expected, "answer to: {command}\nin:{script}");
-        } else {
-            assert!(
-                !answer.starts_with("refused"),
-                "{answer}: {command}\nin:{script}"
-            );
-        }
-        run.check_invariants(command);
-    }
+    run.lines(script);
     run.check_recovery();
     run
 }
@@ -140,7 +122,7 @@ impl Run {
 
     /// Folds the log into a new machine, through its encoding.
     pub(super) fn recovered(&self) -> Machine {
-        let mut machine = Machine::new(MachineLimits::default());
+        let mut machine = Machine::new(self.machine.limits.clone());
         for (position, effects) in &self.log {
             let mut record = Vec::new();
             encode_record(effects, &mut record);
@@ -163,6 +145,30 @@ impl Run {
     pub(super) fn check_invariants(&self, command: &str) {
         let problems = self.machine.problems();
         assert!(problems.is_empty(), "after {command}: {problems:#?}");
+    }
+
+    /// Runs a script, or more of one.
+    #[track_caller]
+    pub(super) fn lines(&mut self, script: &str) {
+        for line in script.lines().map(str::trim) {
+            if line.is_empty() || line.starts_with("//") {
+                continue;
+            }
+            let (command, expected) = match line.split_once("=>") {
+                Some((command, expected)) => (command.trim(), Some(expected.trim())),
+                None => (line, None),
+            };
+            let answer = self.line(command);
+            if let Some(expected) = expected {
+                assert_eq!(answer, expected, "answer to: {command}\nin:{script}");
+            } else {
+                assert!(
+                    !answer.starts_with("refused"),
+                    "{answer}: {command}\nin:{script}"
+                );
+            }
+            self.check_invariants(command);
+        }
     }
 
     fn line(&mut self, line: &str) -> String {

@@ -8,6 +8,7 @@ mod harness;
 mod keys;
 mod queues;
 mod random;
+mod relocate;
 mod scale;
 mod settles;
 mod terms;

@@ -2,13 +2,14 @@
 //! lost records folds without a panic.
 
 use lockgate_core::{
-    HolderName, Key, LeaseToken, Level, Message, MessageId, QueueName, UniqueId, WallTime,
+    HolderName, Key, LeaseToken, Level, Location, Message, MessageId, Position, QueueName,
+    UniqueId, WallTime,
 };
 use proptest::prelude::*;
 
 use super::harness::{Run, name};
 use crate::{
-    Command, CreateQueue, DeadLetter, Delivery, KeyAction, KeyPolicy, KeyProfile, Machine,
+    Command, CreateQueue, DeadLetter, Delivery, Effect, KeyAction, KeyPolicy, KeyProfile, Machine,
     MachineLimits, QueueSettings, Receive, Reply, SendMessage, Settle, SettleAction,
 };
 
@@ -72,6 +73,10 @@ enum Step {
     Damaged {
         which: u8,
     },
+    Relocate {
+        which: u8,
+        stale: bool,
+    },
     Sync,
     Housekeep,
     Restart {
@@ -103,6 +108,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (any8(), any8(), any8())
             .prop_map(|(queue, retention, limit)| Step::Change { queue, retention, limit }),
         1 => any8().prop_map(|which| Step::Damaged { which }),
+        4 => (any8(), any::<bool>())
+            .prop_map(|(which, stale)| Step::Relocate { which, stale }),
         3 => Just(Step::Sync),
         1 => Just(Step::Housekeep),
         1 => any::<bool>().prop_map(|power| Step::Restart { power }),
@@ -118,7 +125,11 @@ struct History {
 impl History {
     fn new() -> Self {
         let mut history = Self {
-            run: Run::new(),
+            run: Run::with_limits(MachineLimits {
+                // Records are a hundred positions apart: a few stand in each range.
+                range_bits: 9,
+                ..MachineLimits::default()
+            }),
             tokens: Vec::new(),
             ids: Vec::new(),
         };
@@ -259,6 +270,7 @@ impl History {
                     let _ = self.run.give(&Command::Damaged { queue, sequence });
                 }
             }
+            Step::Relocate { which, stale } => self.relocate(which, stale),
             Step::Sync => self.run.sync(),
             Step::Housekeep => {
                 self.run.machine.housekeep(3);
@@ -297,6 +309,45 @@ impl History {
         let queue = send.queue.clone();
         if let Ok(Reply::Sent(sent)) = self.run.give(&Command::Send(Box::new(send))) {
             self.ids.push((queue, sent.id));
+        }
+    }
+
+    /// Reads a record's messages as an engine does, and moves those forward that still live there.
+    fn relocate(&mut self, which: u8, stale: bool) {
+        let at = usize::from(which) * self.run.log.len() / 256;
+        let (position, effects) = self.run.log[at].clone();
+        for (part, effect) in (0..).zip(&effects) {
+            let (Effect::Accepted(stored) | Effect::Relocated(stored)) = effect else {
+                continue;
+            };
+            let from = Location {
+                position: Position(position.0 + u64::from(stale)),
+                part,
+            };
+            self.run.tick();
+            let lives = self.run.machine.lives_at(stored.id, from);
+            let before = self.run.log.len();
+            let command = Command::Relocate {
+                message: stored.clone(),
+                from,
+            };
+            assert!(matches!(self.run.give(&command), Ok(Reply::Done)));
+            let after = self.run.log.len();
+            assert_eq!(after - before, usize::from(lives), "{effect:?}");
+            if lives {
+                let (position, effects) = self.run.log.last().expect("one was added");
+                let Effect::Relocated(now) = &effects[0] else {
+                    panic!("{effects:?}");
+                };
+                let to = Location {
+                    position: *position,
+                    part: 0,
+                };
+                let machine = &self.run.machine;
+                assert_eq!(machine.location(now.queue, now.sequence), Some(to));
+                assert!(machine.lives_at(stored.id, to) && !machine.lives_at(stored.id, from));
+                assert_eq!((now.id, &now.message), (stored.id, &stored.message));
+            }
         }
     }
 

@@ -1,0 +1,228 @@
+//! How much of each range of the log is still alive.
+//!
+//! A log gives its room back by *range*: all positions that agree above their lowest
+//! [`range_bits`](crate::MachineLimits::range_bits) bits (a segment of the local log). Whoever does
+//! that must know, at any time and without walking ten million messages, where none is left and
+//! where only few are.
+
+use std::collections::BTreeMap;
+
+use lockgate_core::{Key, Position};
+
+use crate::slab::Slab;
+
+/// What a message's record takes in a log beside its body and headers and the text of its key: the
+/// local log's header of 44 bytes, and the fields of the record for a message with small numbers.
+/// What few messages have (a unique id, a producer's mark) is not counted.
+pub(crate) const RECORD_OVERHEAD: u64 = 80;
+
+/// What is alive in one range of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveRange {
+    /// Messages whose bytes are there, purged ones whose memory is not yet free included.
+    pub messages: u64,
+    /// About how many bytes of the log they take: body, headers and key, and 80 for what else is in
+    /// a record.
+    pub bytes: u64,
+}
+
+/// Counts by range.
+///
+/// Messages come, and mostly go, in the order of their positions: the next one nearly always counts
+/// in the range of the one before. So the last range of either kind is remembered, and only a change
+/// of range is looked up.
+#[derive(Debug)]
+pub(crate) struct LiveRanges {
+    bits: u32,
+    /// Where a range's counts stand. No range in it is empty, but for the one that grew last: a
+    /// queue that keeps up must not make and drop a range for each message.
+    by_number: BTreeMap<u64, u32>,
+    counts: Slab<LiveRange>,
+    grown: Recent,
+    shrunk: Recent,
+}
+
+/// The range of the last change: its number, and where it counts.
+type Recent = Option<(u64, u32)>;
+
+impl LiveRanges {
+    /// # Panics
+    /// If `bits` is above 63.
+    pub(crate) fn new(bits: u32) -> Self {
+        assert!(bits <= 63, "range_bits is {bits}, above 63");
+        Self {
+            bits,
+            by_number: BTreeMap::new(),
+            counts: Slab::default(),
+            grown: None,
+            shrunk: None,
+        }
+    }
+
+    /// A message of so many bytes lives at `at`.
+    pub(crate) fn add(&mut self, at: Position, bytes: u64) {
+        let number = at.0 >> self.bits;
+        let counts = match self.grown {
+            Some((recent, counts)) if recent == number => counts,
+            _ => self.grow(number),
+        };
+        let counts = &mut self.counts[counts];
+        counts.messages += 1;
+        counts.bytes += bytes;
+    }
+
+    /// A message that was added with these is gone.
+    pub(crate) fn remove(&mut self, at: Position, bytes: u64) {
+        let number = at.0 >> self.bits;
+        let index = match self.shrunk {
+            Some((recent, index)) if recent == number => index,
+            _ => self.by_number[&number],
+        };
+        self.shrunk = Some((number, index));
+        let counts = &mut self.counts[index];
+        counts.messages -= 1;
+        counts.bytes -= bytes;
+        if counts.messages == 0 && self.grown != self.shrunk {
+            self.drop_range(number, index);
+        }
+    }
+
+    /// The ranges that have something, in order of their first positions.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Position, LiveRange)> {
+        self.by_number
+            .iter()
+            .map(|(&number, &index)| (Position(number << self.bits), self.counts[index]))
+            .filter(|(_, counts)| counts.messages > 0)
+    }
+
+    /// What lives in the range of `at`.
+    pub(crate) fn get(&self, at: Position) -> LiveRange {
+        self.by_number
+            .get(&(at.0 >> self.bits))
+            .map_or(LiveRange::default(), |&index| self.counts[index])
+    }
+
+    /// Heap memory held, in bytes, nearly.
+    pub(crate) fn bytes(&self) -> usize {
+        self.counts.bytes() + self.by_number.len() * size_of::<(u64, u32)>() * 3 / 2
+    }
+
+    /// Makes `number` the range that grows.
+    fn grow(&mut self, number: u64) -> u32 {
+        if let Some((before, index)) = self.grown.take()
+            && self.counts[index].messages == 0
+        {
+            self.drop_range(before, index);
+        }
+        let counts = &mut self.counts;
+        let index = *self
+            .by_number
+            .entry(number)
+            .or_insert_with(|| counts.insert(LiveRange::default()));
+        self.grown = Some((number, index));
+        index
+    }
+
+    fn drop_range(&mut self, number: u64, index: u32) {
+        self.by_number.remove(&number);
+        self.counts.remove(index);
+        self.shrunk = self.shrunk.filter(|&(recent, _)| recent != number);
+    }
+}
+
+/// About what a message takes in the log.
+pub(crate) fn live_bytes(size: u32, key: Option<&Key>) -> u64 {
+    let key = key.map_or(0, |key| key.as_str().len() as u64);
+    u64::from(size) + key + RECORD_OVERHEAD
+}
+
+#[cfg(test)]
+mod tests {
+    use lockgate_core::{Message, MessageId, QueueId, Sequence, Term, WallTime};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Effect, StoredMessage, encode_record};
+
+    proptest! {
+        #[test]
+        fn counts_as_a_recount_does(
+            bits in 0..64_u32,
+            // Often the same ranges, sometimes anywhere.
+            steps in prop::collection::vec(
+                (any::<bool>(), prop_oneof![0..400_u64, any::<u64>()], 0..1000_u64),
+                0..300,
+            ),
+        ) {
+            let mut ranges = LiveRanges::new(bits);
+            let mut all: Vec<(u64, u64)> = Vec::new();
+            for (add, at, bytes) in steps {
+                if add || all.is_empty() {
+                    all.push((at, bytes));
+                    ranges.add(Position(at), bytes);
+                } else {
+                    let which = usize::try_from(at % all.len() as u64).unwrap();
+                    let (at, bytes) = all.swap_remove(which);
+                    ranges.remove(Position(at), bytes);
+                }
+                let mut recount: BTreeMap<u64, LiveRange> = BTreeMap::new();
+                for &(at, bytes) in &all {
+                    let counts = recount.entry(at >> bits << bits).or_default();
+                    counts.messages += 1;
+                    counts.bytes += bytes;
+                }
+                let counted: Vec<_> = ranges.iter().map(|(at, counts)| (at.0, counts)).collect();
+                prop_assert_eq!(&counted, &recount.clone().into_iter().collect::<Vec<_>>());
+                let there = recount.get(&(at >> bits << bits)).copied().unwrap_or_default();
+                prop_assert_eq!(ranges.get(Position(at)), there);
+                // One empty range may be kept, the one that grew last.
+                prop_assert!(ranges.counts.len() <= recount.len() + 1);
+                prop_assert_eq!(ranges.counts.len(), ranges.by_number.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_that_keeps_up_makes_no_range_per_message() {
+        let mut ranges = LiveRanges::new(32);
+        ranges.add(Position(5), 1);
+        let before = ranges.grown;
+        for at in 6..100 {
+            ranges.remove(Position(at - 1), 1);
+            assert_eq!(ranges.iter().count(), 0);
+            ranges.add(Position(at), 1);
+            assert_eq!(ranges.grown, before);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "range_bits is 64, above 63")]
+    fn a_range_is_never_everything() {
+        LiveRanges::new(64);
+    }
+
+    #[test]
+    fn the_overhead_is_what_a_record_takes() {
+        /// Of the local log, see docs/format.md.
+        const LOG_HEADER: u64 = 44;
+        for (key, body) in [(None, 0), (Some("user-123456"), 1024), (Some("k"), 100_000)] {
+            let key = key.map(|key| Key::new(key).unwrap());
+            let mut message = Message::new(vec![0; body]);
+            message.key = key.clone();
+            let (queue, sequence) = (QueueId(3), Sequence(1_000_000));
+            let effect = Effect::Accepted(Box::new(StoredMessage {
+                queue,
+                sequence,
+                id: MessageId::new(queue, sequence, Term::default()),
+                accepted: WallTime(1_700_000_000_000),
+                unique_until: None,
+                message,
+            }));
+            let mut record = Vec::new();
+            encode_record(&[effect], &mut record);
+            let counted = live_bytes(u32::try_from(body).unwrap(), key.as_ref());
+            let taken = record.len() as u64 + LOG_HEADER;
+            assert!(counted.abs_diff(taken) <= 8, "{counted} for {taken} bytes");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Where in the log messages have their bytes, and moving these forward.
+
+use lockgate_core::{Level, Location, MessageId, Position, QueueId, Sequence};
+
+use super::{Machine, draft::Draft, state::Message};
+use crate::{
+    Effect, LiveRange, Rejection, Reply, StoredMessage, live::live_bytes, table::hash_pair,
+};
+
+impl Machine {
+    /// The ranges of the log in which messages have their bytes, each by its first position, in
+    /// order of these. A range that is not named holds nothing that is needed.
+    ///
+    /// Messages that were purged, or whose queue was deleted, count until
+    /// [`housekeep`](Self::housekeep) has freed them.
+    pub fn live_ranges(&self) -> impl Iterator<Item = (Position, LiveRange)> {
+        self.live.iter()
+    }
+
+    /// What lives in the range of that position.
+    #[must_use]
+    pub fn live_in(&self, position: Position) -> LiveRange {
+        self.live.get(position)
+    }
+
+    /// Where the bytes of the queue's message of that number are. `None`: it is gone.
+    #[must_use]
+    pub fn location(&self, queue: QueueId, sequence: Sequence) -> Option<Location> {
+        let queue = self.queue_index(queue)?;
+        let index = self.message_of(queue, sequence)?;
+        Some(self.messages[index].location())
+    }
+
+    /// Whether the message with that id, wherever it was moved, has its bytes at `at`: whether a
+    /// [`Relocate`](crate::Command::Relocate) from there would do anything.
+    #[must_use]
+    pub fn lives_at(&self, id: MessageId, at: Location) -> bool {
+        let (queue, sequence) = self.present_place(id);
+        self.location(queue, sequence) == Some(at)
+    }
+
+    pub(super) fn decide_relocate(
+        &self,
+        draft: &mut Draft,
+        stored: &StoredMessage,
+        from: Location,
+    ) -> Result<Reply, Rejection> {
+        if self.lives_at(stored.id, from) {
+            let (queue, sequence) = self.present_place(stored.id);
+            draft.add(
+                Effect::Relocated(Box::new(StoredMessage {
+                    queue,
+                    sequence,
+                    ..stored.clone()
+                })),
+                Level::Process.min(self.limits.log_level),
+            );
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Queue and number of the message with that id, which may be gone.
+    fn present_place(&self, id: MessageId) -> (QueueId, Sequence) {
+        let moved = self.by_moved_id.find(hash_id(id), |origin| {
+            self.origins
+                .get(origin)
+                .is_some_and(|origin| origin.id == id)
+        });
+        let Some(origin) = moved else {
+            return (id.queue(), id.sequence());
+        };
+        let message = &self.messages[self.origins[origin].message];
+        let content = &self.contents[self.keys[message.key].content];
+        (content.queue_id, message.sequence())
+    }
+
+    /// The message's bytes stand in the record being folded. `stored` names it by the queue and
+    /// number it has now; its id says where it was accepted.
+    pub(super) fn fold_relocated(&mut self, stored: &StoredMessage, part: u16) -> Option<()> {
+        let queue = self.queue_index(stored.queue)?;
+        let index = self.message_of(queue, stored.sequence)?;
+        let position = self.folding_at;
+        let message = &mut self.messages[index];
+        let before = message.location().position;
+        message.relocate(Location { position, part });
+        let bytes = live_bytes(message.size, self.keys[message.key].name.as_ref());
+        self.live.remove(before, bytes);
+        self.live.add(position, bytes);
+        Some(())
+    }
+
+    /// The message has its bytes where it says.
+    pub(super) fn count_live(&mut self, message: &Message) {
+        let bytes = live_bytes(message.size, self.keys[message.key].name.as_ref());
+        self.live.add(message.location().position, bytes);
+    }
+
+    /// The message is gone, its key not yet.
+    pub(super) fn count_dead(&mut self, message: &Message) {
+        let bytes = live_bytes(message.size, self.keys[message.key].name.as_ref());
+        self.live.remove(message.location().position, bytes);
+    }
+}
+
+/// By what a moved message's origin is found. Ids are not chosen by users, see [`hash_pair`].
+pub(super) fn hash_id(id: MessageId) -> u64 {
+    hash_pair(id.queue().0, id.sequence().0)
+}
