@@ -1,5 +1,7 @@
 //! The memory of unique ids.
 
+mod image;
+
 use std::collections::BTreeMap;
 
 use lockgate_core::{Key, MachineTime, Position, Sequence, UniqueId};
@@ -47,6 +49,10 @@ struct Remembered {
     expires: MachineTime,
     next: Link,
 }
+
+/// The number of an id that was remembered again while it was: nothing asks for it any more, and
+/// messages count from 1.
+const SUPERSEDED: Sequence = Sequence(0);
 
 /// Ids in order of expiry, linked through the slab.
 #[derive(Clone, Copy, Debug)]
@@ -110,8 +116,11 @@ impl DedupWindow {
         let halves = split(digest);
         let (hash, seed) = (self.hash(halves), self.seed);
         // The earlier entry stays in its run, where nothing refers to it any more.
-        self.index
-            .remove(hash, |index| self.ids[index].digest == halves);
+        let ids = &self.ids;
+        let superseded = self.index.remove(hash, |index| ids[index].digest == halves);
+        if let Some(superseded) = superseded {
+            self.ids[superseded].sequence = SUPERSEDED;
+        }
         let index = self.ids.insert(Remembered {
             digest: halves,
             sequence,

@@ -60,6 +60,7 @@
 //! message.
 
 mod codec;
+mod columns;
 mod command;
 mod dedup;
 mod effect;
@@ -73,14 +74,15 @@ mod table;
 mod wheel;
 
 pub use codec::{DecodeError, decode_record, encode_record, read_message};
+pub use columns::ImageError;
 pub use command::{
     Command, CreateQueue, KeyAction, Query, Receive, SendMessage, Settle, SettleAction,
 };
 pub use effect::{DeadLetterReason, DropReason, Effect, Effects, StoredMessage};
 pub use live::LiveRange;
 pub use machine::{
-    ClockState, Deadlines, KeySnapshot, LeaseSnapshot, Machine, MachineLimits, MessageSnapshot,
-    MessageState, QueueSnapshot, Snapshot,
+    ClockState, Deadlines, Frozen, ImageLoader, KeySnapshot, LeaseSnapshot, Machine, MachineLimits,
+    MessageSnapshot, MessageState, QueueSnapshot, Snapshot,
 };
 pub use reply::{
     Answer, Decision, Delivery, DroppedCounts, KeyStatus, KeyWait, Origin, QueueCounts,

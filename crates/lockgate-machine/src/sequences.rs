@@ -14,6 +14,8 @@
 //! - Larger leaves make the table smaller yet, but a survivor keeps its whole leaf. With eight slots
 //!   it costs 52 bytes at most where a message in a full leaf costs 5 to 6.5; with 64 it would be 276.
 
+mod image;
+
 use crate::{
     slab::{Link, Slab},
     table::{Table, hash_pair},

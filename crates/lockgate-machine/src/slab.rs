@@ -3,18 +3,32 @@
 //! A `Vec` of ten million entries doubles by copying all of them while callers wait, and for that
 //! moment it holds both copies. Here growing allocates one page. A page whose last value was removed
 //! is given back, so a drained backlog frees its memory.
+//!
+//! Pages are also what a snapshot shares with the machine: [`Slab::share`] gives a second slab of
+//! the same pages, and whoever changes a page first copies it, once. While nothing is shared a
+//! change costs one look at a tag that stands beside the page's address; no counter is touched.
+
+mod image;
 
 use std::{
     mem,
     num::NonZeroU32,
     ops::{Index, IndexMut},
+    sync::Arc,
 };
 
 /// No index: the end of a list threaded through a slab.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Slots in a page. Small under test, so that every test crosses pages.
-const PAGE_SLOTS: u32 = if cfg!(test) { 32 } else { 512 };
+/// Bytes of a page at most, as long as that is [`PAGE_SLOTS_MIN`] slots: a page that is shared is
+/// copied whole while somebody waits.
+const PAGE_BYTES_MAX: usize = 32 << 10;
+
+/// Slots in a page at most: a page whose last value is not removed is held whole.
+const PAGE_SLOTS_MAX: u32 = 512;
+
+/// Slots in a page at least, so that large values do not make lists of pages.
+const PAGE_SLOTS_MIN: u32 = 16;
 
 /// Slots the very first page starts with; it alone grows by copying, so that a machine with three
 /// messages is small.
@@ -43,10 +57,18 @@ pub(crate) struct Link(NonZeroU32);
 #[derive(Clone, Debug)]
 struct Page<T> {
     /// Slots used so far, or none if the page was given back.
-    slots: Vec<Slot<T>>,
+    slots: Slots<T>,
     /// First of the page's list of freed slots.
     free: u32,
     used: u32,
+}
+
+/// A page's memory.
+#[derive(Clone, Debug)]
+enum Slots<T> {
+    Owned(Vec<Slot<T>>),
+    /// Another slab may have the same: never changed.
+    Shared(Arc<Vec<Slot<T>>>),
 }
 
 #[derive(Clone, Debug)]
@@ -67,7 +89,10 @@ impl<T> Default for Slab<T> {
     }
 }
 
-impl<T> Slab<T> {
+impl<T: Clone> Slab<T> {
+    /// Slots in a page: a power of two. Small under test, so that every test crosses pages.
+    const PAGE_SLOTS: u32 = page_slots(size_of::<Slot<T>>());
+
     /// Puts a value in and returns its index.
     ///
     /// # Panics
@@ -78,27 +103,28 @@ impl<T> Slab<T> {
             None => self.add_page(),
         };
         let page = &mut self.pages[number as usize];
+        let slots = page.slots.own();
         let slot = page.free;
         let slot = if slot == NONE {
-            let slot = page.slots.len();
-            if slot == page.slots.capacity() {
-                grow(&mut page.slots, &mut self.spare, number == 0);
+            let slot = slots.len();
+            if slot == slots.capacity() {
+                Self::grow(slots, &mut self.spare, number == 0);
             }
-            page.slots.push(Slot::Used(value));
+            slots.push(Slot::Used(value));
             u32::try_from(slot).expect("a page has PAGE_SLOTS slots")
         } else {
-            match mem::replace(&mut page.slots[slot as usize], Slot::Used(value)) {
+            match mem::replace(&mut slots[slot as usize], Slot::Used(value)) {
                 Slot::Free(next) => page.free = next,
                 Slot::Used(_) => unreachable!("a used slot stood in the list of free ones"),
             }
             slot
         };
         page.used += 1;
-        if page.used == PAGE_SLOTS {
+        if page.used == Self::PAGE_SLOTS {
             self.open.pop();
         }
         self.len += 1;
-        number * PAGE_SLOTS + slot
+        number * Self::PAGE_SLOTS + slot
     }
 
     /// Takes a value out; its index may be given to another one.
@@ -106,22 +132,23 @@ impl<T> Slab<T> {
     /// # Panics
     /// If there is none at the index.
     pub(crate) fn remove(&mut self, index: u32) -> T {
-        let (number, slot) = split(index);
+        let (number, slot) = Self::split(index);
         let page = &mut self.pages[number];
         let freed = Slot::Free(page.free);
-        let value = match mem::replace(&mut page.slots[slot], freed) {
+        let slots = page.slots.own();
+        let value = match mem::replace(&mut slots[slot], freed) {
             Slot::Used(value) => value,
             Slot::Free(_) => panic!("no value at index {index} of the slab"),
         };
-        page.free = index % PAGE_SLOTS;
-        if page.used == PAGE_SLOTS {
-            self.open.push(index / PAGE_SLOTS);
+        page.free = index % Self::PAGE_SLOTS;
+        if page.used == Self::PAGE_SLOTS {
+            self.open.push(index / Self::PAGE_SLOTS);
         }
         page.used -= 1;
         self.len -= 1;
         if page.used == 0 {
             page.free = NONE;
-            let mut slots = mem::take(&mut page.slots);
+            let mut slots = mem::take(slots);
             if slots.capacity() > self.spare.capacity() {
                 slots.clear();
                 self.spare = slots;
@@ -136,8 +163,8 @@ impl<T> Slab<T> {
 
     /// The value at the index, if there is one.
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
-        let (page, slot) = split(index);
-        match self.pages.get(page)?.slots.get(slot)? {
+        let (page, slot) = Self::split(index);
+        match self.pages.get(page)?.slots.get().get(slot)? {
             Slot::Used(value) => Some(value),
             Slot::Free(_) => None,
         }
@@ -145,8 +172,8 @@ impl<T> Slab<T> {
 
     /// The value at the index, if there is one.
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        let (page, slot) = split(index);
-        match self.pages.get_mut(page)?.slots.get_mut(slot)? {
+        let (page, slot) = Self::split(index);
+        match self.pages.get_mut(page)?.slots.own().get_mut(slot)? {
             Slot::Used(value) => Some(value),
             Slot::Free(_) => None,
         }
@@ -165,8 +192,20 @@ impl<T> Slab<T> {
     /// All values with their indexes, in order of the indexes. Walks all pages.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(&self.pages).flat_map(|(number, page)| {
-            (number * PAGE_SLOTS..)
-                .zip(&page.slots)
+            (number * Self::PAGE_SLOTS..)
+                .zip(page.slots.get())
+                .filter_map(|(index, slot)| match slot {
+                    Slot::Used(value) => Some((index, value)),
+                    Slot::Free(_) => None,
+                })
+        })
+    }
+
+    /// All values with their indexes, to change them. Walks all pages, and copies shared ones.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        (0..).zip(&mut self.pages).flat_map(|(number, page)| {
+            (number * Self::PAGE_SLOTS..)
+                .zip(page.slots.own())
                 .filter_map(|(index, slot)| match slot {
                     Slot::Used(value) => Some((index, value)),
                     Slot::Free(_) => None,
@@ -176,28 +215,139 @@ impl<T> Slab<T> {
 
     /// Heap memory held, in bytes, without what the values themselves own. Walks the list of pages.
     pub(crate) fn bytes(&self) -> usize {
-        let slots: usize = self.pages.iter().map(|page| page.slots.capacity()).sum();
-        (slots + self.spare.capacity()) * size_of::<Slot<T>>()
+        let slots: usize = self.pages.iter().map(|page| page.slots.bytes()).sum();
+        slots
+            + self.spare.capacity() * size_of::<Slot<T>>()
             + self.pages.capacity() * size_of::<Page<T>>()
             + self.open.capacity() * size_of::<u32>()
+    }
+
+    /// A second slab of the same values: whoever of the two changes a page copies it first. Takes
+    /// time by the number of pages, not of values.
+    pub(crate) fn share(&mut self) -> Self {
+        for page in &mut self.pages {
+            page.slots.share();
+        }
+        Self {
+            pages: self.pages.clone(),
+            open: self.open.clone(),
+            spare: Vec::new(),
+            len: self.len,
+        }
+    }
+
+    /// A second slab with a copy of each value at the same index, for values that have slabs of
+    /// their own.
+    pub(crate) fn copy_with(&mut self, mut copy: impl FnMut(&mut T) -> T) -> Self {
+        let mut copies = Self {
+            open: self.open.clone(),
+            len: self.len,
+            ..Self::default()
+        };
+        for page in &mut self.pages {
+            let slots = page.slots.own().iter_mut().map(|slot| match slot {
+                Slot::Used(value) => Slot::Used(copy(value)),
+                Slot::Free(next) => Slot::Free(*next),
+            });
+            copies.pages.push(Page {
+                slots: Slots::Owned(slots.collect()),
+                ..*page
+            });
+        }
+        copies
     }
 
     fn add_page(&mut self) -> u32 {
         let number = u32::try_from(self.pages.len())
             .ok()
-            .filter(|&number| number < u32::MAX / PAGE_SLOTS)
+            .filter(|&number| number < u32::MAX / Self::PAGE_SLOTS)
             .expect("the machine's limits keep a slab below 2^32 values");
         self.pages.push(Page {
-            slots: Vec::new(),
+            slots: Slots::Owned(Vec::new()),
             free: NONE,
             used: 0,
         });
         self.open.push(number);
         number
     }
+
+    fn split(index: u32) -> (usize, usize) {
+        (
+            (index / Self::PAGE_SLOTS) as usize,
+            (index % Self::PAGE_SLOTS) as usize,
+        )
+    }
+
+    /// Makes room in a page that has none: whole, but for the first page of a slab.
+    fn grow(slots: &mut Vec<Slot<T>>, spare: &mut Vec<Slot<T>>, first_page: bool) {
+        if slots.is_empty() && spare.capacity() > 0 {
+            *slots = mem::take(spare);
+        }
+        let page = Self::PAGE_SLOTS as usize;
+        let wanted = if first_page {
+            (slots.len() * 2).max(FIRST_PAGE_SLOTS as usize).min(page)
+        } else {
+            page
+        };
+        if slots.capacity() < wanted {
+            slots.reserve_exact(wanted - slots.len());
+        }
+    }
 }
 
-impl<T> Index<u32> for Slab<T> {
+impl<T: Clone> Slots<T> {
+    fn get(&self) -> &[Slot<T>] {
+        match self {
+            Self::Owned(slots) => slots,
+            Self::Shared(slots) => slots,
+        }
+    }
+
+    /// The slots to change, copied first if somebody else may have them too.
+    fn own(&mut self) -> &mut Vec<Slot<T>> {
+        if let Self::Shared(_) = self {
+            self.take_back();
+        }
+        match self {
+            Self::Owned(slots) => slots,
+            Self::Shared(_) => unreachable!("it was taken back"),
+        }
+    }
+
+    /// Copies what is shared, or just takes it if nobody else has it any more.
+    #[cold]
+    #[inline(never)]
+    fn take_back(&mut self) {
+        if let Self::Shared(shared) = mem::replace(self, Self::Owned(Vec::new())) {
+            *self = Self::Owned(Arc::try_unwrap(shared).unwrap_or_else(|shared| {
+                // With its room, so that a page that is being filled need not grow again.
+                let mut copy = Vec::with_capacity(shared.capacity());
+                copy.extend_from_slice(&shared);
+                copy
+            }));
+        }
+    }
+
+    fn share(&mut self) {
+        if let Self::Owned(slots) = self
+            && !slots.is_empty()
+        {
+            *self = Self::Shared(Arc::new(mem::take(slots)));
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Owned(slots) => slots.capacity() * size_of::<Slot<T>>(),
+            // And two counters.
+            Self::Shared(slots) => {
+                slots.capacity() * size_of::<Slot<T>>() + size_of::<Vec<T>>() + 16
+            }
+        }
+    }
+}
+
+impl<T: Clone> Index<u32> for Slab<T> {
     type Output = T;
 
     fn index(&self, index: u32) -> &T {
@@ -205,7 +355,7 @@ impl<T> Index<u32> for Slab<T> {
     }
 }
 
-impl<T> IndexMut<u32> for Slab<T> {
+impl<T: Clone> IndexMut<u32> for Slab<T> {
     fn index_mut(&mut self, index: u32) -> &mut T {
         self.get_mut(index)
             .expect("an index stays valid until removed")
@@ -221,29 +371,34 @@ impl Link {
         Self(NonZeroU32::MIN.saturating_add(index))
     }
 
+    /// From the index, or [`NONE`].
+    pub(crate) fn from_bits(index: u32) -> Self {
+        match index {
+            NONE => Self::NONE,
+            index => Self::to(index),
+        }
+    }
+
+    /// The index, or [`NONE`].
+    pub(crate) fn to_bits(self) -> u32 {
+        self.get().unwrap_or(NONE)
+    }
+
     /// The index, if there is one.
     pub(crate) fn get(self) -> Option<u32> {
         (self != Self::NONE).then(|| self.0.get() - 1)
     }
 }
 
-fn split(index: u32) -> (usize, usize) {
-    ((index / PAGE_SLOTS) as usize, (index % PAGE_SLOTS) as usize)
-}
-
-/// Makes room in a page that has none: whole, but for the first page of a slab.
-fn grow<T>(slots: &mut Vec<Slot<T>>, spare: &mut Vec<Slot<T>>, first_page: bool) {
-    if slots.is_empty() && spare.capacity() > 0 {
-        *slots = mem::take(spare);
+const fn page_slots(slot_bytes: usize) -> u32 {
+    if cfg!(test) {
+        return 32;
     }
-    let wanted = if first_page {
-        (slots.len() * 2).max(FIRST_PAGE_SLOTS as usize)
-    } else {
-        PAGE_SLOTS as usize
-    };
-    if slots.capacity() < wanted {
-        slots.reserve_exact(wanted.min(PAGE_SLOTS as usize) - slots.len());
+    let mut slots = PAGE_SLOTS_MAX;
+    while slots > PAGE_SLOTS_MIN && slots as usize * slot_bytes > PAGE_BYTES_MAX {
+        slots /= 2;
     }
+    slots
 }
 
 #[cfg(test)]
@@ -276,7 +431,7 @@ mod tests {
     #[test]
     fn memory_grows_by_a_page_and_comes_back() {
         let mut slab = Slab::default();
-        let page = PAGE_SLOTS as usize * size_of::<Slot<u64>>();
+        let page = Slab::<u64>::PAGE_SLOTS as usize * size_of::<Slot<u64>>();
         let mut before = 0;
         for value in 0..1000_u64 {
             slab.insert(value);
@@ -298,7 +453,7 @@ mod tests {
         let mut slab = Slab::default();
         assert_eq!(slab.bytes(), 0);
         slab.insert(1_u64);
-        assert!(slab.pages[0].slots.capacity() == FIRST_PAGE_SLOTS as usize);
+        assert!(slab.pages[0].slots.own().capacity() == FIRST_PAGE_SLOTS as usize);
     }
 
     proptest! {

@@ -29,6 +29,21 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// An empty table in which so many values find room without much growing.
+    pub(crate) fn with_room_for(len: usize) -> Self {
+        let shards = match len {
+            0 => 0,
+            1..=SPLIT_ABOVE => 1,
+            _ => SHARDS,
+        };
+        Self {
+            shards: (0..shards)
+                .map(|_| HashTable::with_capacity(len / shards))
+                .collect(),
+            ..Self::default()
+        }
+    }
+
     /// Adds a value that is not in the table. `rehash` gives the hash of a value in the table.
     pub(crate) fn insert(&mut self, hash: u64, value: u32, rehash: impl Fn(u32) -> u64) {
         if self.shards.is_empty() {

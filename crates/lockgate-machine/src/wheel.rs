@@ -17,6 +17,8 @@
 //!   when time reaches the slot. [`Wheel::next_deadline`] therefore may name the start of a slot,
 //!   which is a lower bound of the true deadline, exact within 256 ms of the cursor.
 
+mod image;
+
 use std::collections::BTreeMap;
 
 use crate::slab::{NONE, Slab};
@@ -197,7 +199,6 @@ impl Wheel {
     }
 
     /// How many timers there are.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }

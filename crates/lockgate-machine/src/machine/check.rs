@@ -63,6 +63,7 @@ impl Machine {
             ("moved messages", moved, self.by_moved_message.len()),
             ("moved messages by id", moved, self.by_moved_id.len()),
             ("times to live", mortal, self.times_to_live.len()),
+            ("mortal messages", mortal, self.by_mortal_message.len()),
             ("keys by name", self.keys.len(), self.by_key.len()),
             ("holders by name", self.holders.len(), self.by_holder.len()),
         ] {

@@ -24,6 +24,7 @@ impl Machine {
         {
             if let Some(ids) = &mut grave.unique_ids {
                 let forgotten = ids.expire(MachineTime::MAX, left);
+                self.unique_ids -= forgotten as u64;
                 left = left.saturating_sub(forgotten.max(1));
                 if ids.is_empty() {
                     grave.unique_ids = None;
@@ -71,5 +72,8 @@ impl Machine {
             .shrink(|origin| hash_pair(origins[origin].message, 0));
         self.by_moved_id
             .shrink(|origin| hash_id(origins[origin].id));
+        let times_to_live = &self.times_to_live;
+        self.by_mortal_message
+            .shrink(|entry| hash_pair(times_to_live[entry].message, 0));
     }
 }

@@ -42,7 +42,12 @@ impl List {
     }
 
     /// Puts the element at the end. It must be in no list of this kind.
-    pub(super) fn push_back<T>(&mut self, slab: &mut Slab<T>, element: u32, links: LinksOf<T>) {
+    pub(super) fn push_back<T: Clone>(
+        &mut self,
+        slab: &mut Slab<T>,
+        element: u32,
+        links: LinksOf<T>,
+    ) {
         *links(&mut slab[element]) = Links {
             before: self.last,
             after: NONE,
@@ -56,7 +61,7 @@ impl List {
     }
 
     /// Takes the element out. It must be in this list.
-    pub(super) fn remove<T>(&mut self, slab: &mut Slab<T>, element: u32, links: LinksOf<T>) {
+    pub(super) fn remove<T: Clone>(&mut self, slab: &mut Slab<T>, element: u32, links: LinksOf<T>) {
         let Links { before, after } = std::mem::replace(links(&mut slab[element]), Links::NONE);
         if before == NONE {
             self.first = after;

@@ -271,7 +271,16 @@ impl Machine {
             order,
             Timer::TimeToLive(index).to_bits(),
         );
-        self.times_to_live.insert(index, TimeToLive { span, timer });
+        let entry = self.times_to_live.insert(TimeToLive {
+            message: index,
+            span,
+            timer,
+        });
+        let times_to_live = &self.times_to_live;
+        self.by_mortal_message
+            .insert(hash_pair(index, 0), entry, |entry| {
+                hash_pair(times_to_live[entry].message, 0)
+            });
         self.messages[index].set(flag::TTL, true);
     }
 
@@ -285,8 +294,21 @@ impl Machine {
         }
     }
 
+    /// The message's own time to live, if it has one.
+    pub(super) fn time_to_live(&self, index: u32) -> Option<u32> {
+        self.by_mortal_message.find(hash_pair(index, 0), |entry| {
+            self.times_to_live[entry].message == index
+        })
+    }
+
     pub(super) fn drop_time_to_live(&mut self, index: u32) -> Option<TimeToLive> {
-        let ttl = self.times_to_live.remove(&index)?;
+        let times_to_live = &self.times_to_live;
+        let entry = self
+            .by_mortal_message
+            .remove(hash_pair(index, 0), |entry| {
+                times_to_live[entry].message == index
+            })?;
+        let ttl = self.times_to_live.remove(entry);
         if ttl.timer != NONE {
             self.wall.remove(ttl.timer);
         }

@@ -10,6 +10,7 @@
 //!   `relocate`: where in the log messages have their bytes, and moving them.
 //! - `time`: terms, timers, retention. `query`: questions. `housekeeping`: freeing purged memory.
 //!   `warm`: reading ahead for a group of commands.
+//! - `image`: the whole machine as bytes, taken while it goes on.
 //! - `snapshot`: the whole logical state as a comparable value.
 //!
 //! # What is volatile
@@ -23,6 +24,7 @@
 mod check;
 mod draft;
 mod housekeeping;
+mod image;
 mod keys;
 mod list;
 mod messages;
@@ -63,6 +65,8 @@ use crate::{
     wheel::Wheel,
 };
 
+pub(crate) use self::image::IMAGE_VERSION;
+pub use self::image::{Frozen, ImageLoader};
 pub use self::snapshot::{
     KeySnapshot, LeaseSnapshot, MessageSnapshot, MessageState, QueueSnapshot, Snapshot,
 };
@@ -147,7 +151,10 @@ pub struct Machine {
     by_moved_message: Table,
     /// Origins by the message's id, by which it is found wherever it was moved.
     by_moved_id: Table,
-    times_to_live: BTreeMap<u32, TimeToLive>,
+    times_to_live: Slab<TimeToLive>,
+    by_mortal_message: Table,
+    /// Unique ids remembered in all queues, purged ones included until they are freed.
+    unique_ids: u64,
 
     /// Timers by wall time.
     wall: Wheel,
@@ -210,7 +217,9 @@ impl Machine {
             origins: Slab::default(),
             by_moved_message: Table::default(),
             by_moved_id: Table::default(),
-            times_to_live: BTreeMap::new(),
+            times_to_live: Slab::default(),
+            by_mortal_message: Table::default(),
+            unique_ids: 0,
             wall: Wheel::new(),
             machine: Wheel::new(),
             durable: None,

@@ -76,6 +76,8 @@ impl Machine {
             + self.by_moved_message.bytes()
             + self.by_moved_id.bytes()
             + self.live.bytes()
+            + self.times_to_live.bytes()
+            + self.by_mortal_message.bytes()
             + self.wall.bytes()
             + self.machine.bytes()
     }

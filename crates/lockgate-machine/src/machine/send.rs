@@ -228,6 +228,7 @@ impl Machine {
         if let (Some(until), Some(id)) = (stored.unique_until, &message.unique_id) {
             let digest = digest(scope_key(&settings, message), id);
             queue.dedup.reserve(digest, stored.sequence, at, until);
+            self.unique_ids += 1;
             self.arm_dedup(index);
         }
         let key = self.key_or_new(content, message.key.as_ref());

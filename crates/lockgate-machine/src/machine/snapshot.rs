@@ -210,10 +210,10 @@ impl Machine {
                 State::Backoff => MessageState::Backoff,
                 State::Delayed => MessageState::Delayed,
             },
-            time_to_live: self
-                .times_to_live
-                .get(&index)
-                .map(|ttl| (ttl.span, message.has(flag::OVERDUE))),
+            time_to_live: self.time_to_live(index).map(|entry| {
+                let span = self.times_to_live[entry].span;
+                (span, message.has(flag::OVERDUE))
+            }),
             lease: self.touched(index).map(|touch| LeaseSnapshot {
                 attempts: touch.attempts,
                 first_leased: touch.first_leased(),

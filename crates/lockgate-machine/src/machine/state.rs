@@ -4,6 +4,10 @@
 //! a paged slab and 5 to 6.5 in the index that finds it by its number. What only few messages have
 //! (a lease, a time to live, an origin) stands in side tables, so that the others do not pay for it.
 
+mod rows;
+
+pub(super) use self::rows::totals;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use lockgate_core::{
@@ -257,6 +261,8 @@ pub(super) struct OriginEntry {
 /// A message's own time to live.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TimeToLive {
+    /// The message: an index.
+    pub(super) message: u32,
     pub(super) span: Millis,
     pub(super) timer: u32,
 }

@@ -56,6 +56,7 @@ impl Machine {
                 let state = &mut self.queues[queue];
                 state.dedup_timer = NONE;
                 let forgotten = state.dedup.expire(self.clock.now.machine, budget as usize);
+                self.unique_ids -= forgotten as u64;
                 self.arm_dedup(queue);
                 u32::try_from(forgotten).unwrap_or(budget).max(1)
             }
@@ -105,8 +106,8 @@ impl Machine {
     }
 
     fn fire_time_to_live(&mut self, index: u32) -> u32 {
-        if let Some(ttl) = self.times_to_live.get_mut(&index) {
-            ttl.timer = NONE;
+        if let Some(entry) = self.time_to_live(index) {
+            self.times_to_live[entry].timer = NONE;
         }
         let message = &mut self.messages[index];
         let content = &self.contents[self.keys[message.key].content];

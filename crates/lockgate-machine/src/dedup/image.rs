@@ -1,0 +1,145 @@
+//! The memory of unique ids in an image.
+
+use lockgate_core::{MachineTime, Position, Sequence};
+
+use super::{DedupWindow, Remembered, Run, SUPERSEDED, hash_halves};
+use crate::{
+    columns::{Columns, ImageError, Input, Row, damaged},
+    slab::{Link, Slab},
+    table::{HashSeed, Table},
+};
+
+impl DedupWindow {
+    /// The same ids, to be read while this window goes on. Without the table over them.
+    pub(crate) fn share(&mut self) -> Self {
+        Self {
+            seed: self.seed,
+            ids: self.ids.share(),
+            index: Table::default(),
+            runs: self.runs.clone(),
+            newest: self.newest,
+            runs_begun: self.runs_begun,
+        }
+    }
+
+    /// Appends what stands beside the ids' pages.
+    pub(crate) fn encode_outline(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.runs_begun.to_le_bytes());
+        let newest = self.newest.map_or(u64::MAX, |(_, number)| number);
+        out.extend_from_slice(&newest.to_le_bytes());
+        let runs = u32::try_from(self.runs.len()).expect("a run has an id of its own");
+        out.extend_from_slice(&runs.to_le_bytes());
+        for (&(expires, number), run) in &self.runs {
+            out.extend_from_slice(&expires.0.to_le_bytes());
+            out.extend_from_slice(&number.to_le_bytes());
+            out.extend_from_slice(&run.first.to_le_bytes());
+            out.extend_from_slice(&run.last.to_le_bytes());
+        }
+        self.ids.encode_outline(out);
+    }
+
+    /// A window of which the ids are still to come.
+    pub(crate) fn decode_outline(input: &mut Input<'_>) -> Result<Self, ImageError> {
+        let mut window = Self {
+            runs_begun: input.u64()?,
+            ..Self::default()
+        };
+        let newest = input.u64()?;
+        for _ in 0..input.count(24)? {
+            let key = (MachineTime(input.u64()?), input.u64()?);
+            let run = Run {
+                first: input.u32()?,
+                last: input.u32()?,
+            };
+            if key.1 == newest {
+                window.newest = Some(key);
+            }
+            if key.1 >= window.runs_begun || window.runs.insert(key, run).is_some() {
+                return Err(damaged("the runs of unique ids do not fit"));
+            }
+        }
+        window.ids = Slab::decode_outline(input)?;
+        Ok(window)
+    }
+
+    /// How many ids take memory: those that are remembered, and those that were superseded.
+    pub(crate) fn held(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// The pages with the ids.
+    pub(crate) fn ids(&mut self) -> &mut Slab<impl Row + use<>> {
+        &mut self.ids
+    }
+
+    /// Builds the table over the ids, under the shard's seed, and checks that the runs can be
+    /// walked: every id is the first of a run or follows one other.
+    pub(crate) fn rebuild(&mut self, seed: HashSeed) -> Result<(), ImageError> {
+        self.ids.check_complete()?;
+        self.seed = seed;
+        let firsts = self.runs.values().map(|run| run.first);
+        let others = self.ids.iter().filter_map(|(_, id)| id.next.get());
+        if !self.ids.is_each_once(firsts.chain(others)) {
+            return Err(damaged("a unique id is in no run, or in two"));
+        }
+        for (key, run) in &self.runs {
+            let first = self.ids.get(run.first);
+            let last = self.ids.get(run.last);
+            if first.is_none_or(|first| first.expires != key.0)
+                || last.is_none_or(|last| last.next != Link::NONE)
+            {
+                return Err(damaged("a run of unique ids does not fit them"));
+            }
+        }
+        let ids = &self.ids;
+        self.index = Table::with_room_for(ids.len());
+        for (index, id) in ids.iter().filter(|(_, id)| id.sequence != SUPERSEDED) {
+            self.index
+                .insert(hash_halves(seed, id.digest), index, |id| {
+                    hash_halves(seed, ids[id].digest)
+                });
+        }
+        Ok(())
+    }
+}
+
+impl Row for Remembered {
+    fn blank() -> Self {
+        Self {
+            digest: [0; 2],
+            sequence: SUPERSEDED,
+            position: Position(0),
+            expires: MachineTime(0),
+            next: Link::NONE,
+        }
+    }
+
+    fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
+        for half in 0..2 {
+            columns.number(
+                u64::MAX,
+                |id| id.digest[half],
+                |id, bits| id.digest[half] = bits,
+            )?;
+        }
+        columns.number(
+            u64::MAX,
+            |id| id.sequence.0,
+            |id, number| id.sequence = Sequence(number),
+        )?;
+        columns.number(
+            u64::MAX,
+            |id| id.position.0,
+            |id, position| id.position = Position(position),
+        )?;
+        columns.number(
+            u64::MAX,
+            |id| id.expires.0,
+            |id, expires| id.expires = MachineTime(expires),
+        )?;
+        columns.neighbour(
+            |id| id.next.to_bits(),
+            |id, bits| id.next = Link::from_bits(bits),
+        )
+    }
+}

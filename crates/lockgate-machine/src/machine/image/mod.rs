@@ -1,0 +1,393 @@
+//! The whole machine as bytes, taken while it goes on, and made from them again.
+//!
+//! [`Machine::freeze`] shares the pages of all slabs with a [`Frozen`] machine. From then on a fold
+//! that changes a page copies it first, at most once; another thread meanwhile writes the frozen
+//! pages out and gives them back. So a snapshot is one instant of the whole machine, whoever makes
+//! it may take its time, and nobody waits for it.
+//!
+//! What is in an image is what follows from the log: everything but what is volatile (see the
+//! module above), and but the tables, which are built from the slabs again. Slots keep their
+//! indexes, free ones included, so a machine that was loaded is the one that was frozen in every
+//! later step. The layout is described in `docs/format.md`, section "Image".
+
+mod check;
+mod load;
+
+use std::{collections::BTreeMap, fmt, sync::OnceLock};
+
+use lockgate_core::{Location, QueueId, Sequence};
+
+use super::{
+    Machine,
+    housekeeping::Grave,
+    state::{Content, Queue, totals},
+};
+use crate::{columns::Row, dedup::DedupWindow, sequences::Sequences, slab::Slab, table::HashSeed};
+
+pub use self::load::ImageLoader;
+
+/// What an image starts with.
+const MAGIC: [u8; 8] = *b"LOCKGIMG";
+
+/// The format that is written, and the highest that is read.
+pub(crate) const IMAGE_VERSION: u32 = 0;
+
+/// Bytes of a section's head: its kind, its owner, its length.
+const HEAD_BYTES: usize = 9;
+
+/// A piece ends with the section that brings it to so many bytes.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// What stands in a section. Sections come in the order of these numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+enum Kind {
+    Shard = 1,
+    Queues = 2,
+    Contents = 3,
+    Keys = 4,
+    Holders = 5,
+    Touches = 6,
+    Origins = 7,
+    TimesToLive = 8,
+    WallTimers = 9,
+    MachineTimers = 10,
+    Messages = 11,
+    /// Leaves of the index by number; the owner is a content.
+    Leaves = 12,
+    /// Remembered ids; the owner is a queue.
+    UniqueIds = 13,
+    /// Ids that a purge forgot; the owner is the number of the grave.
+    PurgedUniqueIds = 14,
+    End = 15,
+}
+
+impl Kind {
+    const ALL: [Self; 15] = [
+        Self::Shard,
+        Self::Queues,
+        Self::Contents,
+        Self::Keys,
+        Self::Holders,
+        Self::Touches,
+        Self::Origins,
+        Self::TimesToLive,
+        Self::WallTimers,
+        Self::MachineTimers,
+        Self::Messages,
+        Self::Leaves,
+        Self::UniqueIds,
+        Self::PurgedUniqueIds,
+        Self::End,
+    ];
+
+    fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
+    }
+}
+
+/// A machine as it was at one instant, to be written as an image by another thread while the
+/// machine goes on.
+///
+/// Dropping it gives its pages back; what was not changed meanwhile the machine takes over again
+/// without a copy. A clone takes time by the number of pages.
+pub struct Frozen {
+    /// Without tables. Pages that were written are gone.
+    machine: Machine,
+    /// What is written next: a kind, the place in the list of its owners, a page.
+    next: (Kind, usize, u32),
+    /// The owners of pages of that kind.
+    owners: Vec<u32>,
+    located: OnceLock<Located>,
+}
+
+/// The index by number of each queue there is.
+type Located = BTreeMap<QueueId, Sequences>;
+
+impl Machine {
+    /// The whole machine as it is now, to be written as an image by another thread.
+    ///
+    /// Takes time by the number of pages and queues, not of messages: a few milliseconds for ten
+    /// million messages. Afterwards each page is copied by the first fold that changes it, unless it
+    /// was written and given back by then. Any number of frozen machines may exist at a time.
+    #[must_use]
+    pub fn freeze(&mut self) -> Frozen {
+        Frozen {
+            machine: self.share(),
+            next: (Kind::Shard, 0, 0),
+            owners: vec![0],
+            located: OnceLock::new(),
+        }
+    }
+
+    /// How many bytes an image would take now, as an estimate: mostly right within a third, since
+    /// numbers close together take fewer bytes than ones far apart. Costs nothing.
+    #[must_use]
+    pub fn image_bytes(&self) -> u64 {
+        let rows = [
+            (self.messages.len(), 26),
+            (self.keys.len(), 64),
+            (self.touches.len(), 24),
+            (self.origins.len(), 64),
+            (self.times_to_live.len(), 12),
+            (self.wall.len() + self.machine.len(), 24),
+            (self.queues.len(), 1024),
+        ];
+        rows.iter()
+            .map(|&(rows, bytes)| rows as u64 * bytes)
+            .sum::<u64>()
+            + self.unique_ids * 32
+    }
+
+    /// A machine of the same pages, without tables and without what is volatile.
+    fn share(&mut self) -> Self {
+        Self {
+            terms: self.terms.clone(),
+            clock: self.clock,
+            secret: self.secret,
+            seed: self.seed,
+            next_lease: self.next_lease,
+            next_queue: self.next_queue,
+            deleted_totals: self.deleted_totals,
+            queues: self.queues.copy_with(|queue| Queue {
+                name: queue.name.clone(),
+                settings: queue.settings.clone(),
+                annotations: queue.annotations.clone(),
+                tags: queue.tags.clone(),
+                id_tails: queue.id_tails.clone(),
+                dedup: queue.dedup.share(),
+                ..*queue
+            }),
+            contents: self.contents.copy_with(|content| Content {
+                // Nobody asks for a number of what was purged, and what is freed stays in there.
+                by_sequence: if content.dead {
+                    Sequences::default()
+                } else {
+                    content.by_sequence.share()
+                },
+                ..*content
+            }),
+            keys: self.keys.share(),
+            messages: self.messages.share(),
+            touches: self.touches.share(),
+            holders: self.holders.share(),
+            origins: self.origins.share(),
+            times_to_live: self.times_to_live.share(),
+            wall: self.wall.share(),
+            machine: self.machine.share(),
+            awaiting: self.awaiting.clone(),
+            graves: self.graves.iter_mut().map(Grave::share).collect(),
+            effects_ignored: self.effects_ignored,
+            ..Self::new(self.limits.clone())
+        }
+    }
+}
+
+impl Grave {
+    fn share(&mut self) -> Self {
+        Self {
+            content: self.content,
+            unique_ids: self.unique_ids.as_mut().map(DedupWindow::share),
+        }
+    }
+}
+
+impl Frozen {
+    /// Another frozen machine of the same instant and pages.
+    #[must_use]
+    pub fn fork(&mut self) -> Self {
+        Self {
+            machine: self.machine.share(),
+            next: self.next,
+            owners: self.owners.clone(),
+            located: OnceLock::new(),
+        }
+    }
+
+    /// Replaces the content of `out` with the image's next piece, about 1 MiB of it, and gives the
+    /// pages in it back. Returns false, and leaves `out` empty, when there is nothing more.
+    ///
+    /// An [`ImageLoader`] takes the pieces in the same order, each of them whole.
+    pub fn next_piece(&mut self, out: &mut Vec<u8>) -> bool {
+        out.clear();
+        if self.next == (Kind::Shard, 0, 0) {
+            out.extend_from_slice(&MAGIC);
+            out.extend_from_slice(&IMAGE_VERSION.to_le_bytes());
+        }
+        while out.len() < PIECE_BYTES && self.next_section(out) {}
+        !out.is_empty()
+    }
+
+    /// Where the message's bytes are, if the queue had it at that instant.
+    ///
+    /// To be asked before pieces are taken, or of a [`fork`](Self::fork): pages given back have no
+    /// answers. The first call builds an index of all messages, in the order of 10 ns for each.
+    #[must_use]
+    pub fn location(&self, queue: QueueId, sequence: Sequence) -> Option<Location> {
+        let located = self.located.get_or_init(|| self.machine.locate());
+        let message = located.get(&queue)?.get(sequence.0)?;
+        let message = self.machine.messages.get(message)?;
+        Some(message.location())
+    }
+
+    /// Appends the next section. False: there is none.
+    fn next_section(&mut self, out: &mut Vec<u8>) -> bool {
+        loop {
+            let (kind, place, page) = self.next;
+            let Some(&owner) = self.owners.get(place) else {
+                let Some(next) = Kind::from_number(kind as u8 + 1) else {
+                    return false;
+                };
+                self.owners = self.machine.owners(next);
+                self.next = (next, 0, 0);
+                continue;
+            };
+            let head = out.len();
+            out.resize(head + HEAD_BYTES, 0);
+            if !self.machine.encode_section(kind, owner, page, out) {
+                out.truncate(head);
+                self.next = (kind, place + 1, 0);
+                continue;
+            }
+            self.next = (kind, place, page + 1);
+            let len = u32::try_from(out.len() - head - HEAD_BYTES).expect("a page is small");
+            out[head] = kind as u8;
+            out[head + 1..head + 5].copy_from_slice(&owner.to_le_bytes());
+            out[head + 5..head + HEAD_BYTES].copy_from_slice(&len.to_le_bytes());
+            return true;
+        }
+    }
+}
+
+impl Machine {
+    fn locate(&self) -> Located {
+        let queues = self.queues.iter().map(|(_, queue)| {
+            let mut index = self.contents[queue.content].by_sequence.clone();
+            index.build_table();
+            (queue.id, index)
+        });
+        queues.collect()
+    }
+
+    /// What has sections of a kind, in their order.
+    fn owners(&self, kind: Kind) -> Vec<u32> {
+        match kind {
+            Kind::Leaves => self.contents.iter().map(|(index, _)| index).collect(),
+            Kind::UniqueIds => self.queues.iter().map(|(index, _)| index).collect(),
+            Kind::PurgedUniqueIds => (0..).zip(&self.graves).map(|(number, _)| number).collect(),
+            _ => vec![0],
+        }
+    }
+
+    /// Appends a section without its head. False: there is no such page.
+    fn encode_section(&mut self, kind: Kind, owner: u32, page: u32, out: &mut Vec<u8>) -> bool {
+        match kind {
+            Kind::Shard if page == 0 => self.encode_shard(out),
+            Kind::End if page == 0 => {}
+            Kind::Shard | Kind::End => return false,
+            Kind::Queues if page < self.queues.pages() => self.queues.encode_page(page, out),
+            Kind::Contents if page < self.contents.pages() => self.contents.encode_page(page, out),
+            Kind::Queues | Kind::Contents => return false,
+            Kind::Keys => return encode_page(&mut self.keys, page, out),
+            Kind::Holders => return encode_page(&mut self.holders, page, out),
+            Kind::Touches => return encode_page(&mut self.touches, page, out),
+            Kind::Origins => return encode_page(&mut self.origins, page, out),
+            Kind::TimesToLive => return encode_page(&mut self.times_to_live, page, out),
+            Kind::WallTimers => return encode_page(self.wall.nodes(), page, out),
+            Kind::MachineTimers => return encode_page(self.machine.nodes(), page, out),
+            Kind::Messages => return encode_page(&mut self.messages, page, out),
+            Kind::Leaves => {
+                let leaves = self.contents[owner].by_sequence.leaves();
+                return encode_page(leaves, page, out);
+            }
+            Kind::UniqueIds => return encode_page(self.queues[owner].dedup.ids(), page, out),
+            Kind::PurgedUniqueIds => {
+                let grave = &mut self.graves[owner as usize];
+                return match &mut grave.unique_ids {
+                    Some(window) => encode_page(window.ids(), page, out),
+                    None => false,
+                };
+            }
+        }
+        true
+    }
+
+    /// Everything that is no row of a slab.
+    fn encode_shard(&mut self, out: &mut Vec<u8>) {
+        put_count(out, self.terms.len());
+        for term in &self.terms {
+            put_u64(out, term.epoch.0);
+            put_u64(out, term.incarnation.0);
+        }
+        out.extend_from_slice(&self.clock.boot_id.0);
+        out.extend_from_slice(&self.clock.clock_offset.to_le_bytes());
+        put_u64(out, self.clock.now.wall.0);
+        put_u64(out, self.clock.now.machine.0);
+        out.push(u8::from(self.secret.is_some()));
+        out.extend_from_slice(&self.secret.unwrap_or_default());
+        out.push(u8::from(self.seed != HashSeed::default()));
+        put_u64(out, self.next_lease);
+        put_u32(out, self.next_queue);
+        for total in totals(&mut self.deleted_totals) {
+            put_u64(out, *total);
+        }
+        put_u64(out, self.effects_ignored);
+        put_count(out, self.awaiting.len());
+        for awaiting in &self.awaiting {
+            put_u64(out, awaiting.position.0);
+            put_u32(out, awaiting.index);
+            put_u32(out, awaiting.queue.0);
+            put_u64(out, awaiting.sequence.0);
+        }
+        self.queues.encode_outline(out);
+        self.contents.encode_outline(out);
+        self.keys.encode_outline(out);
+        self.holders.encode_outline(out);
+        self.touches.encode_outline(out);
+        self.origins.encode_outline(out);
+        self.times_to_live.encode_outline(out);
+        self.wall.encode_outline(out);
+        self.machine.encode_outline(out);
+        self.messages.encode_outline(out);
+        put_count(out, self.graves.len());
+        for grave in &self.graves {
+            put_u32(out, grave.content);
+            out.push(u8::from(grave.unique_ids.is_some()));
+            if let Some(window) = &grave.unique_ids {
+                window.encode_outline(out);
+            }
+        }
+    }
+}
+
+/// Appends a page and gives it back. False: there is no such page.
+fn encode_page<T: Row>(slab: &mut Slab<T>, page: u32, out: &mut Vec<u8>) -> bool {
+    let exists = page < slab.pages();
+    if exists {
+        slab.encode_page(page, out);
+        slab.forget_page(page);
+    }
+    exists
+}
+
+fn put_u64(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+fn put_u32(out: &mut Vec<u8>, number: u32) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+fn put_count(out: &mut Vec<u8>, count: usize) {
+    put_u32(out, u32::try_from(count).expect("counted by u32 elsewhere"));
+}
+
+/// How much it holds, not what.
+impl fmt::Debug for Frozen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frozen")
+            .field("machine", &self.machine)
+            .field("next", &self.next)
+            .finish_non_exhaustive()
+    }
+}

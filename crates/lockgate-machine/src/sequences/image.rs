@@ -1,0 +1,94 @@
+//! The index of a queue's messages in an image: its leaves. The table over them is built anew.
+
+use super::{LEAF_SLOTS, Leaf, Sequences, hash_block};
+use crate::{
+    columns::{Columns, ImageError, Input, Row},
+    slab::{Link, Slab},
+    table::Table,
+};
+
+impl Sequences {
+    /// The same numbers, to be read while this one goes on. Without the table over them.
+    pub(crate) fn share(&mut self) -> Self {
+        Self {
+            newest: self.newest.clone(),
+            leaves: self.leaves.share(),
+            by_block: Table::default(),
+        }
+    }
+
+    /// Appends what stands beside the leaves' pages.
+    pub(crate) fn encode_outline(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.newest.block.to_le_bytes());
+        for link in self.newest.slots {
+            out.extend_from_slice(&link.to_bits().to_le_bytes());
+        }
+        self.leaves.encode_outline(out);
+    }
+
+    /// The index without its older leaves, which are to come.
+    pub(crate) fn decode_outline(input: &mut Input<'_>) -> Result<Self, ImageError> {
+        let mut newest = Leaf::new(input.u64()?);
+        for link in &mut newest.slots {
+            *link = Link::from_bits(input.u32()?);
+        }
+        Ok(Self {
+            newest,
+            leaves: Slab::decode_outline(input)?,
+            by_block: Table::default(),
+        })
+    }
+
+    /// The pages with the leaves.
+    pub(crate) fn leaves(&mut self) -> &mut Slab<impl Row + use<>> {
+        &mut self.leaves
+    }
+
+    /// Builds the table over the leaves.
+    pub(crate) fn rebuild(&mut self) -> Result<(), ImageError> {
+        self.leaves.check_complete()?;
+        self.build_table();
+        Ok(())
+    }
+
+    /// Builds the table over the leaves, without which nothing but the newest is found.
+    pub(crate) fn build_table(&mut self) {
+        let leaves = &self.leaves;
+        self.by_block = Table::with_room_for(leaves.len());
+        for (index, leaf) in leaves.iter() {
+            self.by_block.insert(hash_block(leaf.block), index, |leaf| {
+                hash_block(leaves[leaf].block)
+            });
+        }
+    }
+
+    /// What all numbers were added with, in no order.
+    pub(crate) fn values(&self) -> impl Iterator<Item = u32> {
+        let older = self.leaves.iter().map(|(_, leaf)| leaf);
+        older
+            .chain([&self.newest])
+            .flat_map(|leaf| leaf.slots)
+            .filter_map(Link::get)
+    }
+}
+
+impl Row for Leaf {
+    fn blank() -> Self {
+        Self::new(0)
+    }
+
+    fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
+        columns.number(
+            u64::MAX / LEAF_SLOTS as u64,
+            |leaf| leaf.block,
+            |leaf, block| leaf.block = block,
+        )?;
+        for slot in 0..LEAF_SLOTS {
+            columns.index(
+                |leaf| leaf.slots[slot].to_bits(),
+                |leaf, bits| leaf.slots[slot] = Link::from_bits(bits),
+            )?;
+        }
+        Ok(())
+    }
+}
