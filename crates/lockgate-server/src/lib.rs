@@ -6,7 +6,7 @@
 //!
 //! | path | what it is |
 //! |---|---|
-//! | `POST /`, `POST /{account}/{queue}` | the Amazon SQS API, AWS JSON protocol 1.0 |
+//! | `POST`, `GET` of `/` and `/{account}/{queue}` | the Amazon SQS API, AWS JSON 1.0 and Query |
 //! | `GET /healthz` | 200 as long as the process serves |
 //! | `GET /readyz` | 200 as long as queues are served, else 503 with the reason |
 //! | `GET /metrics` | Prometheus text format; the names are in `docs/metrics.md` |

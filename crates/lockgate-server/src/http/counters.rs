@@ -86,15 +86,13 @@ labels! {
 }
 
 impl Action {
-    /// The action that an `X-Amz-Target` names.
-    pub(crate) fn of_target(target: &str) -> Self {
-        target
-            .strip_prefix("AmazonSQS.")
-            .and_then(|name| {
-                let mut known = Self::ALL.iter().copied().filter(|action| action.is_sqs());
-                known.find(|action| action.label() == name)
-            })
-            .unwrap_or(Self::Other)
+    /// The action of that name.
+    pub(crate) fn of_sqs(name: Option<&str>) -> Self {
+        name.and_then(|name| {
+            let mut known = Self::ALL.iter().copied().filter(|action| action.is_sqs());
+            known.find(|action| action.label() == name)
+        })
+        .unwrap_or(Self::Other)
     }
 
     fn is_sqs(self) -> bool {
@@ -191,12 +189,14 @@ mod tests {
 
     #[test]
     fn only_known_actions_become_labels() {
-        assert_eq!(
-            Action::of_target("AmazonSQS.SendMessage"),
-            Action::SendMessage
-        );
-        for unknown in ["SendMessage", "AmazonSQS.", "AmazonSQS.healthz", "x.y", ""] {
-            assert_eq!(Action::of_target(unknown), Action::Other, "{unknown:?}");
+        assert_eq!(Action::of_sqs(Some("SendMessage")), Action::SendMessage);
+        for unknown in [
+            Some("AmazonSQS.SendMessage"),
+            Some("healthz"),
+            Some(""),
+            None,
+        ] {
+            assert_eq!(Action::of_sqs(unknown), Action::Other, "{unknown:?}");
         }
     }
 }

@@ -105,6 +105,7 @@ pub(crate) fn page(
         status,
         headers,
         body: body.into(),
+        action: None,
         on_sent: None,
     }
 }

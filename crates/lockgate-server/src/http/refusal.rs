@@ -31,6 +31,8 @@ pub(crate) enum Refusal {
         Printable(.origin)
     )]
     Origin { origin: String },
+    #[error("Requests that pages of other sites make are not served.")]
+    CrossSite,
     #[error(
         "There is nothing at '{}'. The Amazon SQS API is at /, besides there are /healthz, /readyz \
          and /metrics.",
@@ -42,11 +44,6 @@ pub(crate) enum Refusal {
         method: String,
         allowed: &'static str,
     },
-    #[error(
-        "The Amazon SQS API is served by POST with the AWS JSON protocol: set X-Amz-Target to \
-         AmazonSQS.<Action>."
-    )]
-    NotPost,
     #[error("Request bodies with Content-Encoding '{}' are not served.", Printable(.encoding))]
     ContentEncoding { encoding: String },
     #[error("The request body is larger than {max} bytes.")]
@@ -67,10 +64,9 @@ impl Refusal {
             Self::Framing(_)
             | Self::HostMissing
             | Self::HostRepeated
-            | Self::NotPost
             | Self::BodyBroken
             | Self::Consumer(_) => StatusCode::BAD_REQUEST,
-            Self::Host { .. } | Self::Origin { .. } => StatusCode::FORBIDDEN,
+            Self::Host { .. } | Self::Origin { .. } | Self::CrossSite => StatusCode::FORBIDDEN,
             Self::Path { .. } => StatusCode::NOT_FOUND,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::ContentEncoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -82,9 +78,9 @@ impl Refusal {
     /// What SQS clients see as the error's name.
     fn code(&self) -> &'static str {
         match self {
-            Self::Host { .. } | Self::Origin { .. } => "AccessDenied",
+            Self::Host { .. } | Self::Origin { .. } | Self::CrossSite => "AccessDenied",
             Self::Path { .. } => "InvalidAddress",
-            Self::Method { .. } | Self::NotPost => "UnsupportedOperation",
+            Self::Method { .. } => "UnsupportedOperation",
             Self::BodyTooLarge { .. } => "RequestEntityTooLarge",
             Self::BodiesFull | Self::AnswersFull => "ServiceUnavailable",
             Self::ContentEncoding { .. } => "UnsupportedMediaType",
@@ -99,9 +95,9 @@ impl Refusal {
         match self {
             Self::Framing(_) => Refused::Framing,
             Self::HostMissing | Self::HostRepeated | Self::Host { .. } => Refused::Host,
-            Self::Origin { .. } => Refused::Origin,
+            Self::Origin { .. } | Self::CrossSite => Refused::Origin,
             Self::Path { .. } => Refused::Path,
-            Self::Method { .. } | Self::NotPost => Refused::Method,
+            Self::Method { .. } => Refused::Method,
             Self::ContentEncoding { .. } => Refused::ContentEncoding,
             Self::BodyTooLarge { .. } => Refused::BodyTooLarge,
             Self::BodyBroken => Refused::BodyBroken,
@@ -120,9 +116,6 @@ impl Refusal {
             Self::Method { allowed, .. } => {
                 headers.insert(ALLOW, HeaderValue::from_static(allowed));
             }
-            Self::NotPost => {
-                headers.insert(ALLOW, HeaderValue::from_static("POST"));
-            }
             Self::BodiesFull | Self::AnswersFull => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
                 headers.insert("x-amz-retry-after", HeaderValue::from_static("1000"));
@@ -131,11 +124,7 @@ impl Refusal {
         }
         let keeps_alive = matches!(
             self,
-            Self::Path { .. }
-                | Self::Method { .. }
-                | Self::NotPost
-                | Self::AnswersFull
-                | Self::Consumer(_)
+            Self::Path { .. } | Self::Method { .. } | Self::AnswersFull | Self::Consumer(_)
         );
         if !keeps_alive {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

@@ -36,6 +36,7 @@ enum Route {
 
 const TARGET: HeaderName = HeaderName::from_static("x-amz-target");
 const QUERY_MODE: HeaderName = HeaderName::from_static("x-amzn-query-mode");
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const TRACE_ID: HeaderName = HeaderName::from_static("x-amzn-trace-id");
 /// Who a client says it is, for those who want to know who holds a lease.
 const CONSUMER: HeaderName = HeaderName::from_static("x-lockgate-consumer");
@@ -47,7 +48,7 @@ pub(crate) async fn answer(client: &Client, request: Request<Incoming>) -> Respo
     let unanswered = Unanswered(&client.core.counters);
     let (parts, body) = request.into_parts();
     let route = Route::of(parts.uri.path());
-    let action = action(route, &parts.headers);
+    let page = page(route);
     let outcome = match check(client, index, &parts) {
         Ok(()) => serve(client, index, route, &parts, body).await,
         Err(refusal) => Err(refusal),
@@ -62,6 +63,7 @@ pub(crate) async fn answer(client: &Client, request: Request<Incoming>) -> Respo
         tracing::debug!(peer = %client.peer, reason = refusal.counted().label(), "request refused");
         (refusal.response(), None)
     });
+    let action = page.unwrap_or_else(|| Action::of_sqs(response.action));
     unanswered.answered(action, response.status);
     tracing::debug!(
         target: "lockgate::access",
@@ -120,16 +122,14 @@ fn is_queue_path(path: &str) -> bool {
         && !queue.contains('/')
 }
 
-fn action(route: Route, headers: &HeaderMap) -> Action {
+/// What a request of a page is counted as; `None`: that is for its action to say.
+fn page(route: Route) -> Option<Action> {
     match route {
-        Route::Healthz => Action::Healthz,
-        Route::Readyz => Action::Readyz,
-        Route::Metrics => Action::Metrics,
-        Route::Unknown => Action::Other,
-        Route::Sqs => headers
-            .get(TARGET)
-            .and_then(|target| target.to_str().ok())
-            .map_or(Action::Other, Action::of_target),
+        Route::Healthz => Some(Action::Healthz),
+        Route::Readyz => Some(Action::Readyz),
+        Route::Metrics => Some(Action::Metrics),
+        Route::Unknown => Some(Action::Other),
+        Route::Sqs => None,
     }
 }
 
@@ -170,6 +170,14 @@ fn check(client: &Client, index: u64, parts: &Parts) -> Result<(), Refusal> {
             let origin = String::from_utf8_lossy(origin.as_bytes()).into_owned();
             return Err(Refusal::Origin { origin });
         }
+    }
+    // A page can make a browser GET any address without saying its origin: as an image, say. Browsers
+    // then tell at least that it is another site's doing.
+    let cross_site = |site: &HeaderValue| site.as_bytes() == b"cross-site";
+    if !parts.headers.contains_key(ORIGIN)
+        && parts.headers.get_all(FETCH_SITE).iter().any(cross_site)
+    {
+        return Err(Refusal::CrossSite);
     }
     for encoding in parts.headers.get_all(CONTENT_ENCODING) {
         if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") {
@@ -213,15 +221,11 @@ async fn serve_sqs(
     parts: &Parts,
     body: Incoming,
 ) -> Result<sqs::Response, Refusal> {
-    match parts.method {
-        Method::POST => {}
-        Method::GET | Method::HEAD => return Err(Refusal::NotPost),
-        _ => {
-            return Err(Refusal::Method {
-                method: parts.method.to_string(),
-                allowed: "POST",
-            });
-        }
+    if !matches!(parts.method, Method::GET | Method::POST) {
+        return Err(Refusal::Method {
+            method: parts.method.to_string(),
+            allowed: "GET, POST",
+        });
     }
     let (body, _share) = body::read(client, index, body).await?;
     let Endpoint::Queues { service, .. } = &client.core.endpoint else {
@@ -235,6 +239,7 @@ async fn serve_sqs(
         target: text(TARGET),
         content_type: text(CONTENT_TYPE),
         path: parts.uri.path().to_owned(),
+        query: parts.uri.query().map(ToOwned::to_owned),
         trace_id: text(TRACE_ID),
         query_mode: parts
             .headers
@@ -282,6 +287,7 @@ fn floor() -> sqs::Response {
         status: StatusCode::OK,
         headers,
         body: Bytes::from_static(b"{}"),
+        action: None,
         on_sent: None,
     }
 }

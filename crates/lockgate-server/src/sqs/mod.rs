@@ -5,14 +5,16 @@
 //!
 //! Inside there is a second seam. The actions (in `actions`) are functions from typed inputs to
 //! typed outputs (in `shapes`) over the engine; they know queues and AWS's rules and no wire format.
-//! A protocol (`aws_json`) reads an input, calls the action and writes its output or error. Another
-//! protocol is another reader and writer over the same actions.
+//! A protocol (`aws_json`, `query`) reads inputs and writes outputs and errors; `dispatch` brings the
+//! two together.
 
 mod actions;
 mod aws_json;
+mod dispatch;
 mod error;
 mod message_attributes;
 mod names;
+mod query;
 mod queue_attributes;
 mod receipt;
 mod shapes;
@@ -38,6 +40,8 @@ pub(crate) struct Request {
     pub(crate) content_type: Option<String>,
     /// The path, not decoded: `/` or `/000000000000/orders.fifo`.
     pub(crate) path: String,
+    /// What follows the path's question mark, not decoded.
+    pub(crate) query: Option<String>,
     /// The header `X-Amzn-Trace-Id`, as sent.
     pub(crate) trace_id: Option<String>,
     /// Whether the client sent `x-amzn-query-mode: true`.
@@ -60,6 +64,8 @@ pub(crate) struct Response {
     pub(crate) headers: HeaderMap,
     /// The body.
     pub(crate) body: Bytes,
+    /// The action that was asked for, if it is one.
+    pub(crate) action: Option<&'static str>,
     /// Keeps the leases the answer hands out, once its first byte is on its way.
     pub(crate) on_sent: Option<KeepGuard>,
 }

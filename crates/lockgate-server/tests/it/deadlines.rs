@@ -108,7 +108,7 @@ async fn a_body_that_comes_along_is_not_closed() {
         .await;
     sleep(SHORT).await; // past the grace
     raw.send(" ").await;
-    assert_eq!(raw.answer().await.status, 400, "read, and no JSON");
+    assert_eq!(raw.answer().await.status, 404, "read, and no action");
 }
 
 #[tokio::test]

@@ -85,6 +85,21 @@ async fn pages_of_other_hosts_are_not_served() {
 }
 
 #[tokio::test]
+async fn an_address_that_a_page_of_another_site_loads_is_not_served() {
+    let server = TestServer::start().await;
+    let load = |site: &str| {
+        // As a browser fetches the source of an image: no origin.
+        let headers = format!("Host: localhost\r\nSec-Fetch-Site: {site}");
+        request("GET /?Action=CreateQueue&QueueName=q", &headers)
+    };
+    let answer = server.ask(load("cross-site")).await;
+    answer.expect_refusal(403, "other sites");
+    for site in ["none", "same-origin", "same-site"] {
+        assert_eq!(server.ask(load(site)).await.status, 200, "{site}");
+    }
+}
+
+#[tokio::test]
 async fn a_host_in_the_request_line_counts_too() {
     let server = TestServer::start().await;
     let evil = request("GET http://evil.example/healthz", "Host: localhost");

@@ -35,7 +35,7 @@ async fn a_request_that_has_begun_is_answered_and_its_connection_closed() {
     let run = server.call_shutdown();
     raw.send("null").await;
     let answer = raw.answer().await;
-    assert_eq!(answer.status, 400, "{answer:?}");
+    assert_eq!(answer.status, 404, "{answer:?}");
     assert_eq!(answer.header("connection"), Some("close"));
     assert_eq!(raw.closed().await, b"");
     assert_eq!(run.await.unwrap().cut, 0);

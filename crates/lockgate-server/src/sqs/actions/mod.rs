@@ -17,7 +17,7 @@ use lockgate_engine::{Engine, QueueEntry};
 use tokio::sync::Mutex;
 
 use self::queues::Purges;
-use super::{Config, aws_json::RequestIds, error::SqsError, names, receipt::Receipts, text::Text};
+use super::{Config, dispatch::RequestIds, error::SqsError, names, receipt::Receipts, text::Text};
 use crate::http::drain::Drain;
 
 /// All actions, over one engine.

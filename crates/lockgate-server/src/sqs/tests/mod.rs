@@ -3,6 +3,7 @@
 
 mod hostile;
 mod messages;
+mod query;
 mod queues;
 mod refusals;
 
@@ -102,6 +103,7 @@ impl Shop {
             target: target.map(str::to_owned),
             content_type: Some("application/x-amz-json-1.0".into()),
             path: "/".into(),
+            query: None,
             query_mode: true,
             body: body.into(),
             holder: HolderName::new("tester").unwrap(),

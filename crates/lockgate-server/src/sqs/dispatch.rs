@@ -1,0 +1,271 @@
+//! From a request to an action and back, whatever protocol it speaks.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use hyper::{HeaderMap, StatusCode, header::HeaderValue};
+use lockgate_core::Incarnation;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    KeepGuard, Request, Response,
+    actions::{Call, Service},
+    aws_json::AwsJson,
+    error::{ErrorCode, SqsError},
+    query::Query,
+    shapes::ReceivedMessage,
+};
+use crate::http::printable::Printable;
+
+/// About what a received message takes in an answer beside its body.
+const MESSAGE_LEN: usize = 512;
+
+/// Declares the actions once: the enum and their names.
+macro_rules! actions {
+    ($($action:ident),* $(,)?) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Action {
+            $($action,)*
+        }
+
+        impl Action {
+            pub(crate) fn from_name(name: &str) -> Option<Self> {
+                match name {
+                    $(stringify!($action) => Some(Self::$action),)*
+                    _ => None,
+                }
+            }
+
+            pub(crate) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$action => stringify!($action),)*
+                }
+            }
+        }
+    };
+}
+
+actions! {
+    AddPermission,
+    CancelMessageMoveTask,
+    ChangeMessageVisibility,
+    ChangeMessageVisibilityBatch,
+    CreateQueue,
+    DeleteMessage,
+    DeleteMessageBatch,
+    DeleteQueue,
+    GetQueueAttributes,
+    GetQueueUrl,
+    ListDeadLetterSourceQueues,
+    ListMessageMoveTasks,
+    ListQueueTags,
+    ListQueues,
+    PurgeQueue,
+    ReceiveMessage,
+    RemovePermission,
+    SendMessage,
+    SendMessageBatch,
+    SetQueueAttributes,
+    StartMessageMoveTask,
+    TagQueue,
+    UntagQueue,
+}
+
+/// How a request is read and its answer written.
+pub(super) trait Protocol {
+    /// The action that is asked for.
+    fn action(&self) -> Result<Action, SqsError>;
+
+    /// The action's input.
+    fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, SqsError>;
+
+    /// The answer to an action that was done. `capacity` is about how many bytes its output takes.
+    fn write(&self, output: &impl Serialize, capacity: usize) -> Result<Vec<u8>, SqsError>;
+
+    /// The answer to an action that was refused: status, headers and body.
+    fn error(&self, error: &SqsError) -> Response;
+
+    /// The type of every body.
+    fn content_type(&self) -> HeaderValue;
+}
+
+/// What an action's answer becomes: a body, and what keeps the leases it hands out.
+type Answer = (Vec<u8>, Option<KeepGuard>);
+
+impl Service {
+    /// Answers one request. Dropping the future gives up on it: leases it may have taken go back.
+    pub(crate) async fn handle(&self, request: Request) -> Response {
+        let id = self.request_ids.next().to_string();
+        let mut response = if Query::is_meant(&request) {
+            self.answer(&Query::new(&request, &id), &request).await
+        } else {
+            self.answer(&AwsJson::new(&request), &request).await
+        };
+        if let Ok(id) = HeaderValue::try_from(id) {
+            response.headers.insert("x-amzn-requestid", id);
+        }
+        response
+    }
+
+    async fn answer(&self, protocol: &impl Protocol, request: &Request) -> Response {
+        let action = protocol.action();
+        let asked = action.as_ref().ok().map(|action| action.name());
+        let outcome = match action {
+            Ok(action) => self.perform(action, protocol, request).await,
+            Err(error) => Err(error),
+        };
+        let mut response = match outcome {
+            Ok((body, on_sent)) => Response {
+                status: StatusCode::OK,
+                headers: HeaderMap::with_capacity(2),
+                body: body.into(),
+                action: None,
+                on_sent,
+            },
+            Err(error) => {
+                tracing::debug!(
+                    action = asked,
+                    target = request.target.as_deref(),
+                    path = %Printable(&request.path),
+                    query_mode = request.query_mode,
+                    holder = %Printable(request.holder.as_str()),
+                    code = ?error.code,
+                    error = %Printable(&error.message),
+                    "refused a request"
+                );
+                protocol.error(&error)
+            }
+        };
+        response.action = asked;
+        let headers = &mut response.headers;
+        headers.insert(hyper::header::CONTENT_TYPE, protocol.content_type());
+        response
+    }
+
+    async fn perform(
+        &self,
+        action: Action,
+        protocol: &impl Protocol,
+        request: &Request,
+    ) -> Result<Answer, SqsError> {
+        let call = &Call {
+            host: &request.host,
+            holder: &request.holder,
+            trace_id: request.trace_id.as_deref(),
+            request: &request.body,
+        };
+        match action {
+            Action::SendMessage => {
+                write(protocol, &self.send_message(call, protocol.read()?).await?)
+            }
+            Action::SendMessageBatch => write(
+                protocol,
+                &self.send_message_batch(call, protocol.read()?).await?,
+            ),
+            Action::ReceiveMessage => {
+                let (output, guard) = self.receive_message(call, protocol.read()?).await?;
+                // Room for the bodies, so that the buffer is not grown and copied on the way.
+                let message_len =
+                    |message: &ReceivedMessage| message.body.as_bytes().len() + MESSAGE_LEN;
+                let capacity = output.messages.iter().map(message_len).sum();
+                Ok((protocol.write(&output, capacity)?, guard))
+            }
+            Action::DeleteMessage => write(protocol, &self.delete_message(protocol.read()?).await?),
+            Action::DeleteMessageBatch => write(
+                protocol,
+                &self.delete_message_batch(protocol.read()?).await?,
+            ),
+            Action::ChangeMessageVisibility => write(
+                protocol,
+                &self.change_message_visibility(protocol.read()?).await?,
+            ),
+            Action::ChangeMessageVisibilityBatch => write(
+                protocol,
+                &self
+                    .change_message_visibility_batch(protocol.read()?)
+                    .await?,
+            ),
+            Action::CreateQueue => {
+                write(protocol, &self.create_queue(call, protocol.read()?).await?)
+            }
+            Action::DeleteQueue => write(protocol, &self.delete_queue(protocol.read()?).await?),
+            Action::PurgeQueue => write(protocol, &self.purge_queue(protocol.read()?).await?),
+            Action::GetQueueUrl => write(protocol, &self.get_queue_url(call, protocol.read()?)?),
+            Action::ListQueues => write(protocol, &self.list_queues(call, protocol.read()?)?),
+            Action::ListDeadLetterSourceQueues => write(
+                protocol,
+                &self.list_dead_letter_source_queues(call, protocol.read()?)?,
+            ),
+            Action::GetQueueAttributes => write(
+                protocol,
+                &self.get_queue_attributes(protocol.read()?).await?,
+            ),
+            Action::SetQueueAttributes => write(
+                protocol,
+                &self.set_queue_attributes(protocol.read()?).await?,
+            ),
+            Action::TagQueue => write(protocol, &self.tag_queue(protocol.read()?).await?),
+            Action::UntagQueue => write(protocol, &self.untag_queue(protocol.read()?).await?),
+            Action::ListQueueTags => write(protocol, &self.list_queue_tags(protocol.read()?)?),
+            Action::AddPermission
+            | Action::RemovePermission
+            | Action::StartMessageMoveTask
+            | Action::ListMessageMoveTasks
+            | Action::CancelMessageMoveTask => Err(SqsError::new(
+                ErrorCode::UnsupportedOperation,
+                format!("{} is not supported.", action.name()),
+            )),
+        }
+    }
+}
+
+/// The answer of an action that hands out no leases.
+fn write(protocol: &impl Protocol, output: &impl Serialize) -> Result<Answer, SqsError> {
+    Ok((protocol.write(output, 256)?, None))
+}
+
+/// Gives every request a name: UUIDs of the term's random number and a counter, so that they repeat
+/// neither within a start nor over starts.
+#[derive(Debug)]
+pub(crate) struct RequestIds {
+    start: Incarnation,
+    count: AtomicU64,
+}
+
+impl RequestIds {
+    pub(crate) fn new(start: Incarnation) -> Self {
+        Self {
+            start,
+            count: AtomicU64::new(0),
+        }
+    }
+
+    fn next(&self) -> RequestId {
+        RequestId {
+            start: self.start,
+            number: self.count.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+}
+
+struct RequestId {
+    start: Incarnation,
+    number: u64,
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (high, low) = (self.start.0, self.number);
+        write!(
+            f,
+            "{:08x}-{:04x}-8{:03x}-8{:03x}-{:012x}",
+            high >> 32,
+            (high >> 16) & 0xffff,
+            high & 0xfff,
+            (low >> 48) & 0xfff,
+            low & 0xffff_ffff_ffff
+        )
+    }
+}

@@ -1,0 +1,162 @@
+//! The Query protocol: form parameters in, XML out. SDKs of 2023 and before speak it, and people with
+//! `curl`.
+//!
+//! A form is flat: lists and maps are numbered parameters. `input` builds from it the JSON that the
+//! other protocol would have carried, so that both are read into the same shapes; `output` writes a
+//! shape as AWS's XML. Nothing in a request is XML, so there is no XML parser to attack.
+
+mod form;
+mod input;
+mod output;
+
+use hyper::{HeaderMap, StatusCode, header::HeaderValue};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{
+    Request, Response,
+    aws_json::say_when,
+    dispatch::{Action, Protocol},
+    error::{ErrorCode, SqsError},
+};
+
+const CONTENT_TYPE_XML: HeaderValue = HeaderValue::from_static("text/xml");
+const CONTENT_TYPE_FORM: &str = "application/x-www-form-urlencoded";
+
+/// One request in this protocol.
+pub(super) struct Query<'r> {
+    request_id: &'r str,
+    action: Result<Action, SqsError>,
+    input: Result<Value, SqsError>,
+    /// Whether it names no action at all.
+    nothing_asked: bool,
+}
+
+impl<'r> Query<'r> {
+    /// Whether a request is one of this protocol: it has no target, and is not JSON by its type.
+    pub(super) fn is_meant(request: &Request) -> bool {
+        let kind = request.content_type.as_deref().unwrap_or(CONTENT_TYPE_FORM);
+        request.target.is_none() && !kind.to_ascii_lowercase().contains("json")
+    }
+
+    /// Reads the parameters of URL and body.
+    pub(super) fn new(request: &Request, request_id: &'r str) -> Self {
+        let form_type = request.content_type.as_deref().is_none_or(|kind| {
+            let kind = kind.split(';').next().unwrap_or("").trim();
+            kind.eq_ignore_ascii_case(CONTENT_TYPE_FORM)
+        });
+        let body: &[u8] = if form_type { &request.body } else { &[] };
+        let query = request.query.as_deref().unwrap_or("");
+        let parameters = form::parse(query.as_bytes()).and_then(|mut parameters| {
+            parameters.extend(form::parse(body)?);
+            Ok(parameters)
+        });
+        let parameters = match parameters {
+            Ok(parameters) => parameters,
+            Err(error) => {
+                return Self {
+                    request_id,
+                    action: Err(error.clone()),
+                    input: Err(error),
+                    nothing_asked: false,
+                };
+            }
+        };
+        let named = parameters.iter().find(|(name, _)| name == "Action");
+        let on_queue = request.path != "/";
+        let action = match named {
+            None => Err(SqsError::new(
+                ErrorCode::UnknownOperation,
+                "The request names no action.",
+            )),
+            Some((_, name)) => Action::from_name(name)
+                // What is not about a queue is not asked of one.
+                .filter(|action| {
+                    !on_queue || !matches!(action, Action::CreateQueue | Action::ListQueues)
+                })
+                .ok_or_else(|| {
+                    SqsError::new(
+                        ErrorCode::UnknownOperation,
+                        format!("The action {name:.100} is not valid for this endpoint."),
+                    )
+                }),
+        };
+        let nothing_asked = named.is_none();
+        let input = action.clone().and_then(|action| {
+            let mut input = input::build(action, &parameters)?;
+            if on_queue {
+                // The older form: the queue is named by the URL that is asked.
+                input
+                    .entry("QueueUrl")
+                    .or_insert_with(|| request.path.clone().into());
+            }
+            Ok(Value::Object(input))
+        });
+        Self {
+            request_id,
+            action,
+            input,
+            nothing_asked,
+        }
+    }
+}
+
+impl Protocol for Query<'_> {
+    fn action(&self) -> Result<Action, SqsError> {
+        self.action.clone()
+    }
+
+    fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, SqsError> {
+        let input = self.input.as_ref().map_err(Clone::clone)?;
+        T::deserialize(input).map_err(|error| SqsError::serialization(error.to_string()))
+    }
+
+    fn write(&self, output: &impl Serialize, capacity: usize) -> Result<Vec<u8>, SqsError> {
+        let action = self.action.clone()?;
+        let output = serde_json::to_value(output)
+            .map_err(|error| SqsError::new(ErrorCode::InternalFailure, error.to_string()))?;
+        Ok(output::answer(action, &output, self.request_id, capacity).into())
+    }
+
+    fn error(&self, error: &SqsError) -> Response {
+        if self.nothing_asked {
+            return respond(
+                StatusCode::NOT_FOUND,
+                "<UnknownOperationException/>\n".into(),
+            );
+        }
+        let row = error.code.row();
+        let body = output::error(
+            row.blame.as_str(),
+            row.legacy,
+            wording(error),
+            self.request_id,
+        );
+        let mut response = respond(row.status(), body);
+        say_when(error, &mut response);
+        response
+    }
+
+    fn content_type(&self) -> HeaderValue {
+        CONTENT_TYPE_XML
+    }
+}
+
+/// The one text that AWS words otherwise here.
+fn wording(error: &SqsError) -> &str {
+    if error.code == ErrorCode::QueueDoesNotExist {
+        "The specified queue does not exist for this wsdl version."
+    } else {
+        &error.message
+    }
+}
+
+fn respond(status: StatusCode, body: String) -> Response {
+    Response {
+        status,
+        headers: HeaderMap::with_capacity(4),
+        body: body.into(),
+        action: None,
+        on_sent: None,
+    }
+}

@@ -1,0 +1,221 @@
+//! The Query protocol, as old SDKs and `curl` speak it.
+
+use super::*;
+
+/// An answer in XML.
+struct Xml {
+    status: u16,
+    body: String,
+}
+
+impl Xml {
+    /// The text of the first element of that name.
+    fn text(&self, element: &str) -> &str {
+        let (_, rest) = self
+            .body
+            .split_once(&format!("<{element}>"))
+            .unwrap_or_else(|| panic!("no {element} in {}", self.body));
+        rest.split_once(&format!("</{element}>")).unwrap().0
+    }
+}
+
+impl Shop {
+    /// Posts a form.
+    async fn form(&self, path: &str, form: &str) -> Xml {
+        let kind = Some("application/x-www-form-urlencoded; charset=utf-8".into());
+        self.query_request(path, None, kind, form).await
+    }
+
+    /// Gets an address.
+    async fn get(&self, path: &str, query: &str) -> Xml {
+        let query = (!query.is_empty()).then(|| query.to_owned());
+        self.query_request(path, query, None, "").await
+    }
+
+    async fn query_request(
+        &self,
+        path: &str,
+        query: Option<String>,
+        content_type: Option<String>,
+        body: &str,
+    ) -> Xml {
+        let request = Request {
+            target: None,
+            content_type,
+            path: path.into(),
+            query,
+            trace_id: None,
+            query_mode: false,
+            body: body.to_owned().into(),
+            holder: HolderName::new("tester").unwrap(),
+            host: HOST.into(),
+        };
+        let response = tokio::time::timeout(HANGS_AFTER, self.service.handle(request))
+            .await
+            .expect("an answer");
+        assert_eq!(response.headers["content-type"], "text/xml");
+        if let Some(guard) = response.on_sent {
+            guard.keep();
+        }
+        Xml {
+            status: response.status.as_u16(),
+            body: String::from_utf8(response.body.to_vec()).unwrap(),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_message_goes_through_a_queue_by_forms_alone() {
+    let shop = Shop::open();
+    let made = shop
+        .form("/", "Action=CreateQueue&Version=2012-11-05&QueueName=jobs&Attribute.1.Name=VisibilityTimeout&Attribute.1.Value=60&Tag.1.Key=team&Tag.1.Value=a+b")
+        .await;
+    assert_eq!(made.status, 200, "{}", made.body);
+    assert!(made.text("QueueUrl").ends_with("/000000000000/jobs"));
+    let path = "/000000000000/jobs";
+    // The queue is named by the address, as SDKs of 2022 and before do, or by a parameter.
+    let sent = shop
+        .form(path, "Action=SendMessage&MessageBody=%3Ca%3E%26%0D%0A&MessageAttribute.1.Name=n&MessageAttribute.1.Value.DataType=Number&MessageAttribute.1.Value.StringValue=7")
+        .await;
+    assert_eq!(sent.status, 200, "{}", sent.body);
+    assert_eq!(sent.text("MD5OfMessageBody").len(), 32);
+    let received = shop
+        .get(
+            path,
+            "Action=ReceiveMessage&MessageAttributeName.1=All&AttributeName.1=All",
+        )
+        .await;
+    assert_eq!(received.text("Body"), "&lt;a&gt;&amp;&#xD;\n");
+    assert_eq!(received.text("MessageId"), sent.text("MessageId"));
+    assert_eq!(
+        received.text("MD5OfMessageAttributes"),
+        sent.text("MD5OfMessageAttributes")
+    );
+    let handle = received.text("ReceiptHandle");
+    let deleted = shop
+        .form(
+            "/",
+            &format!("Action=DeleteMessage&QueueUrl=http://elsewhere{path}&ReceiptHandle={handle}"),
+        )
+        .await;
+    assert_eq!(deleted.status, 200, "{}", deleted.body);
+    assert!(!deleted.body.contains("DeleteMessageResult"));
+    let tags = shop.get(path, "Action=ListQueueTags").await;
+    assert_eq!(tags.text("Value"), "a b");
+    let attributes = shop
+        .get(
+            path,
+            "Action=GetQueueAttributes&AttributeName.1=VisibilityTimeout",
+        )
+        .await;
+    assert!(
+        attributes
+            .body
+            .contains("<Attribute><Name>VisibilityTimeout</Name><Value>60</Value></Attribute>")
+    );
+}
+
+#[tokio::test]
+async fn a_batch_answers_entry_by_entry() {
+    let shop = Shop::open();
+    shop.queue("q", json!({})).await;
+    let entry = "SendMessageBatchRequestEntry";
+    let answer = shop
+        .form(
+            "/000000000000/q",
+            &format!(
+                "Action=SendMessageBatch&{entry}.1.Id=a&{entry}.1.MessageBody=x&{entry}.2.Id=b\
+                 &{entry}.2.MessageBody=y&{entry}.2.DelaySeconds=901"
+            ),
+        )
+        .await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let sent = answer.text("SendMessageBatchResultEntry");
+    assert!(sent.contains("<Id>a</Id>"), "{sent}");
+    let failed = answer.text("BatchResultErrorEntry");
+    for part in [
+        "<Id>b</Id>",
+        "<Code>InvalidParameterValue</Code>",
+        "<SenderFault>true<",
+    ] {
+        assert!(failed.contains(part), "{failed}");
+    }
+}
+
+#[tokio::test]
+async fn refusals_have_the_codes_and_words_of_this_protocol() {
+    let shop = Shop::open();
+    shop.queue("q", json!({})).await;
+    let q = "/000000000000/q";
+    for (path, form, status, code, message) in [
+        (
+            q,
+            "Action=SendMessage",
+            400,
+            "MissingParameter",
+            "The request must contain the parameter MessageBody.",
+        ),
+        (
+            q,
+            "Action=FooBar",
+            400,
+            "InvalidAction",
+            "The action FooBar is not valid for this endpoint.",
+        ),
+        (
+            q,
+            "Action=CreateQueue&QueueName=x",
+            400,
+            "InvalidAction",
+            "The action CreateQueue is not valid for this endpoint.",
+        ),
+        (
+            q,
+            "Action=ReceiveMessage&MaxNumberOfMessages=x",
+            400,
+            "InvalidParameterValue",
+            "Value x for parameter MaxNumberOfMessages is invalid. Reason: Must be an integer.",
+        ),
+        (
+            "/000000000000/none",
+            "Action=PurgeQueue",
+            400,
+            "AWS.SimpleQueueService.NonExistentQueue",
+            "The specified queue does not exist for this wsdl version.",
+        ),
+        (
+            q,
+            "Action=DeleteMessage&ReceiptHandle=%3Cx%3E",
+            404,
+            "ReceiptHandleIsInvalid",
+            "The input receipt handle &quot;&lt;x&gt;&quot; is not a valid receipt handle.",
+        ),
+        (
+            q,
+            "Action=SendMessage&MessageBody=%ff",
+            400,
+            "InvalidParameterValue",
+            "The parameter MessageBody is not UTF-8.",
+        ),
+    ] {
+        let answer = shop.form(path, form).await;
+        assert_eq!(answer.status, status, "{form}: {}", answer.body);
+        assert_eq!(answer.text("Code"), code, "{form}");
+        assert_eq!(answer.text("Message"), message, "{form}");
+        assert_eq!(answer.text("Type"), "Sender");
+    }
+    let nothing = shop.get(q, "").await;
+    assert_eq!(nothing.status, 404);
+    assert_eq!(nothing.body, "<UnknownOperationException/>\n");
+}
+
+#[tokio::test]
+async fn an_xml_body_is_never_parsed() {
+    let shop = Shop::open();
+    let xml = "<!DOCTYPE a [<!ENTITY x SYSTEM \"file:///etc/passwd\">]><a>&x;</a>";
+    let answer = shop
+        .query_request("/", None, Some("text/xml".into()), xml)
+        .await;
+    assert_eq!(answer.status, 404);
+    assert_eq!(answer.body, "<UnknownOperationException/>\n");
+}
