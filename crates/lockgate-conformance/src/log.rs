@@ -28,6 +28,14 @@ pub trait Fixture {
     /// Leaves of the storage what the death of the process leaves. Every instance has been dropped.
     fn kill(&mut self);
 
+    /// Changes one byte of the record or piece of a snapshot that has these bytes, wherever the
+    /// storage keeps it; false if the fixture cannot do that. No instance is open, unless
+    /// [`shares_storage`](Self::shares_storage).
+    fn damage(&mut self, payload: &[u8]) -> bool {
+        let _ = payload;
+        false
+    }
+
     /// Leaves of the storage what a power cut leaves; false if the fixture cannot do that.
     fn cut_power(&mut self) -> bool {
         false

@@ -18,6 +18,7 @@ struct Simulated {
 impl Fixture for Simulated {
     fn fresh(&mut self) {
         self.disk = FaultyDisk::new();
+        self.disk.set_free_bytes(Some(1 << 40));
     }
 
     fn open(&mut self) -> Box<dyn Log> {
@@ -27,6 +28,20 @@ impl Fixture for Simulated {
 
     fn kill(&mut self) {
         self.disk = self.disk.kill();
+    }
+
+    fn damage(&mut self, payload: &[u8]) -> bool {
+        let mut image = self.disk.image();
+        let bytes_and_place = image.values_mut().find_map(|bytes| {
+            let at = bytes
+                .windows(payload.len())
+                .position(|part| part == payload)?;
+            Some((bytes, at))
+        });
+        let (bytes, at) = bytes_and_place.expect("some file holds it");
+        bytes[at] ^= 1;
+        self.disk = FaultyDisk::from_image(image);
+        true
     }
 
     fn cut_power(&mut self) -> bool {
@@ -46,7 +61,18 @@ fn check(cut: PowerCut, segment_bytes: u32, record_bytes_max: usize) {
             ..LocalLogOptions::default()
         },
     });
-    assert_eq!(not_run, ["a_deposed_owner_cannot_append"]);
+    assert_eq!(
+        not_run,
+        [
+            // A folder is open but once.
+            "a_deposed_owner_cannot_append",
+            "a_recovery_fences_before_it_reads",
+            "of_two_that_recover_the_later_one_begins",
+            "a_deposed_owner_changes_nothing",
+            "damage_is_told_while_the_log_is_in_use",
+            "a_released_range_is_gone_and_all_others_stay",
+        ]
+    );
 }
 
 #[test]

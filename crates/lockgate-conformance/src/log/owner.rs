@@ -1,6 +1,14 @@
 //! An owner of a log, as an engine is one, that remembers what it appended.
 
-use lockgate_core::{Epoch, Log, LogRecord, Position, RecordGroup, RecoveryReport};
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use lockgate_core::{
+    AppendError, Epoch, Log, LogReader, LogRecord, Position, Purpose, ReadError, RecordGroup,
+    RecoveryReport, Scanned, SnapshotStore,
+};
+
+use super::Fixture;
 
 /// A log under an epoch.
 pub(super) struct Owner {
@@ -13,8 +21,13 @@ pub(super) struct Owner {
 
 impl Owner {
     /// Recovers the log and begins the next epoch.
-    pub(super) fn start(mut log: Box<dyn Log>) -> Self {
-        let (report, records) = recover(&mut *log);
+    pub(super) fn start(log: Box<dyn Log>) -> Self {
+        Self::start_from(log, Position(0))
+    }
+
+    /// The same from the position of a snapshot on.
+    pub(super) fn start_from(mut log: Box<dyn Log>, from: Position) -> Self {
+        let (report, records) = recover_from(&mut *log, from);
         let epoch = report.epoch.next();
         log.begin_epoch(epoch).expect("the next epoch begins");
         Self {
@@ -35,7 +48,7 @@ impl Owner {
             .collect();
         let bytes = payloads.iter().map(|payload| payload.len() as u64).sum();
         self.log
-            .reserve(bytes, payloads.len() as u64, lockgate_core::Purpose::Growth)
+            .reserve(bytes, payloads.len() as u64, Purpose::Growth)
             .expect("there is room");
         let tail = self.log.tail();
         self.log
@@ -47,6 +60,40 @@ impl Owner {
                 position,
                 payload: payload.clone().into(),
             });
+        }
+    }
+
+    pub(super) fn append_fails_as_fenced(&mut self, payloads: &[Vec<u8>]) {
+        let (tail, mut group) = (self.log.tail(), self.group(payloads));
+        match self.log.append(self.epoch, tail, &mut group) {
+            Err(AppendError::Fenced { ours, theirs }) => {
+                assert_eq!(ours, self.epoch);
+                assert!(theirs > ours);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Writes a snapshot as of the tail.
+    pub(super) fn snapshot(&mut self, pieces: &[&[u8]]) -> Position {
+        let mut writer = self.log.begin_snapshot().expect("a snapshot begins");
+        for piece in pieces {
+            writer.write(piece).expect("a piece is written");
+        }
+        let at = writer.position();
+        writer.finish().expect("the snapshot is finished");
+        at
+    }
+
+    /// Does what upkeep there is to do now.
+    pub(super) fn run_upkeep(&self) {
+        let Some(upkeep) = self.log.upkeep() else {
+            return;
+        };
+        let mut steps = 0;
+        while upkeep.step().expect("upkeep is done") {
+            steps += 1;
+            assert!(steps < 100_000, "upkeep never comes to an end");
         }
     }
 
@@ -72,13 +119,16 @@ impl Owner {
     }
 }
 
-/// Recovers the log; checks what holds for every recovery.
+/// Recovers the whole log; checks what holds for every recovery.
 pub(super) fn recover(log: &mut dyn Log) -> (RecoveryReport, Vec<LogRecord>) {
+    recover_from(log, Position(0))
+}
+
+/// Recovers the log from the position of a snapshot on; checks what holds for every recovery.
+pub(super) fn recover_from(log: &mut dyn Log, from: Position) -> (RecoveryReport, Vec<LogRecord>) {
     let mut records: Vec<LogRecord> = Vec::new();
     let report = log
-        .recover(lockgate_core::Position(0), &mut |record| {
-            records.push(record)
-        })
+        .recover(from, &mut |record| records.push(record))
         .expect("the log recovers");
     assert_eq!(report.records, records.len() as u64, "records are counted");
     assert!(
@@ -88,10 +138,57 @@ pub(super) fn recover(log: &mut dyn Log) -> (RecoveryReport, Vec<LogRecord>) {
         "records come in order"
     );
     assert!(
+        records.first().is_none_or(|first| first.position >= from),
+        "nothing stands before the start"
+    );
+    assert!(
         records.last().is_none_or(|last| last.position < log.tail()),
         "the tail is behind the last record"
     );
+    assert!(log.tail() >= from, "the tail is behind the start");
     (report, records)
+}
+
+/// The records of a scan, and its damaged stretches.
+pub(super) fn scan(
+    reader: &dyn LogReader,
+    from: Position,
+    to: Position,
+) -> (Vec<LogRecord>, Vec<(Position, Position)>) {
+    let (mut records, mut damaged) = (Vec::new(), Vec::new());
+    reader
+        .scan(from, to, &mut |scanned| {
+            match scanned {
+                Scanned::Record(record) => records.push(record),
+                Scanned::Damaged { from, to } => damaged.push((from, to)),
+            }
+            ControlFlow::Continue(())
+        })
+        .expect("the log is scanned");
+    (records, damaged)
+}
+
+/// All pieces of a snapshot.
+pub(super) fn pieces(store: &dyn SnapshotStore, at: Position) -> Result<Vec<Bytes>, ReadError> {
+    let mut reader = store.open(at)?;
+    let mut pieces = Vec::new();
+    while let Some(piece) = reader.next_piece()? {
+        pieces.push(piece);
+    }
+    assert_eq!(reader.next_piece()?, None, "the end stays the end");
+    Ok(pieces)
+}
+
+/// Syncs, kills, opens again and expects exactly the owner's records.
+pub(super) fn reopen_finds(fixture: &mut dyn Fixture, owner: Owner) {
+    // The instance may have ended itself after an error, and then says so.
+    let _ = owner.log.syncer().sync();
+    let expected = owner.records;
+    drop(owner.log);
+    fixture.kill();
+    let owner = Owner::start(fixture.open());
+    assert_eq!(owner.records, expected);
+    owner.check_reads();
 }
 
 /// Bytes that are different for every seed.
