@@ -14,13 +14,15 @@ pub(crate) enum Exit {
     Unreachable = 5,
     Timeout = 6,
     Denied = 7,
+    Damaged = 8,
+    Refused = 9,
     Interrupted = 130,
     Terminated = 143,
 }
 
 impl Exit {
     /// Every code with what it means, in order; the help text is made of it.
-    pub(crate) const ALL: [(Self, &str); 10] = [
+    pub(crate) const ALL: [(Self, &str); 12] = [
         (Self::Ok, "done"),
         (Self::Failed, "failed; the message says what and why"),
         (
@@ -38,6 +40,11 @@ impl Exit {
         (Self::Unreachable, "no server at the endpoint"),
         (Self::Timeout, "no answer in time"),
         (Self::Denied, "the server refused access"),
+        (Self::Damaged, "damage was found; what it hit is lost"),
+        (
+            Self::Refused,
+            "the data is refused: of a newer version, incomplete, or not empty",
+        ),
         (Self::Interrupted, "interrupted (SIGINT)"),
         (Self::Terminated, "terminated (SIGTERM)"),
     ];

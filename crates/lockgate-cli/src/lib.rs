@@ -14,6 +14,7 @@ mod bench;
 mod client;
 mod commands;
 mod exit;
+mod folder;
 mod output;
 mod reference;
 mod settings;

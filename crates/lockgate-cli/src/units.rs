@@ -112,6 +112,21 @@ pub(crate) fn show_size(bytes: u64) -> String {
     }
 }
 
+/// Writes a size for people: three digits or so, `1.4 MiB`.
+pub(crate) fn show_bytes(bytes: u64) -> String {
+    let unit = SIZES
+        .into_iter()
+        .filter(|(name, _)| name.ends_with("iB"))
+        .find(|(_, unit)| bytes >= *unit);
+    match unit {
+        Some((name, unit)) => {
+            let tenths = u128::from(bytes) * 10 / u128::from(unit);
+            format!("{}.{} {name}", tenths / 10, tenths % 10)
+        }
+        None => format!("{bytes} B"),
+    }
+}
+
 fn bad_duration(text: &str) -> String {
     format!("{text:?} is no duration: write a number with a unit, such as 500ms, 5s, 5m or 2h")
 }
@@ -163,6 +178,19 @@ mod tests {
         }
         assert!(whole_seconds("1500ms").is_err());
         assert_eq!(whole_seconds("2000ms").unwrap(), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn sizes_for_people_are_short() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1_023, "1023 B"),
+            (1_024, "1.0 KiB"),
+            (1_500_000, "1.4 MiB"),
+            (u64::MAX, "17179869183.9 GiB"),
+        ] {
+            assert_eq!(show_bytes(bytes), text);
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! What each command does.
 
+mod check;
 mod completions;
 mod config;
+mod dump;
 mod queue;
 mod receive;
 mod send;
@@ -26,6 +28,8 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Receive(args) => receive::run(&args),
         Command::Ack(args) => receive::ack(args),
         Command::Queue(args) => queue::run(args),
+        Command::Check(args) => check::run(&args),
+        Command::Dump(args) => dump::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::Config(args) => config::run(&args),
         Command::Completions(args) => completions::run(&args),

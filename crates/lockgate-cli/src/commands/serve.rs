@@ -2,8 +2,8 @@
 
 use std::{error::Error as _, io, path::Path, sync::Arc, time::Duration};
 
-use lockgate_core::LockError;
-use lockgate_engine::{Engine, EngineOptions, StartReport, Status};
+use lockgate_core::{LockError, LogError};
+use lockgate_engine::{Engine, EngineOptions, StartError, StartReport, Status};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock};
 use lockgate_server::{BindError, Deadlines, Limits, RunReport, Server, ServerOptions};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -105,12 +105,25 @@ fn start_engine(data: &Path, settings: &Resolved) -> Result<Engine, Failure> {
     let mut options = EngineOptions::default();
     options.sync_window.after = settings.get(&table::SYNC_WINDOW);
     let (engine, report) = Engine::start(Box::new(log), Arc::new(SystemClock::new()), options)
-        .map_err(|error| {
-            Failure::from_error(Exit::Failed, error)
-                .context(format!("starting on {}", data.display()))
-        })?;
+        .map_err(|error| start_failure(error, data))?;
     log_start(&report);
     Ok(engine)
+}
+
+/// Why the data could not be served, and whether it is the data's fault.
+fn start_failure(error: StartError, data: &Path) -> Failure {
+    let refused = match &error {
+        StartError::NewerFormat { .. } => true,
+        StartError::Recover(error) => matches!(error, LogError::NewerFormat { .. }),
+        _ => false,
+    };
+    let exit = if refused { Exit::Refused } else { Exit::Failed };
+    Failure::from_error(exit, error)
+        .context(format!("starting on {}", data.display()))
+        .hint(format!(
+            "see what is there with `lockgate check {}`",
+            data.display()
+        ))
 }
 
 fn log_start(report: &StartReport) {

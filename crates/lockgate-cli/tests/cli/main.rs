@@ -7,6 +7,7 @@
 
 mod bench;
 mod config;
+mod folder;
 mod help;
 mod messages;
 mod serve;

@@ -1,0 +1,164 @@
+//! `lockgate check`.
+
+use crate::{
+    args::Check,
+    exit::{Exit, Failure},
+    folder::{self, Findings, Verdict},
+    output::{Output, Table},
+    units::show_bytes,
+};
+
+pub(crate) fn run(args: &Check) -> Result<(), Failure> {
+    let overlay = folder::open(&args.folder)?;
+    let name = args.folder.display().to_string();
+    let findings = Findings::of(&overlay, name).map_err(|error| {
+        Failure::from_error(Exit::Failed, error).context("reading the data folder")
+    })?;
+    let mut output = Output::new();
+    if args.json {
+        output.json(&findings)?;
+    } else {
+        tell(&findings, &mut output)?;
+    }
+    output.flush()?;
+    match findings.verdict {
+        Verdict::Clean => Ok(()),
+        Verdict::Damaged => Err(Failure::signal(Exit::Damaged)),
+        Verdict::Refused => Err(Failure::signal(Exit::Refused)),
+    }
+}
+
+/// What was found, for people.
+fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
+    let files = &findings.files;
+    output.line(&format!(
+        "{}: {}, {}, {}",
+        findings.folder,
+        count(files.segments, "segment"),
+        count(files.snapshots, "snapshot"),
+        show_bytes(files.bytes),
+    ))?;
+    if files.set_aside > 0 {
+        output.line(&format!(
+            "  {} set aside by an earlier start",
+            count(files.set_aside, "damaged segment")
+        ))?;
+    }
+    for snapshot in &findings.snapshots {
+        let state = match &snapshot.damage {
+            None => format!("whole, {}", show_bytes(snapshot.bytes)),
+            Some(damage) => format!("DAMAGED: {damage}"),
+        };
+        output.line(&format!("  snapshot {}: {state}", snapshot.position))?;
+    }
+    if let Some(start) = &findings.start {
+        output.line("a start")?;
+        output.line(&format!(
+            "  would read {} ({}) and begin epoch {}",
+            count(start.records, "record"),
+            show_bytes(start.bytes),
+            start.epoch,
+        ))?;
+        if start.after_crash {
+            output.line("  would say that the last run did not end in good order")?;
+        }
+        if start.tail_bytes_cut > 0 {
+            output.line(&format!(
+                "  would cut {} of a torn tail: nobody was told that they are durable",
+                show_bytes(start.tail_bytes_cut)
+            ))?;
+        }
+        for stretch in &start.damaged {
+            output.line(&format!(
+                "  would serve without {} at {} to {}: DAMAGED{}",
+                count(stretch.records.unwrap_or(0), "record"),
+                stretch.from,
+                stretch.to,
+                stretch
+                    .kept_as
+                    .as_ref()
+                    .map_or_else(String::new, |name| format!(", kept in {name}")),
+            ))?;
+        }
+        if start.undecodable > 0 {
+            let records = count(start.undecodable, "record");
+            output.line(&format!("  would skip {records} of no sense: DAMAGED"))?;
+        }
+        if start.possibly_lost > 0 {
+            output.line(&format!(
+                "  would say that crashes took at most {} of level memory",
+                count(start.possibly_lost, "message")
+            ))?;
+        }
+    }
+    if let Some(found) = &findings.records {
+        output.line("the log")?;
+        output.line(&format!(
+            "  {} verify, {}",
+            count(found.records, "record"),
+            show_bytes(found.bytes)
+        ))?;
+        for stretch in &found.damaged {
+            output.line(&format!("  {} to {}: DAMAGED", stretch.from, stretch.to))?;
+        }
+        output.line(&match found.unreadable {
+            0 => format!(
+                "  {} in the queues, all readable",
+                count(found.messages, "message")
+            ),
+            unreadable => format!(
+                "  {} in the queues, {unreadable} of them UNREADABLE",
+                count(found.messages, "message")
+            ),
+        })?;
+    }
+    if let Some(bytes) = findings.state_bytes {
+        output.line(&format!(
+            "  the state takes {} of memory",
+            show_bytes(bytes)
+        ))?;
+    }
+    let queues = findings.queues.as_deref().unwrap_or_default();
+    if !queues.is_empty() {
+        let mut table = Table::new([
+            "QUEUE",
+            "READY",
+            "IN FLIGHT",
+            "DELAYED",
+            "BYTES",
+            "KEYS",
+            "UNIQUE IDS",
+            "COUNTS",
+        ]);
+        for queue in queues {
+            table.row([
+                queue.name.clone(),
+                queue.ready.to_string(),
+                queue.in_flight.to_string(),
+                queue.delayed.to_string(),
+                queue.bytes.to_string(),
+                queue.keys.to_string(),
+                queue.unique_ids.to_string(),
+                if queue.conserved {
+                    "add up"
+                } else {
+                    "DO NOT ADD UP"
+                }
+                .to_owned(),
+            ]);
+        }
+        output.table(&table)?;
+    }
+    output.line(&match (&findings.refused, findings.verdict) {
+        (Some(reason), _) => format!("REFUSED: a start would end with: {reason}"),
+        (None, Verdict::Damaged) => {
+            "DAMAGED: a start would serve without what is damaged".to_owned()
+        }
+        (None, _) => "clean".to_owned(),
+    })
+}
+
+fn count(count: u64, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{s}")
+}

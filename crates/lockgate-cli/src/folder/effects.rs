@@ -1,0 +1,407 @@
+//! Effects as JSON, in the words of `docs/format.md`.
+
+use bytes::Bytes;
+use lockgate_core::{MachineTime, Message, Now, QueueId, WallTime};
+use lockgate_machine::{DeadLetterReason, DropReason, Effect, QueueSettings, StoredMessage};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// Whether what users wrote is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bodies {
+    Shown,
+    Hidden,
+}
+
+/// An effect by its name, with what it says.
+#[derive(Debug, Serialize)]
+pub(crate) struct EffectJson {
+    effect: &'static str,
+    #[serde(flatten)]
+    fields: Value,
+}
+
+fn named(effect: &'static str, fields: Value) -> EffectJson {
+    EffectJson { effect, fields }
+}
+
+/// One effect.
+pub(crate) fn effect_json(effect: &Effect, bodies: Bodies) -> EffectJson {
+    match effect {
+        Effect::TermStarted {
+            term,
+            boot_id,
+            clock_offset,
+            // Who knows it can forge receipts.
+            secret: _,
+            now,
+        } => named(
+            "term started",
+            json!({
+                "epoch": term.epoch.0,
+                "incarnation": format!("{:016x}", term.incarnation.0),
+                "boot_id": hex(&boot_id.0),
+                "clock_offset": clock_offset,
+                "now": now_json(*now),
+            }),
+        ),
+        Effect::TermEnded { now } => named(
+            "term ended",
+            json!({
+                "now": now_json(*now) }),
+        ),
+        Effect::Advanced { now, budget } => named(
+            "advanced",
+            json!({
+                "now": now_json(*now), "budget": budget }),
+        ),
+        Effect::QueueCreated {
+            queue,
+            name,
+            settings,
+            annotations,
+            tags,
+            at,
+        } => named(
+            "queue created",
+            json!({
+                "queue": queue.0,
+                "name": name.as_str(),
+                "at": time(*at),
+                "settings": settings_json(settings),
+                "annotations": annotations,
+                "tags": tags,
+            }),
+        ),
+        Effect::QueueChanged {
+            queue,
+            settings,
+            annotations,
+            tags,
+            at,
+        } => named(
+            "queue changed",
+            json!({
+                "queue": queue.0,
+                "at": time(*at),
+                "settings": settings_json(settings),
+                "annotations": annotations,
+                "tags": tags,
+            }),
+        ),
+        Effect::QueueDeleted { queue } => named(
+            "queue deleted",
+            json!({
+                "queue": queue.0 }),
+        ),
+        Effect::Purged { queue } => named(
+            "purged",
+            json!({
+                "queue": queue.0 }),
+        ),
+        Effect::Paused { queue, paused } => named(
+            "paused",
+            json!({
+                "queue": queue.0, "paused": paused }),
+        ),
+        Effect::Accepted(stored) => message_json("accepted", stored, bodies),
+        Effect::Relocated(stored) => message_json("relocated", stored, bodies),
+        Effect::SequencesReserved { queue, below } => named(
+            "sequences reserved",
+            json!({
+                "queue": queue.0, "below": below.0 }),
+        ),
+        Effect::Leased {
+            queue,
+            sequence,
+            lease,
+            now,
+            deadline,
+            holder,
+        } => named(
+            "leased",
+            json!({
+                "queue": queue.0,
+                "sequence": sequence.0,
+                "lease": lease.0,
+                "now": now_json(*now),
+                "deadline": deadline.0,
+                "holder": holder.as_str(),
+            }),
+        ),
+        Effect::HorizonRaised { queue, until } => named(
+            "horizon raised",
+            json!({
+                "queue": queue.0, "until": until.0 }),
+        ),
+        Effect::Acked { queue, sequence } => named(
+            "acked",
+            json!({
+                "queue": queue.0, "sequence": sequence.0 }),
+        ),
+        Effect::Nacked {
+            queue,
+            sequence,
+            until,
+        } => named(
+            "nacked",
+            json!({
+                "queue": queue.0,
+                "sequence": sequence.0,
+                "not_before": until.map(|MachineTime(ms)| ms),
+            }),
+        ),
+        Effect::Extended {
+            queue,
+            sequence,
+            deadline,
+        } => named(
+            "extended",
+            json!({
+                "queue": queue.0,
+                "sequence": sequence.0,
+                "deadline": deadline.0,
+            }),
+        ),
+        Effect::GivenBack { queue, sequence } => named(
+            "given back",
+            json!({
+                "queue": queue.0, "sequence": sequence.0 }),
+        ),
+        Effect::Moved {
+            from,
+            sequence,
+            to,
+            to_sequence,
+            reason,
+            at,
+        } => named(
+            "moved",
+            json!({
+                "queue": from.0,
+                "sequence": sequence.0,
+                "to": to.0,
+                "sequence_there": to_sequence.0,
+                "at": time(*at),
+                "reason": dead_letter_json(reason, bodies),
+            }),
+        ),
+        Effect::Dropped {
+            queue,
+            sequence,
+            reason,
+        } => named(
+            "dropped",
+            json!({
+                "queue": queue.0,
+                "sequence": sequence.0,
+                "reason": drop_reason(*reason),
+            }),
+        ),
+        Effect::Rescheduled {
+            queue,
+            sequence,
+            due,
+        } => named(
+            "rescheduled",
+            json!({
+                "queue": queue.0,
+                "sequence": sequence.0,
+                "due": time(*due),
+            }),
+        ),
+        Effect::KeyParked { queue, key } => named(
+            "key parked",
+            json!({
+                "queue": queue.0, "key": key.as_str() }),
+        ),
+        Effect::KeyResumed { queue, key } => named(
+            "key resumed",
+            json!({
+                "queue": queue.0, "key": key.as_str() }),
+        ),
+        other => named(
+            "unknown",
+            json!({
+                "text": format!("{other:?}") }),
+        ),
+    }
+}
+
+/// The queues an effect is about: none, one, or for a move two.
+pub(crate) fn queues_of(effect: &Effect) -> impl Iterator<Item = QueueId> {
+    let (queue, other) = match effect {
+        Effect::QueueCreated { queue, .. }
+        | Effect::QueueChanged { queue, .. }
+        | Effect::QueueDeleted { queue }
+        | Effect::Purged { queue }
+        | Effect::Paused { queue, .. }
+        | Effect::SequencesReserved { queue, .. }
+        | Effect::Leased { queue, .. }
+        | Effect::HorizonRaised { queue, .. }
+        | Effect::Acked { queue, .. }
+        | Effect::Nacked { queue, .. }
+        | Effect::Extended { queue, .. }
+        | Effect::GivenBack { queue, .. }
+        | Effect::Dropped { queue, .. }
+        | Effect::Rescheduled { queue, .. }
+        | Effect::KeyParked { queue, .. }
+        | Effect::KeyResumed { queue, .. } => (Some(*queue), None),
+        Effect::Accepted(stored) | Effect::Relocated(stored) => (Some(stored.queue), None),
+        Effect::Moved { from, to, .. } => (Some(*from), Some(*to)),
+        _ => (None, None),
+    };
+    queue.into_iter().chain(other)
+}
+
+fn message_json(effect: &'static str, stored: &StoredMessage, bodies: Bodies) -> EffectJson {
+    let message: &Message = &stored.message;
+    let mut map = Map::new();
+    let mut put = |name: &str, value: Value| {
+        if !value.is_null() {
+            map.insert(name.to_owned(), value);
+        }
+    };
+    put("queue", stored.queue.0.into());
+    put("sequence", stored.sequence.0.into());
+    put("id", stored.id.to_string().into());
+    put("accepted", time(stored.accepted));
+    put("key", json!(message.key.as_ref().map(AsRef::<str>::as_ref)));
+    put(
+        "unique_id",
+        json!(message.unique_id.as_ref().map(AsRef::<str>::as_ref)),
+    );
+    put(
+        "unique_until",
+        json!(stored.unique_until.map(|until| until.0)),
+    );
+    put(
+        "producer_mark",
+        message.producer.as_ref().map_or(Value::Null, |mark| {
+            json!({
+                "producer": &*mark.producer, "lane": mark.lane, "number": mark.number })
+        }),
+    );
+    put("due", message.due.map_or(Value::Null, time));
+    put("time_to_live", json!(message.time_to_live));
+    if message.priority != 0 {
+        put("priority", message.priority.into());
+    }
+    put("content_type", json!(message.content_type.as_deref()));
+    put("trace_context", json!(message.trace_context.as_deref()));
+    put("level", json!(message.level.map(|level| level.to_string())));
+    let headers: Vec<Value> = message
+        .headers
+        .iter()
+        .map(|header| match bodies {
+            Bodies::Shown => {
+                let mut shown = text_or_hex("value", &header.value);
+                shown.insert("name".to_owned(), (*header.name).into());
+                shown.insert("kind".to_owned(), (*header.kind).into());
+                shown.into()
+            }
+            Bodies::Hidden => json!({
+                "name": &*header.name,
+                "kind": &*header.kind,
+                "value_bytes": header.value.len(),
+            }),
+        })
+        .collect();
+    if !headers.is_empty() {
+        put("headers", headers.into());
+    }
+    put("body_bytes", message.body.len().into());
+    if bodies == Bodies::Shown {
+        map.append(&mut text_or_hex("body", &message.body));
+    }
+    named(effect, map.into())
+}
+
+/// `NAME` as text, or `NAME_hex` for bytes that are none.
+fn text_or_hex(name: &str, bytes: &Bytes) -> Map<String, Value> {
+    let (name, value) = match std::str::from_utf8(bytes) {
+        Ok(text) => (name.to_owned(), text.to_owned()),
+        Err(_) => (format!("{name}_hex"), hex(bytes)),
+    };
+    Map::from_iter([(name, value.into())])
+}
+
+fn settings_json(settings: &QueueSettings) -> Value {
+    json!({
+        "keyed": settings.keyed,
+        "level": settings.level.to_string(),
+        "lease_ms": settings.lease,
+        "delay_ms": settings.delay,
+        "retention_ms": settings.retention,
+        "receive_wait_ms": settings.receive_wait,
+        "message_bytes_max": settings.message_bytes_max,
+        "dedup": {
+            "window_ms": settings.dedup.window,
+            "scope": format!("{:?}", settings.dedup.scope).to_lowercase(),
+            "content_based": settings.dedup.content_based,
+            "bytes_max": settings.dedup.bytes_max,
+            "survives_purge": settings.dedup.survives_purge,
+        },
+        "dead_letter": settings.dead_letter.as_ref().map(|dead_letter| json!({
+            "queue": dead_letter.queue.as_str(),
+            "attempts_max": dead_letter.attempts_max,
+        })),
+        "key_policy": settings.key_policy.map(|policy| format!("{policy:?}").to_lowercase()),
+        "park_after": settings.park_after,
+        "key_profile": format!("{:?}", settings.key_profile).to_lowercase(),
+        "quota": {
+            "messages_max": settings.quota.messages_max,
+            "bytes_max": settings.quota.bytes_max,
+        },
+        "in_flight_max": settings.in_flight_max,
+    })
+}
+
+fn dead_letter_json(reason: &DeadLetterReason, bodies: Bodies) -> Value {
+    match reason {
+        DeadLetterReason::Attempts { attempts } => {
+            json!({
+                "reason": "too many attempts", "attempts": attempts })
+        }
+        DeadLetterReason::Rejected { reason } => match bodies {
+            Bodies::Shown => json!({
+                "reason": "rejected", "words": reason.as_deref() }),
+            Bodies::Hidden => json!({
+                "reason": "rejected" }),
+        },
+        DeadLetterReason::Redriven => json!({
+                "reason": "moved by an operator" }),
+        other => json!({
+                "reason": format!("{other:?}") }),
+    }
+}
+
+fn drop_reason(reason: DropReason) -> &'static str {
+    match reason {
+        DropReason::Purged => "purged",
+        DropReason::QueueDeleted => "queue deleted",
+        DropReason::Expired => "expired",
+        DropReason::Damaged => "damaged",
+        DropReason::Rejected => "rejected",
+        DropReason::Cancelled => "cancelled",
+        DropReason::KeyDropped => "key dropped",
+        _ => "unknown",
+    }
+}
+
+fn now_json(now: Now) -> Value {
+    json!({
+                "wall": time(now.wall), "machine": now.machine.0 })
+}
+
+/// RFC 3339 as far as that goes, else milliseconds.
+fn time(at: WallTime) -> Value {
+    i64::try_from(at.0)
+        .ok()
+        .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())
+        .map_or_else(|| at.0.into(), |at| at.to_string().into())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,404 @@
+//! What a check finds, for people and for programs.
+
+use std::{ops::ControlFlow, sync::Arc};
+
+use lockgate_core::{
+    Clock as _, Location, Log as _, LogError, LogReader, Position, ReadError, Scanned,
+    SnapshotStore, with_sources,
+};
+use lockgate_engine::{Driver, StartReport};
+use lockgate_log::SystemClock;
+use lockgate_machine::{
+    Answer, Effect, ImageLoader, Machine, MachineLimits, Query, QueueDescription, QueueTotals,
+    decode_record,
+};
+use serde::{Serialize, Serializer};
+
+use super::{Change, Overlay};
+
+/// What is in a folder, what is wrong with it, and what a start would do.
+#[derive(Debug, Serialize)]
+pub(crate) struct Findings {
+    pub(crate) folder: String,
+    pub(crate) verdict: Verdict,
+    pub(crate) files: Files,
+    /// Newest first.
+    pub(crate) snapshots: Vec<SnapshotFound>,
+    /// What a start would do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) start: Option<Start>,
+    /// Why a start would be refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) refused: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) records: Option<Records>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) queues: Option<Vec<QueueFound>>,
+    /// Bytes of memory that the state takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) state_bytes: Option<u64>,
+}
+
+/// What to think of the folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    /// All that was promised is there.
+    Clean,
+    /// A start would serve, without some of it.
+    Damaged,
+    /// A start would refuse the folder.
+    Refused,
+}
+
+/// The folder's files.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Files {
+    pub(crate) segments: u64,
+    pub(crate) snapshots: u64,
+    /// Segments that an earlier start set aside because of damage.
+    pub(crate) set_aside: u64,
+    pub(crate) bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct SnapshotFound {
+    #[serde(serialize_with = "as_text")]
+    pub(crate) position: Position,
+    pub(crate) bytes: u64,
+    pub(crate) pieces: u64,
+    /// What is wrong with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) damage: Option<String>,
+    /// The state in it, if that makes sense.
+    #[serde(skip)]
+    pub(crate) machine: Option<Machine>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Start {
+    /// The epoch it would begin.
+    pub(crate) epoch: u64,
+    pub(crate) records: u64,
+    pub(crate) bytes: u64,
+    pub(crate) tail_bytes_cut: u64,
+    pub(crate) undecodable: u64,
+    pub(crate) damaged: Vec<Stretch>,
+    pub(crate) after_crash: bool,
+    pub(crate) possibly_lost: u64,
+    pub(crate) changes: Vec<Change>,
+}
+
+/// A part of the log that cannot be read.
+#[derive(Debug, Serialize)]
+pub(crate) struct Stretch {
+    #[serde(serialize_with = "as_text")]
+    pub(crate) from: Position,
+    #[serde(serialize_with = "as_text")]
+    pub(crate) to: Position,
+    /// Records lost with it, as far as they can be counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) records: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kept_as: Option<String>,
+}
+
+/// What a reading of all segments found.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Records {
+    pub(crate) records: u64,
+    pub(crate) bytes: u64,
+    /// Stretches that do not verify, beside those that a start would report.
+    pub(crate) damaged: Vec<Stretch>,
+    /// Messages there are.
+    pub(crate) messages: u64,
+    /// Those whose payload cannot be read.
+    pub(crate) unreadable: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct QueueFound {
+    pub(crate) name: String,
+    pub(crate) ready: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) delayed: u64,
+    pub(crate) bytes: u64,
+    pub(crate) keys: u64,
+    pub(crate) parked_keys: u64,
+    pub(crate) unique_ids: u64,
+    /// Whether what came is what went and what is there.
+    pub(crate) conserved: bool,
+}
+
+impl Findings {
+    /// Looks at everything in the folder.
+    ///
+    /// # Errors
+    /// If the folder cannot be read, which says nothing of what is in it.
+    pub(crate) fn of(overlay: &Arc<Overlay>, folder: String) -> Result<Self, LogError> {
+        let files = Files::of(overlay);
+        let mut snapshots = snapshots(&*super::log(overlay.clone()).snapshots())?;
+        for found in &mut snapshots {
+            // The start below makes it again; two at a time would be twice the memory.
+            found.machine = None;
+        }
+        let mut findings = Self {
+            folder,
+            verdict: Verdict::Clean,
+            files,
+            snapshots,
+            start: None,
+            refused: None,
+            records: None,
+            queues: None,
+            state_bytes: None,
+        };
+        match super::start(overlay.clone()) {
+            Ok((mut driver, report)) => {
+                while driver.housekeep(usize::MAX) {}
+                let start = Start::of(&report, overlay);
+                let reader = driver.reader();
+                let records = Records::of(&*reader, &driver, &start.damaged);
+                findings.records = Some(records.map_err(|error| match error {
+                    ReadError::Log(error) => error,
+                    error => LogError::Remote {
+                        what: "reading the log".to_owned(),
+                        source: error.into(),
+                    },
+                })?);
+                findings.queues = Some(queues(driver.machine()));
+                findings.state_bytes = Some(driver.machine().heap_bytes() as u64);
+                findings.start = Some(start);
+            }
+            Err(error) => findings.refused = Some(with_sources(&error)),
+        }
+        findings.verdict = findings.judge();
+        Ok(findings)
+    }
+
+    fn judge(&self) -> Verdict {
+        if self.refused.is_some() {
+            return Verdict::Refused;
+        }
+        let damaged = self.snapshots.iter().any(|found| found.damage.is_some())
+            || (self.start.iter()).any(|start| !start.damaged.is_empty() || start.undecodable > 0)
+            || (self.records.iter()).any(|found| !found.damaged.is_empty() || found.unreadable > 0)
+            || self.queues.iter().flatten().any(|queue| !queue.conserved);
+        if damaged {
+            Verdict::Damaged
+        } else {
+            Verdict::Clean
+        }
+    }
+}
+
+impl Files {
+    fn of(overlay: &Overlay) -> Self {
+        let mut files = Self::default();
+        for (name, bytes) in overlay.sizes() {
+            files.bytes += bytes;
+            match name.rsplit_once('.').map(|(_, ending)| ending) {
+                Some("log") => files.segments += 1,
+                Some("snapshot") => files.snapshots += 1,
+                Some("damaged") => files.set_aside += 1,
+                _ => {}
+            }
+        }
+        files
+    }
+}
+
+/// Reads every snapshot to its end, newest first, and makes the state from it.
+///
+/// # Errors
+/// If the folder cannot be read; what is wrong with a snapshot is no error.
+pub(crate) fn snapshots(store: &dyn SnapshotStore) -> Result<Vec<SnapshotFound>, LogError> {
+    store
+        .list()?
+        .into_iter()
+        .map(|at| snapshot(store, at))
+        .collect()
+}
+
+fn snapshot(store: &dyn SnapshotStore, position: Position) -> Result<SnapshotFound, LogError> {
+    let mut found = SnapshotFound {
+        position,
+        bytes: 0,
+        pieces: 0,
+        damage: None,
+        machine: None,
+    };
+    let mut loader = ImageLoader::new(MachineLimits::default());
+    let mut read = || -> Result<(), ReadError> {
+        let mut reader = store.open(position)?;
+        found.bytes = reader.total_bytes();
+        while let Some(piece) = reader.next_piece()? {
+            found.pieces += 1;
+            if found.damage.is_none()
+                && let Err(error) = loader.piece(&piece)
+            {
+                found.damage = Some(with_sources(&error));
+            }
+        }
+        Ok(())
+    };
+    match read() {
+        Ok(()) => {}
+        Err(ReadError::Log(error @ LogError::Disk(_))) => return Err(error),
+        Err(error) => found.damage = Some(with_sources(&error)),
+    }
+    if found.damage.is_none() {
+        match loader.finish() {
+            Ok(machine) => found.machine = Some(machine),
+            Err(error) => found.damage = Some(with_sources(&error)),
+        }
+    }
+    Ok(found)
+}
+
+impl Start {
+    fn of(report: &StartReport, overlay: &Overlay) -> Self {
+        Self {
+            epoch: report.term.epoch.0,
+            records: report.records,
+            bytes: report.bytes,
+            tail_bytes_cut: report.tail_bytes_cut,
+            undecodable: report.undecodable,
+            damaged: report
+                .damaged
+                .iter()
+                .map(|range| Stretch {
+                    from: range.from,
+                    to: range.to,
+                    records: Some(range.records),
+                    kept_as: range.kept_as.clone(),
+                })
+                .collect(),
+            after_crash: report.crashed,
+            possibly_lost: report.possibly_lost,
+            changes: overlay.changes(),
+        }
+    }
+}
+
+impl Records {
+    /// Reads every record there is, and looks for the payload of every message.
+    fn of(
+        reader: &dyn LogReader,
+        driver: &Driver<u64>,
+        known: &[Stretch],
+    ) -> Result<Self, ReadError> {
+        let machine = driver.machine();
+        let mut found = Self::default();
+        let mut payloads = 0;
+        reader.scan(Position(0), driver.tail(), &mut |scanned| {
+            match scanned {
+                Scanned::Record(record) => {
+                    // A record that makes no sense was counted at the start.
+                    let effects = decode_record(&record.payload).unwrap_or_default();
+                    let is_start = |effect: &Effect| {
+                        matches!(effect,
+                        Effect::TermStarted { term, .. } if *term == driver.term())
+                    };
+                    if effects.iter().any(is_start) {
+                        // The one just written in memory.
+                        return ControlFlow::Continue(());
+                    }
+                    found.records += 1;
+                    found.bytes += record.payload.len() as u64;
+                    payloads += live_payloads(machine, record.position, &effects);
+                }
+                Scanned::Damaged { from, to } => {
+                    if !known
+                        .iter()
+                        .any(|stretch| stretch.from <= from && to <= stretch.to)
+                    {
+                        found.damaged.push(Stretch {
+                            from,
+                            to,
+                            records: None,
+                            kept_as: None,
+                        });
+                    }
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        found.messages = machine.live_ranges().map(|(_, live)| live.messages).sum();
+        found.unreadable = found.messages.saturating_sub(payloads);
+        Ok(found)
+    }
+}
+
+/// How many messages have their payload in this record.
+fn live_payloads(machine: &Machine, position: Position, effects: &[Effect]) -> u64 {
+    let live = (0..).zip(effects).filter(|(part, effect)| match effect {
+        Effect::Accepted(stored) | Effect::Relocated(stored) => {
+            let part = *part;
+            machine.lives_at(stored.id, Location { position, part })
+        }
+        _ => false,
+    });
+    live.count() as u64
+}
+
+/// All queues of a state, in order of their names.
+pub(crate) fn queues(machine: &Machine) -> Vec<QueueFound> {
+    let mut found = Vec::new();
+    for_each_queue(machine, |queue| found.push(QueueFound::of(&queue)));
+    found
+}
+
+fn for_each_queue(machine: &Machine, mut visit: impl FnMut(QueueDescription)) {
+    let clock = SystemClock::new();
+    let now = lockgate_core::Now {
+        wall: clock.wall(),
+        ..machine.clock_state().now
+    };
+    let mut after = None;
+    loop {
+        let page = Query::Queues {
+            prefix: String::new(),
+            after: after.take(),
+            limit: 1_000,
+        };
+        let Ok(Answer::Queues { queues, more }) = machine.query(&page, now) else {
+            return;
+        };
+        after = queues.last().map(|queue| queue.name.clone());
+        queues.into_iter().for_each(&mut visit);
+        if !more || after.is_none() {
+            return;
+        }
+    }
+}
+
+impl QueueFound {
+    fn of(queue: &QueueDescription) -> Self {
+        let counts = &queue.counts;
+        let pending = counts.ready + counts.in_flight + counts.delayed;
+        Self {
+            name: queue.name.to_string(),
+            ready: counts.ready,
+            in_flight: counts.in_flight,
+            delayed: counts.delayed,
+            bytes: counts.bytes,
+            keys: counts.keys,
+            parked_keys: counts.parked_keys,
+            unique_ids: counts.unique_ids,
+            conserved: is_conserved(&queue.totals, pending),
+        }
+    }
+}
+
+/// Whether what came is what went and what is there.
+fn is_conserved(totals: &QueueTotals, pending: u64) -> bool {
+    let came = totals.accepted + totals.moved_in;
+    let went = totals.acknowledged + totals.moved_out + totals.dropped.total();
+    came == went + pending
+}
+
+/// Positions as messages show them: a number of 64 bits would lose digits in many JSON readers.
+fn as_text<S: Serializer>(position: &Position, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(position)
+}

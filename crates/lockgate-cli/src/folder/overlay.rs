@@ -1,0 +1,456 @@
+//! A folder as a [`Disk`] on which nothing is ever changed: what is written stays in memory.
+//!
+//! So the very code that would start a server can be run over a data folder to see what it would do,
+//! rather than a second implementation that guesses.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, TryLockError},
+    io,
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use lockgate_core::{
+    Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FolderLock, LockError, OpenMode,
+};
+use serde::Serialize;
+
+/// The file that a running owner has locked, with its process id in it.
+const LOCK_NAME: &str = "lock";
+
+/// Bytes of a block, the unit in which changes are kept.
+const BLOCK: usize = 4096;
+
+/// A folder and what was changed since it was opened, in memory.
+///
+/// As long as it lives the folder is locked for readers: no server starts on it. Where there is no
+/// lock file, no server ever ran, and nothing is locked.
+pub(crate) struct Overlay {
+    path: PathBuf,
+    /// By their names now.
+    files: Mutex<BTreeMap<String, Arc<Content>>>,
+    changes: Mutex<Vec<Change>>,
+    _lock: Option<File>,
+}
+
+/// What would have been done to a file that was there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "change")]
+pub(crate) enum Change {
+    /// Cut to `len` bytes.
+    Cut { name: String, len: u64 },
+    /// Renamed.
+    Renamed { from: String, to: String },
+    /// Removed.
+    Removed { name: String },
+}
+
+/// What a file holds: the folder's bytes, with those written since over them.
+struct Content {
+    /// Where the folder has it; `None` for a file made in memory.
+    path: Option<PathBuf>,
+    len_before: u64,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// So many of the folder's bytes still count; behind them are zeros.
+    base_len: u64,
+    len: u64,
+    blocks: BTreeMap<u64, Box<[u8; BLOCK]>>,
+}
+
+/// An open file: of its own, so that files which nobody reads take no descriptors.
+struct Handle {
+    content: Arc<Content>,
+    base: Option<File>,
+}
+
+impl Overlay {
+    /// Opens the folder, which must be there.
+    ///
+    /// # Errors
+    /// [`LockError::Held`] if a server owns it, else if it cannot be read.
+    pub(crate) fn open(path: &Path) -> Result<Self, LockError> {
+        let error = |source| DiskError {
+            operation: DiskOperation::Open,
+            name: path.display().to_string(),
+            source,
+        };
+        let lock = lock_shared(path)?;
+        let mut files = BTreeMap::new();
+        for entry in fs::read_dir(path).map_err(error)? {
+            let entry = entry.map_err(error)?;
+            let metadata = entry.metadata().map_err(error)?;
+            if let Ok(name) = entry.file_name().into_string()
+                && name != LOCK_NAME
+                && metadata.is_file()
+            {
+                let content = Content::new(Some(entry.path()), metadata.len());
+                files.insert(name, Arc::new(content));
+            }
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            files: Mutex::new(files),
+            changes: Mutex::default(),
+            _lock: lock,
+        })
+    }
+
+    /// Whether the folder has a lock file: whether a server ever had it.
+    pub(crate) fn was_used(&self) -> bool {
+        self.path.join(LOCK_NAME).exists()
+    }
+
+    /// Every file but the lock, by name, with its bytes as they would be now.
+    pub(crate) fn sizes(&self) -> Vec<(String, u64)> {
+        let files = lock(&self.files);
+        files
+            .iter()
+            .map(|(name, content)| (name.clone(), lock(&content.state).len))
+            .collect()
+    }
+
+    /// What would have been done to the files that were there.
+    pub(crate) fn changes(&self) -> Vec<Change> {
+        let mut changes = lock(&self.changes).clone();
+        for (name, content) in lock(&self.files).iter() {
+            let len = lock(&content.state).len;
+            if len < content.len_before {
+                let name = name.clone();
+                changes.push(Change::Cut { name, len });
+            }
+        }
+        changes
+    }
+
+    fn note(&self, content: &Content, change: Change) {
+        if content.path.is_some() {
+            lock(&self.changes).push(change);
+        }
+    }
+
+    fn missing(&self, operation: DiskOperation, name: &str) -> DiskError {
+        self.error(operation, name, io::ErrorKind::NotFound)
+    }
+
+    fn error(&self, operation: DiskOperation, name: &str, kind: io::ErrorKind) -> DiskError {
+        DiskError {
+            operation,
+            name: self.path.join(name).display().to_string(),
+            source: kind.into(),
+        }
+    }
+}
+
+/// Takes the folder's lock together with other readers, without writing to it.
+fn lock_shared(path: &Path) -> Result<Option<File>, LockError> {
+    let name = path.join(LOCK_NAME);
+    let error = |source| DiskError {
+        operation: DiskOperation::Open,
+        name: name.display().to_string(),
+        source,
+    };
+    let file = match File::open(&name) {
+        Ok(file) => file,
+        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(error(source).into()),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => {
+            let pid = fs::read_to_string(&name).ok();
+            Err(LockError::Held {
+                folder: path.display().to_string(),
+                holder: pid
+                    .and_then(|text| text.trim().parse::<u32>().ok())
+                    .map(|pid| format!("process {pid}")),
+            })
+        }
+        Err(TryLockError::Error(source)) => Err(error(source).into()),
+    }
+}
+
+/// The overlay itself is the lock.
+struct Held;
+
+impl FolderLock for Held {}
+
+impl Disk for Overlay {
+    fn lock(&self) -> Result<Box<dyn FolderLock>, LockError> {
+        Ok(Box::new(Held))
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
+        let mut files = lock(&self.files);
+        let content = match (files.get(name), mode) {
+            (Some(_), OpenMode::CreateNew) => {
+                let exists = io::ErrorKind::AlreadyExists;
+                return Err(self.error(DiskOperation::Open, name, exists));
+            }
+            (Some(content), _) => content.clone(),
+            (None, OpenMode::CreateNew) => {
+                let content = Arc::new(Content::new(None, 0));
+                files.insert(name.to_owned(), content.clone());
+                content
+            }
+            (None, _) => return Err(self.missing(DiskOperation::Open, name)),
+        };
+        drop(files);
+        let base = content.path.as_ref().map(File::open).transpose();
+        let base = base.map_err(content.error(DiskOperation::Open))?;
+        Ok(Arc::new(Handle { content, base }))
+    }
+
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        Ok(lock(&self.files).keys().cloned().collect())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        let mut files = lock(&self.files);
+        let content = files
+            .remove(from)
+            .ok_or_else(|| self.missing(DiskOperation::Rename, from))?;
+        files.insert(to.to_owned(), content.clone());
+        drop(files);
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.note(&content, Change::Renamed { from, to });
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        let content = lock(&self.files)
+            .remove(name)
+            .ok_or_else(|| self.missing(DiskOperation::Remove, name))?;
+        let name = name.to_owned();
+        self.note(&content, Change::Removed { name });
+        Ok(())
+    }
+
+    fn sync_folder(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn space(&self) -> Result<DiskSpace, DiskError> {
+        let stat = rustix::fs::statvfs(&self.path).map_err(|errno| DiskError {
+            operation: DiskOperation::Inspect,
+            name: self.describe(),
+            source: errno.into(),
+        })?;
+        Ok(DiskSpace {
+            free: stat.f_bavail.saturating_mul(stat.f_frsize),
+            total: stat.f_blocks.saturating_mul(stat.f_frsize),
+        })
+    }
+
+    fn describe(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+impl Content {
+    fn new(path: Option<PathBuf>, len: u64) -> Self {
+        Self {
+            path,
+            len_before: len,
+            state: Mutex::new(State {
+                base_len: len,
+                len,
+                blocks: BTreeMap::new(),
+            }),
+        }
+    }
+
+    fn error(&self, operation: DiskOperation) -> impl Fn(io::Error) -> DiskError {
+        let path = self.path.as_ref().map(|path| path.display().to_string());
+        move |source| DiskError {
+            operation,
+            name: path.clone().unwrap_or_default(),
+            source,
+        }
+    }
+}
+
+impl DiskFile for Handle {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, DiskError> {
+        let read = lock(&self.content.state).read(self.base.as_ref(), buffer, offset);
+        read.map_err(self.content.error(DiskOperation::Read))
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
+        let written = lock(&self.content.state).write(self.base.as_ref(), bytes, offset);
+        written.map_err(self.content.error(DiskOperation::Write))
+    }
+
+    fn set_len(&self, len: u64) -> Result<(), DiskError> {
+        lock(&self.content.state).set_len(len);
+        Ok(())
+    }
+
+    fn allocate(&self, len: u64) -> Result<(), DiskError> {
+        let mut state = lock(&self.content.state);
+        state.len = state.len.max(len);
+        Ok(())
+    }
+
+    fn len(&self) -> Result<u64, DiskError> {
+        Ok(lock(&self.content.state).len)
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+}
+
+impl State {
+    fn read(&self, file: Option<&File>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let there = self.len.saturating_sub(offset);
+        let count = buffer
+            .len()
+            .min(usize::try_from(there).unwrap_or(usize::MAX));
+        let buffer = &mut buffer[..count];
+        let from_base = self.base_len.saturating_sub(offset);
+        let from_base = count.min(usize::try_from(from_base).unwrap_or(usize::MAX));
+        let (base, zeros) = buffer.split_at_mut(from_base);
+        zeros.fill(0);
+        let mut done = 0;
+        while done < base.len() {
+            let Some(file) = file else { break };
+            match file.read_at(&mut base[done..], offset + done as u64) {
+                // The file has become shorter, which nobody but a meddler can have done.
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let end = offset + count as u64;
+        for (&number, block) in self
+            .blocks
+            .range(offset / BLOCK as u64..end.div_ceil(BLOCK as u64))
+        {
+            let at = number * BLOCK as u64;
+            let (from, to) = (at.max(offset), (at + BLOCK as u64).min(end));
+            buffer[index(from - offset)..index(to - offset)]
+                .copy_from_slice(&block[index(from - at)..index(to - at)]);
+        }
+        Ok(count)
+    }
+
+    /// Keeps what differs from what is there: recovery writes a whole tail over itself.
+    fn write(&mut self, file: Option<&File>, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.len = self.len.max(offset + bytes.len() as u64);
+        let mut rest = bytes;
+        let mut at = offset;
+        while !rest.is_empty() {
+            let number = at / BLOCK as u64;
+            let within = index(at % BLOCK as u64);
+            let count = rest.len().min(BLOCK - within);
+            let mut block = Box::new([0; BLOCK]);
+            self.read(file, &mut block[..], number * BLOCK as u64)?;
+            if block[within..within + count] != rest[..count] {
+                block[within..within + count].copy_from_slice(&rest[..count]);
+                self.blocks.insert(number, block);
+            }
+            rest = &rest[count..];
+            at += count as u64;
+        }
+        Ok(())
+    }
+
+    fn set_len(&mut self, len: u64) {
+        self.len = len;
+        self.base_len = self.base_len.min(len);
+        drop(self.blocks.split_off(&len.div_ceil(BLOCK as u64)));
+        if let Some(last) = self.blocks.get_mut(&(len / BLOCK as u64)) {
+            last[index(len % BLOCK as u64)..].fill(0);
+        }
+    }
+}
+
+/// An offset within something that is in memory.
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("it is within a buffer")
+}
+
+/// Nothing panics between two changes that belong together.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back_and_the_folder_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        let before: Vec<u8> = (0..10_000_u32).map(|n| n.to_le_bytes()[0]).collect();
+        fs::write(temp.path().join("a"), &before).unwrap();
+        fs::write(temp.path().join("b"), "b").unwrap();
+        let overlay = Overlay::open(temp.path()).unwrap();
+        let file = overlay.open("a", OpenMode::Existing).unwrap();
+        let mut expected = before.clone();
+        for (offset, bytes) in [
+            (4_090, &b"across a block"[..]),
+            (9_999, b"end"),
+            (20_000, b"far"),
+        ] {
+            file.write_at(bytes, offset).unwrap();
+            let end = index(offset) + bytes.len();
+            expected.resize(expected.len().max(end), 0);
+            expected[index(offset)..end].copy_from_slice(bytes);
+        }
+        let read = |file: &dyn DiskFile| {
+            let mut bytes = vec![7; 40_000];
+            let count = file.read_at(&mut bytes, 0).unwrap();
+            bytes.truncate(count);
+            bytes
+        };
+        assert!(read(&*file) == expected);
+        file.set_len(5_000).unwrap();
+        file.set_len(9_000).unwrap();
+        expected.truncate(5_000);
+        expected.resize(9_000, 0);
+        assert!(read(&*file) == expected);
+        overlay.rename("a", "c").unwrap();
+        overlay.remove("b").unwrap();
+        let new = overlay.open("new", OpenMode::CreateNew).unwrap();
+        new.allocate(1 << 40).unwrap();
+        new.write_at(&[0; 1 << 20], 1 << 39).unwrap();
+        assert_eq!(new.len().unwrap(), 1 << 40);
+        assert_eq!(overlay.list().unwrap(), ["c", "new"]);
+        assert_eq!(
+            overlay.changes(),
+            [
+                Change::Renamed {
+                    from: "a".to_owned(),
+                    to: "c".to_owned()
+                },
+                Change::Removed {
+                    name: "b".to_owned()
+                },
+                Change::Cut {
+                    name: "c".to_owned(),
+                    len: 9_000
+                },
+            ]
+        );
+        assert!(fs::read(temp.path().join("a")).unwrap() == before);
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn the_same_bytes_take_no_memory() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::write(temp.path().join("a"), vec![5; 100_000]).unwrap();
+        let overlay = Overlay::open(temp.path()).unwrap();
+        let file = overlay.open("a", OpenMode::Existing).unwrap();
+        file.write_at(&[5; 100_000], 0).unwrap();
+        let kept = lock(&lock(&overlay.files)["a"].state).blocks.len();
+        assert_eq!(kept, 0);
+    }
+}

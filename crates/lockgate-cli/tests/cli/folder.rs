@@ -1,0 +1,304 @@
+//! `lockgate check` and `lockgate dump` on good folders and bad ones.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    path::Path,
+    time::SystemTime,
+};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{Done, Sandbox, Server};
+
+/// Every file with its bytes, its mode and when it changed.
+type Contents = BTreeMap<String, (Vec<u8>, u32, SystemTime)>;
+
+fn contents(folder: &Path) -> Contents {
+    let files = fs::read_dir(folder).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        let metadata = entry.metadata().unwrap();
+        let bytes = fs::read(entry.path()).unwrap();
+        let mode = metadata.permissions().mode();
+        let name = entry.file_name().into_string().unwrap();
+        (name, (bytes, mode, metadata.modified().unwrap()))
+    });
+    files.collect()
+}
+
+/// A sandbox whose folder `data` a server has left in good order, with some of everything.
+fn filled() -> Sandbox {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox);
+    let url = server.url.clone();
+    let run = |command: &str| sandbox.run(&format!("{command} --endpoint {url}")).ok();
+    for number in 0..6 {
+        let key = number % 2;
+        run(&format!(
+            "send -q orders.fifo --create --key user-{key} --attribute a=secret-value secret-{number}"
+        ));
+    }
+    run("receive -q orders.fifo --max 2 --ack");
+    run("receive -q orders.fifo --max 1 --lease 10m");
+    run("send -q mail --create --delay 10m later");
+    server.signal(Signal::TERM);
+    server.wait();
+    sandbox
+}
+
+fn segments(sandbox: &Sandbox) -> Vec<std::path::PathBuf> {
+    let mut segments: Vec<_> = fs::read_dir(sandbox.path().join("data"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "log"))
+        .collect();
+    segments.sort();
+    segments
+}
+
+/// Changes one byte in the middle of what a message said.
+fn flip(file: &Path, text: &str) {
+    let mut bytes = fs::read(file).unwrap();
+    let at = bytes
+        .windows(text.len())
+        .position(|window| window == text.as_bytes())
+        .unwrap();
+    bytes[at] ^= 1;
+    fs::write(file, bytes).unwrap();
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (0x82f6_3b78 * (crc & 1));
+        }
+    }
+    !crc
+}
+
+#[test]
+fn a_good_folder_is_clean_and_stays_as_it_is() {
+    let sandbox = filled();
+    let before = contents(&sandbox.path().join("data"));
+    let found: Value = serde_json::from_str(&sandbox.run("check --json data").ok()).unwrap();
+    assert_eq!(found["verdict"], "clean", "{found}");
+    assert_eq!(found["records"]["messages"], 5, "{found}");
+    assert_eq!(found["records"]["unreadable"], 0, "{found}");
+    let queue = |name: &str| {
+        let queues = found["queues"].as_array().unwrap();
+        queues
+            .iter()
+            .find(|queue| queue["name"] == name)
+            .unwrap()
+            .clone()
+    };
+    let orders = queue("orders.fifo");
+    assert_eq!(
+        [&orders["ready"], &orders["in_flight"], &orders["conserved"]],
+        [&Value::from(3), &Value::from(1), &Value::from(true)],
+        "{orders}"
+    );
+    assert_eq!(queue("mail")["delayed"], 1);
+
+    let text = sandbox.run("check data").ok();
+    assert!(text.ends_with("clean\n"), "{text}");
+    assert!(
+        text.contains("5 messages in the queues, all readable"),
+        "{text}"
+    );
+    sandbox.run("dump data --bodies").ok();
+    sandbox.run("dump data --snapshot").ok();
+    assert!(contents(&sandbox.path().join("data")) == before);
+
+    // A server finds what was said.
+    let server = Server::start(&sandbox);
+    assert_eq!(server.recovered["messages"], 5);
+    assert_eq!(server.recovered["epoch"], found["start"]["epoch"]);
+}
+
+/// Not even the lock is written. Where the tests run as root, who may write everything, the program
+/// runs as nobody.
+#[test]
+fn nothing_need_be_writable() {
+    let sandbox = filled();
+    let data = sandbox.path().join("data");
+    for (name, _) in contents(&data) {
+        fs::set_permissions(data.join(name), fs::Permissions::from_mode(0o444)).unwrap();
+    }
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o555)).unwrap();
+    fs::set_permissions(sandbox.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = sandbox.path().join("lockgate");
+    fs::copy(env!("CARGO_BIN_EXE_lockgate"), &program).unwrap();
+    for arguments in ["check data", "dump data", "dump data --snapshot"] {
+        let mut command = std::process::Command::new(&program);
+        command
+            .args(arguments.split_whitespace())
+            .current_dir(sandbox.path());
+        if rustix::process::geteuid().is_root() {
+            command.uid(65_534);
+        }
+        Done::from(command.output().unwrap()).ok();
+    }
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_running_server_is_named() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox);
+    for command in ["check", "dump"] {
+        let error = sandbox.run(&format!("{command} data")).fails_with(4);
+        assert!(
+            error.contains(&format!("process {}", server.id())),
+            "{error}"
+        );
+        assert!(error.contains("lockgate backup"), "{error}");
+    }
+}
+
+#[test]
+fn a_folder_of_something_else_is_not_called_clean() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.path().join("other")).unwrap();
+    sandbox.write("other/notes.txt", "x");
+    for folder in ["other", "missing"] {
+        sandbox.run(&format!("check {folder}")).fails_with(3);
+        sandbox.run(&format!("dump {folder}")).fails_with(3);
+    }
+}
+
+#[test]
+fn damage_in_the_middle_is_counted_and_shown() {
+    let sandbox = filled();
+    flip(&segments(&sandbox)[0], "secret-3");
+    let before = contents(&sandbox.path().join("data"));
+    let done = sandbox.run("check data");
+    assert_eq!(done.code, Some(8), "{done:?}");
+    assert!(
+        done.stdout.contains("would serve without 1 record at 0x1"),
+        "{done:?}"
+    );
+    assert!(
+        done.stdout.contains("DAMAGED: a start would serve"),
+        "{done:?}"
+    );
+    assert!(done.stderr.is_empty(), "{done:?}");
+    let done = sandbox.run("check data --json");
+    let found: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(found["verdict"], "damaged");
+    assert_eq!(found["start"]["damaged"][0]["records"], 1, "{found}");
+
+    let done = sandbox.run("dump data");
+    assert_eq!(done.code, Some(8), "{done:?}");
+    assert_eq!(done.stdout.matches("{\"damaged\":").count(), 1, "{done:?}");
+    assert!(contents(&sandbox.path().join("data")) == before);
+    let server = Server::start(&sandbox);
+    assert_eq!(server.recovered["messages"], 4);
+}
+
+#[test]
+fn a_torn_tail_is_no_damage() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox);
+    let url = server.url.clone();
+    sandbox
+        .run(&format!("send -q mail --create --endpoint {url} kept"))
+        .ok();
+    server.signal(Signal::KILL);
+    server.wait();
+    let last = segments(&sandbox).pop().unwrap();
+    let mut bytes = fs::read(&last).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 40;
+    bytes.resize(bytes.len().max(end + 100), 0);
+    bytes[end..end + 100].fill(7);
+    fs::write(&last, bytes).unwrap();
+    let text = sandbox.run("check data").ok();
+    assert!(text.contains("of a torn tail"), "{text}");
+    assert!(text.contains("did not end in good order"), "{text}");
+    assert!(
+        text.contains("1 message in the queues, all readable"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_newer_version_is_refused_by_all_and_left_alone() {
+    let sandbox = filled();
+    let first = &segments(&sandbox)[0];
+    let mut bytes = fs::read(first).unwrap();
+    bytes[8..12].copy_from_slice(&99_u32.to_le_bytes());
+    let checksum = crc32c(&bytes[..56]);
+    bytes[56..60].copy_from_slice(&checksum.to_le_bytes());
+    fs::write(first, bytes).unwrap();
+    let before = contents(&sandbox.path().join("data"));
+    let done = sandbox.run("check data");
+    assert_eq!(done.code, Some(9), "{done:?}");
+    assert!(done.stdout.contains("REFUSED"), "{done:?}");
+    assert!(done.stdout.contains("has format version 99"), "{done:?}");
+    let error = sandbox.run("dump data").fails_with(9);
+    assert!(error.contains("has format version 99"), "{error}");
+    assert!(contents(&sandbox.path().join("data")) == before);
+    let error = sandbox
+        .run("serve --listen 127.0.0.1:0 --data data --log-format text")
+        .fails_with(9);
+    assert!(error.contains("has format version 99"), "{error}");
+    let mut after = contents(&sandbox.path().join("data"));
+    // The refused server had locked the folder.
+    after.insert("lock".to_owned(), before["lock"].clone());
+    assert!(after == before);
+}
+
+#[test]
+fn a_dump_shows_what_happened_and_hides_what_users_wrote() {
+    let sandbox = filled();
+    let text = sandbox.run("dump data").ok();
+    assert!(!text.contains("secret"), "{text}");
+    let lines = crate::support::json_lines(&text);
+    let effects = |lines: &[Value]| -> Vec<String> {
+        let effects = lines
+            .iter()
+            .flat_map(|line| line["effects"].as_array().unwrap().clone());
+        effects
+            .map(|effect| effect["effect"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let all = effects(&lines);
+    assert_eq!(all.first().unwrap(), "term started");
+    assert_eq!(all.last().unwrap(), "term ended");
+    for (effect, count) in [
+        ("queue created", 2),
+        ("accepted", 7),
+        ("leased", 3),
+        ("acked", 2),
+    ] {
+        assert_eq!(
+            all.iter().filter(|name| *name == effect).count(),
+            count,
+            "{effect}"
+        );
+    }
+    let shown = sandbox.run("dump data --bodies").ok();
+    assert!(shown.contains("\"body\":\"secret-3\""), "{shown}");
+    assert!(shown.contains("secret-value"), "{shown}");
+
+    let mail = sandbox.run("dump data --queue mail").json();
+    assert_eq!(effects(&mail), ["queue created", "accepted"]);
+    let by_number = mail[0]["effects"][0]["queue"].to_string();
+    let same = sandbox
+        .run(&format!("dump data --queue {by_number}"))
+        .json();
+    assert_eq!(same, mail);
+    sandbox.run("dump data --queue unknown").fails_with(3);
+
+    let from = mail[0]["position"].as_str().unwrap();
+    let to = mail[1]["position"].as_str().unwrap();
+    let part = sandbox
+        .run(&format!("dump data --from {from} --to {to}"))
+        .json();
+    assert_eq!(part[0], mail[0]);
+    assert!(part.iter().all(|line| line["position"] != to), "{part:?}");
+}
