@@ -10,7 +10,7 @@ pub struct ManualClock {
     readings: Arc<Mutex<Readings>>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Readings {
     wall: WallTime,
     since_boot: Millis,
@@ -49,6 +49,15 @@ impl ManualClock {
         let mut readings = self.lock();
         readings.boot += 1;
         readings.since_boot = since_boot;
+    }
+
+    /// A clock of its own that shows the same.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        let readings = self.lock().clone();
+        Self {
+            readings: Arc::new(Mutex::new(readings)),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Readings> {
@@ -93,8 +102,11 @@ mod tests {
             (wall.plus(5), boot + 5),
             "clones share the time"
         );
+        let apart = clock.fork();
+        clock.advance(1);
+        assert_eq!(apart.wall(), wall.plus(5), "a fork has a time of its own");
         clock.set_wall(WallTime(1));
-        assert_eq!((other.wall(), other.since_boot()), (WallTime(1), boot + 5));
+        assert_eq!((other.wall(), other.since_boot()), (WallTime(1), boot + 6));
         clock.reboot(0);
         assert_ne!(other.boot_id(), id);
         assert_eq!(other.since_boot(), 0);

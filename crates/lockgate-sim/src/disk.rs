@@ -126,7 +126,7 @@ impl FaultyDisk {
         self.state().faults.disarm();
     }
 
-    /// The faults that have struck so far.
+    /// The faults that have struck so far, and the operations that met the end of space.
     #[must_use]
     pub fn struck(&self) -> Vec<Struck> {
         self.state().faults.struck.clone()

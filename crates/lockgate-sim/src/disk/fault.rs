@@ -156,6 +156,17 @@ impl Faults {
         self.armed.clear();
     }
 
+    /// Notes that an operation met the end of space, which nobody armed.
+    pub(super) fn out_of_space(&mut self, operation: DiskOperation, name: &str) -> io::Error {
+        let kind = io::ErrorKind::StorageFull;
+        self.struck.push(Struck {
+            operation,
+            name: name.to_owned(),
+            fault: Fault::Error(kind),
+        });
+        kind.into()
+    }
+
     /// Counts the operation and says which fault strikes at it, if any.
     pub(super) fn strike(
         &mut self,

@@ -298,14 +298,13 @@ impl State {
             seed,
         }) = struck
         {
-            let file = self.file(id);
-            let end = file.cache.len().min(offset + buffer.len());
-            let mut seen = file.cache.clone();
+            let cache = &self.file(id).cache;
+            let end = cache.len().min(offset + buffer.len());
+            let mut seen = cache.clone();
             if let Some(spot) = Spot::draw(damage, seed, offset..end) {
                 spot.spoil(&mut seen);
                 if lasting {
-                    spot.spoil(&mut file.cache);
-                    spot.spoil(&mut file.platter);
+                    self.decay(id, &spot);
                 }
             }
             return Ok(seen.read(offset, buffer));
@@ -331,15 +330,15 @@ impl State {
             .map_err(error)?;
         match struck {
             Some(Fault::Torn(kind)) => {
-                let _ = self.put(id, &bytes[..bytes.len() / 2], offset, None);
+                let _ = self.put(id, name, &bytes[..bytes.len() / 2], offset, None);
                 Err(kind.into())
             }
             Some(Fault::Misdirected(seed)) => {
                 let astray = self.draw_place(seed, offset, bytes.len());
-                self.put(id, bytes, offset, astray)
+                self.put(id, name, bytes, offset, astray)
             }
             struck => self.act_under(DiskOperation::Write, struck, |state| {
-                state.put(id, bytes, offset, None)
+                state.put(id, name, bytes, offset, None)
             }),
         }
         .map_err(error)
@@ -349,6 +348,7 @@ impl State {
     fn put(
         &mut self,
         id: FileId,
+        name: &str,
         bytes: &[u8],
         offset: usize,
         astray: Option<(FileId, usize)>,
@@ -371,7 +371,7 @@ impl State {
             self.change_file(id, change);
         }
         if fits < bytes.len() {
-            return Err(io::ErrorKind::StorageFull.into());
+            return Err(self.faults.out_of_space(DiskOperation::Write, name));
         }
         Ok(())
     }
@@ -410,7 +410,7 @@ impl State {
             // As the real call, it may have taken a part, and the file is as long as that then.
             state.change_file(id, FileChange::Allocate(fits));
             if fits < len {
-                return Err(io::ErrorKind::StorageFull.into());
+                return Err(state.faults.out_of_space(DiskOperation::Allocate, name));
             }
             Ok(())
         })
@@ -482,13 +482,32 @@ impl State {
         let Some(&id) = self.names.get(name) else {
             return false;
         };
+        let end = self.files[&id].cache.len().min(to_index(within.end));
+        match Spot::draw(damage, seed, to_index(within.start)..end) {
+            Some(spot) => self.decay(id, &spot),
+            None => false,
+        }
+    }
+
+    fn decay(&mut self, id: FileId, spot: &Spot) -> bool {
+        let number = self.change_number();
         let file = self.file(id);
-        let end = file.cache.len().min(to_index(within.end));
-        let Some(spot) = Spot::draw(damage, seed, to_index(within.start)..end) else {
-            return false;
-        };
         spot.spoil(&mut file.platter);
-        spot.spoil(&mut file.cache)
+        let changed = spot.spoil(&mut file.cache);
+        if !file.unsynced.is_empty() {
+            // What is still to be written is written as it is now.
+            for offset in spot.places() {
+                let mut bytes = vec![0; spot.len().min(file.cache.len() - offset)];
+                file.cache.read(offset, &mut bytes);
+                let change = FileChange::Write {
+                    offset,
+                    bytes,
+                    astray: None,
+                };
+                file.unsynced.push((number, change));
+            }
+        }
+        changed
     }
 
     // Space.
@@ -671,6 +690,21 @@ impl Spot {
                     other: (whole_sectors.start + other) * SECTOR,
                 })
             }
+        }
+    }
+
+    fn places(&self) -> Vec<usize> {
+        match *self {
+            Self::Flip { at, .. } | Self::Zero { at, .. } => vec![at],
+            Self::Swap { at, other } => vec![at, other],
+        }
+    }
+
+    fn len(&self) -> usize {
+        match *self {
+            Self::Flip { .. } => 1,
+            Self::Zero { len, .. } => len,
+            Self::Swap { .. } => SECTOR,
         }
     }
 

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use lockgate_core::{LeaseToken, Sequence, WallTime};
+use lockgate_core::{LeaseToken, MessageId, Sequence, WallTime};
 use lockgate_machine::Sent;
 
+use crate::world::{DEAD, PLAIN, SKIPPED, SKIPPING};
+
 /// What must be true, as far as answers tell.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Model {
     /// Every message ever given to a send, by the number in its body.
     pub(crate) messages: BTreeMap<u64, Known>,
@@ -14,7 +16,8 @@ pub(crate) struct Model {
     pub(crate) unique: HashMap<(&'static str, u64), Sent>,
     pub(crate) leases: HashMap<LeaseToken, Lease>,
     pub(crate) delivered: u64,
-    pub(crate) purges: HashMap<&'static str, u64>,
+    /// How often all leases of a queue became uncertain: it was purged, or deleted.
+    pub(crate) cuts: HashMap<&'static str, u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -23,16 +26,18 @@ pub(crate) struct Known {
     pub(crate) key: Option<u64>,
     pub(crate) unique: Option<u64>,
     pub(crate) state: Existence,
+    /// The id that its send was answered with.
+    pub(crate) id: Option<MessageId>,
     /// Its place in its key's order, once it is known.
     pub(crate) order: Option<(WallTime, Sequence)>,
     /// When it was given to the shard, or when it is due if that is later.
     pub(crate) enters: WallTime,
     /// It has been delivered.
     pub(crate) seen: bool,
-    /// It was under a purge while nobody knew whether it is there.
-    pub(crate) purged: bool,
-    /// An acknowledgement was answered.
-    pub(crate) acked: bool,
+    /// Something that may remove it was asked for while nobody knew whether it is there.
+    pub(crate) doubtful: bool,
+    /// Its end, an acknowledgement or a cancellation, was answered.
+    pub(crate) ended: bool,
     /// Acknowledgements without an answer so far.
     pub(crate) acks_asked: u32,
 }
@@ -54,4 +59,65 @@ pub(crate) struct Lease {
     pub(crate) holder: u64,
     /// Until when the holder may count on it, in real time.
     pub(crate) until_ms: u64,
+}
+
+/// The queue whose dead letters this one takes.
+fn source(queue: &str) -> Option<&'static str> {
+    match queue {
+        DEAD => Some(PLAIN),
+        SKIPPED => Some(SKIPPING),
+        _ => None,
+    }
+}
+
+impl Known {
+    /// It may be gone by what was asked for, and nothing that was asked before tells otherwise.
+    pub(crate) fn doubt(&mut self) {
+        self.doubtful = true;
+        if self.state == Existence::There {
+            self.state = Existence::Perhaps;
+        }
+    }
+}
+
+impl Model {
+    /// Something was asked for that may remove messages of the queue, and leases with them.
+    pub(crate) fn doubt(&mut self, queue: &'static str, key: Option<u64>) {
+        let sources = [Some(queue), source(queue)];
+        for known in self.messages.values_mut() {
+            if sources.contains(&Some(known.queue)) && (key.is_none() || known.key == key) {
+                known.doubt();
+            }
+        }
+        let messages = &self.messages;
+        for lease in self.leases.values_mut() {
+            if lease.queue == queue && (key.is_none() || messages[&lease.message].key == key) {
+                lease.until_ms = 0;
+            }
+        }
+        *self.cuts.entry(queue).or_default() += 1;
+    }
+
+    /// Records were damaged: nothing that was answered is certain any more, but that nothing comes
+    /// from nowhere.
+    pub(crate) fn forgive(&mut self) {
+        for known in self.messages.values_mut() {
+            known.state = Existence::Perhaps;
+            known.order = None;
+            known.doubtful = true;
+            known.ended = false;
+        }
+        self.unique.clear();
+        self.leases.clear();
+    }
+
+    pub(crate) fn cuts(&self, queue: &str) -> u64 {
+        self.cuts.get(queue).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn known(&mut self, message: u64) -> &mut Known {
+        self.messages
+            .get_mut(&message)
+            .expect("every number was sent")
+    }
 }

@@ -1,123 +1,92 @@
-//! Starting a shard, and mistakes made on purpose.
+//! The log under the shard: it tells the witness what happens, and makes mistakes on purpose.
 
 use std::sync::Arc;
 
 use lockgate_core::{
-    AppendError, Clock, Epoch, Incarnation, Log, LogCapabilities, LogError, LogReader, LogRecord,
-    LogSpace, LogSync, Position, Purpose, RecordGroup, RecoveryReport, ReserveError, SnapshotStore,
+    AppendError, Epoch, Log, LogCapabilities, LogError, LogReader, LogRecord, LogSpace, LogSync,
+    LogUpkeep, Position, Purpose, RecordGroup, RecoveryReport, ReserveError, SnapshotStore,
     SnapshotWriter,
 };
-use lockgate_engine::{Beginning, Driver, EngineOptions};
-use lockgate_log::{LocalLog, LocalLogOptions};
-use lockgate_machine::{
-    Effect, Effects, Machine, MachineLimits, Snapshot, decode_record, encode_record,
-};
-use lockgate_sim::{FaultyDisk, ManualClock};
+use lockgate_log::LocalLog;
+use lockgate_machine::{Effect, encode_record};
 
-use crate::Violation;
+use crate::witness::{Witness, effects};
 
-/// A mistake made on purpose.
+/// A mistake made on purpose. Each stands for a class of mistakes in the engine, the machine or the
+/// log, and is made where a test can make it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
+    /// Answers leave before the sync they wait for.
     AnswerBeforeSync,
+    /// A sync answers without syncing.
+    SyncForgotten,
+    /// Acknowledgements are not found at recovery.
     AckLost,
+    /// Leases are not found at recovery.
     LeaseLost,
-    UniqueIdLost,
-    OrderTurned,
+    /// The lease horizon is not found at recovery.
     HorizonLost,
+    /// Unique ids are not found at recovery.
+    UniqueIdLost,
+    /// Recovery turns the order of a key round.
+    OrderTurned,
+    /// Recovery takes what is delayed for due.
+    DueTimeLost,
+    /// Damage in the middle is taken for the torn tail.
+    MiddleCut,
+    /// A failed sync is tried again, and believed.
+    SyncRetried,
 }
 
-pub(crate) type Started = (Driver<u64>, Arc<dyn LogSync>, Arc<dyn LogReader>);
-
-pub(crate) fn start(
-    disk: &FaultyDisk,
-    clock: &ManualClock,
-    starts: u64,
-    bug: Option<Bug>,
-) -> Result<Started, Violation> {
-    let log = PlantedLog {
-        log: local_log(disk)?,
-        bug,
-    };
-    let beginning = Beginning {
-        wall: clock.wall(),
-        since_boot: clock.since_boot(),
-        boot_id: clock.boot_id(),
-        incarnation: Incarnation(starts),
-        secret: [7; 32],
-    };
-    let (driver, _report) = Driver::recover(Box::new(log), &EngineOptions::default(), beginning)
-        .map_err(|error| format!("the start was refused: {error:?}"))?;
-    let (syncer, reader) = (driver.syncer(), driver.reader());
-    Ok((driver, syncer, reader))
-}
-
-fn local_log(disk: &FaultyDisk) -> Result<LocalLog, Violation> {
-    let options = LocalLogOptions {
-        segment_bytes: 16 << 10,
-        record_bytes_max: 8 << 10,
-        free_bytes_min: 0,
-        generation_seed: Some(5),
-        ..LocalLogOptions::default()
-    };
-    LocalLog::open(Arc::new(disk.clone()), options).map_err(|error| error.to_string())
-}
-
-/// The state that the log on the disk gives.
-pub(crate) fn folded(disk: &FaultyDisk) -> Result<Snapshot, Violation> {
-    let mut machine = Machine::new(MachineLimits::default());
-    let mut broken = None;
-    local_log(disk)?
-        .recover(
-            Position(0),
-            &mut |record| match decode_record(&record.payload) {
-                Ok(effects) => machine.fold(&effects, record.position),
-                Err(error) => broken = Some(error),
-            },
-        )
-        .map_err(|error| error.to_string())?;
-    match broken {
-        Some(error) => Err(format!("a record makes no sense: {error}")),
-        None => Ok(machine.snapshot()),
-    }
-}
-
-/// A log that forgets something at recovery, on purpose.
-struct PlantedLog {
+pub(crate) struct WatchedLog {
     log: LocalLog,
+    witness: Witness,
     bug: Option<Bug>,
 }
 
-impl PlantedLog {
-    fn spoil(&self, record: LogRecord) -> LogRecord {
-        let Some(bug) = self.bug else { return record };
-        let mut effects: Effects = decode_record(&record.payload).expect("a good record");
-        effects.retain(|effect| match (bug, effect) {
-            (Bug::AckLost, Effect::Acked { .. }) | (Bug::LeaseLost, Effect::Leased { .. }) => false,
-            (Bug::HorizonLost, Effect::HorizonRaised { .. }) => false,
-            (Bug::UniqueIdLost, Effect::Accepted(stored)) => {
-                stored.unique_until = None;
-                true
-            }
-            (Bug::OrderTurned, Effect::Accepted(stored)) => {
-                // Every second message thinks it is due a little later.
-                if stored.sequence.0 % 2 == 1 {
-                    stored.message.due = Some(stored.accepted.plus(10));
-                }
-                true
-            }
-            _ => true,
-        });
-        let mut payload = Vec::new();
-        encode_record(&effects, &mut payload);
-        LogRecord {
-            payload: payload.into(),
-            ..record
+impl WatchedLog {
+    pub(crate) fn new(log: LocalLog, witness: &Witness, bug: Option<Bug>) -> Self {
+        Self {
+            log,
+            witness: witness.share(),
+            bug,
         }
     }
 }
 
-impl Log for PlantedLog {
+fn spoil(bug: Option<Bug>, record: LogRecord) -> LogRecord {
+    let Some(bug) = bug else { return record };
+    let mut effects = effects(&record);
+    effects.retain(|effect| match (bug, effect) {
+        (Bug::AckLost, Effect::Acked { .. })
+        | (Bug::LeaseLost, Effect::Leased { .. })
+        | (Bug::HorizonLost, Effect::HorizonRaised { .. }) => false,
+        (Bug::UniqueIdLost, Effect::Accepted(stored)) => {
+            stored.unique_until = None;
+            true
+        }
+        (Bug::DueTimeLost, Effect::Accepted(stored)) => {
+            stored.message.due = None;
+            true
+        }
+        (Bug::OrderTurned, Effect::Accepted(stored)) => {
+            // Every second message thinks it is due a little later.
+            if stored.sequence.0 % 2 == 1 {
+                stored.message.due = Some(stored.accepted.plus(10));
+            }
+            true
+        }
+        _ => true,
+    });
+    let mut payload = Vec::new();
+    encode_record(&effects, &mut payload);
+    LogRecord {
+        payload: payload.into(),
+        ..record
+    }
+}
+
+impl Log for WatchedLog {
     fn capabilities(&self) -> LogCapabilities {
         self.log.capabilities()
     }
@@ -129,8 +98,15 @@ impl Log for PlantedLog {
     ) -> Result<RecoveryReport, LogError> {
         let mut records = Vec::new();
         let report = self.log.recover(from, &mut |record| records.push(record))?;
+        self.witness
+            .lock()
+            .recovered(from, records.clone(), report.clone());
+        let middle = report.damaged.first().map(|damaged| damaged.from);
         for record in records {
-            visit(self.spoil(record));
+            let is_behind = middle.is_some_and(|from| record.position >= from);
+            if !(self.bug == Some(Bug::MiddleCut) && is_behind) {
+                visit(spoil(self.bug, record));
+            }
         }
         Ok(report)
     }
@@ -155,6 +131,46 @@ impl Log for PlantedLog {
         self.log.space()
     }
 
+    fn append(
+        &mut self,
+        epoch: Epoch,
+        expected: Position,
+        group: &mut RecordGroup,
+    ) -> Result<(), AppendError> {
+        let mut tail = expected;
+        let records = (0..group.len())
+            .map(|index| LogRecord {
+                position: self.log.place(&mut tail, group.payload(index).len()),
+                payload: group.payload(index).to_vec().into(),
+            })
+            .collect();
+        let appended = self.log.append(epoch, expected, group);
+        let mut witness = self.witness.lock();
+        match &appended {
+            Ok(()) => witness.appended(records, tail, true),
+            Err(AppendError::Unknown(_)) => witness.appended(records, tail, false),
+            // Nothing was written, and that is certain.
+            Err(_) => {}
+        }
+        appended
+    }
+
+    fn syncer(&self) -> Arc<dyn LogSync> {
+        Arc::new(WatchedSync {
+            syncer: self.log.syncer(),
+            witness: self.witness.share(),
+            bug: self.bug,
+        })
+    }
+
+    fn reader(&self) -> Arc<dyn LogReader> {
+        self.log.reader()
+    }
+
+    fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
+        self.log.upkeep()
+    }
+
     fn snapshots(&self) -> Arc<dyn SnapshotStore> {
         self.log.snapshots()
     }
@@ -163,28 +179,29 @@ impl Log for PlantedLog {
         self.log.begin_snapshot()
     }
 
-    fn append(
-        &mut self,
-        epoch: Epoch,
-        expected: Position,
-        group: &mut RecordGroup,
-    ) -> Result<(), AppendError> {
-        self.log.append(epoch, expected, group)
-    }
-
-    fn syncer(&self) -> Arc<dyn LogSync> {
-        self.log.syncer()
-    }
-
-    fn reader(&self) -> Arc<dyn LogReader> {
-        self.log.reader()
-    }
-
     fn trim(&mut self, before: Position) -> Result<(), LogError> {
         self.log.trim(before)
     }
 
     fn release(&mut self, range: Position) -> Result<(), LogError> {
         self.log.release(range)
+    }
+}
+
+struct WatchedSync {
+    syncer: Arc<dyn LogSync>,
+    witness: Witness,
+    bug: Option<Bug>,
+}
+
+impl LogSync for WatchedSync {
+    fn sync(&self) -> Result<Position, LogError> {
+        let synced = if self.bug == Some(Bug::SyncForgotten) {
+            self.witness.lock().appended
+        } else {
+            self.syncer.sync()?
+        };
+        self.witness.lock().synced(synced);
+        Ok(synced)
     }
 }

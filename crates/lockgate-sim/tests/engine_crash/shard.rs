@@ -1,0 +1,127 @@
+//! One life of the shard.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use lockgate_core::{
+    Clock, Disk, DiskError, DiskFile, FolderLock, Incarnation, LockError, LogReader, LogSync,
+    OpenMode, Position,
+};
+use lockgate_engine::{Beginning, Driver, EngineOptions, Output};
+use lockgate_log::{LocalLog, LocalLogOptions};
+use lockgate_sim::{FaultyDisk, ManualClock};
+
+use crate::{
+    planted::{Bug, WatchedLog},
+    witness::Witness,
+};
+
+pub(crate) struct Shard {
+    pub(crate) driver: Driver<u64>,
+    pub(crate) syncer: Arc<dyn LogSync>,
+    pub(crate) reader: Arc<dyn LogReader>,
+    /// Answers that wait for a sync.
+    pub(crate) held: VecDeque<Output<u64>>,
+    pub(crate) durable: Position,
+}
+
+impl Shard {
+    /// Starts; an error is the text of the refusal.
+    pub(crate) fn start(
+        disk: &FaultyDisk,
+        clock: &ManualClock,
+        starts: u64,
+        witness: &Witness,
+        bug: Option<Bug>,
+    ) -> Result<Self, String> {
+        let disk: Arc<dyn Disk> = if bug == Some(Bug::SyncRetried) {
+            Arc::new(RetryingDisk(disk.clone()))
+        } else {
+            Arc::new(disk.clone())
+        };
+        let log = LocalLog::open(disk, log_options()).map_err(|error| format!("{error:?}"))?;
+        let log = WatchedLog::new(log, witness, bug);
+        let beginning = Beginning {
+            wall: clock.wall(),
+            since_boot: clock.since_boot(),
+            boot_id: clock.boot_id(),
+            incarnation: Incarnation(starts),
+            secret: [7; 32],
+        };
+        let (driver, _report) =
+            Driver::recover(Box::new(log), &EngineOptions::default(), beginning)
+                .map_err(|error| format!("{error:?}"))?;
+        Ok(Self {
+            syncer: driver.syncer(),
+            reader: driver.reader(),
+            held: VecDeque::new(),
+            durable: driver.tail(),
+            driver,
+        })
+    }
+}
+
+/// Small segments, so that every history fills some.
+pub(crate) fn log_options() -> LocalLogOptions {
+    LocalLogOptions {
+        segment_bytes: SEGMENT_BYTES,
+        record_bytes_max: 8 << 10,
+        free_bytes_min: 0,
+        generation_seed: Some(5),
+        ..LocalLogOptions::default()
+    }
+}
+
+pub(crate) const SEGMENT_BYTES: u32 = 16 << 10;
+
+/// A disk whose failed syncs are tried again.
+struct RetryingDisk(FaultyDisk);
+
+struct RetryingFile(Arc<dyn DiskFile>);
+
+impl Disk for RetryingDisk {
+    fn lock(&self) -> Result<Box<dyn FolderLock>, LockError> {
+        self.0.lock()
+    }
+    fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
+        Ok(Arc::new(RetryingFile(self.0.open(name, mode)?)))
+    }
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        self.0.list()
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.0.rename(from, to)
+    }
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        self.0.remove(name)
+    }
+    fn sync_folder(&self) -> Result<(), DiskError> {
+        self.0.sync_folder()
+    }
+    fn space(&self) -> Result<lockgate_core::DiskSpace, DiskError> {
+        self.0.space()
+    }
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+}
+
+impl DiskFile for RetryingFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, DiskError> {
+        self.0.read_at(buffer, offset)
+    }
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
+        self.0.write_at(bytes, offset)
+    }
+    fn set_len(&self, len: u64) -> Result<(), DiskError> {
+        self.0.set_len(len)
+    }
+    fn allocate(&self, len: u64) -> Result<(), DiskError> {
+        self.0.allocate(len)
+    }
+    fn len(&self) -> Result<u64, DiskError> {
+        self.0.len()
+    }
+    fn sync(&self) -> Result<(), DiskError> {
+        self.0.sync().or_else(|_| self.0.sync())
+    }
+}
