@@ -6,7 +6,11 @@ use std::{
     fmt,
 };
 
-use crate::history::{Accepted, Action, Delivery, Outcome, Records, Send, Settle, Time};
+use serde::{Deserialize, Serialize};
+
+use crate::history::{
+    Accepted, Action, Answer, Delivery, Event, EventKind, Outcome, Records, Send, Settle, Time,
+};
 
 /// What a history shows.
 #[derive(Debug, Default)]
@@ -15,16 +19,71 @@ pub(crate) struct Report {
     pub(crate) sent: usize,
     /// Messages delivered at least once.
     pub(crate) delivered: usize,
+    /// Messages whose ack was answered.
+    pub(crate) acked: usize,
     /// Deliveries beyond the first of their message.
     pub(crate) duplicates: usize,
     /// Attempts without an answer.
     pub(crate) unknown: usize,
+    /// Attempts that the server refused.
+    pub(crate) refused: usize,
     /// Settles that came after the end of their lease.
     pub(crate) stale: usize,
     /// Until the last answer.
     pub(crate) duration: Time,
-    /// Every broken promise, one sentence each.
-    pub(crate) problems: Vec<String>,
+    /// Every broken promise.
+    pub(crate) problems: Vec<Problem>,
+}
+
+/// One broken promise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Problem {
+    pub(crate) broken: Promise,
+    /// One sentence.
+    pub(crate) text: String,
+}
+
+/// What a server promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Promise {
+    /// An accepted message is delivered until it is acknowledged.
+    Kept,
+    /// What was acknowledged does not come back.
+    Acked,
+    /// Messages of a key come in the order in which they were accepted.
+    Ordered,
+    /// One holder at a time has messages of a key.
+    OneHolder,
+    /// What is delivered was sent, and was not refused.
+    Sent,
+    /// One unique id is one message.
+    Unique,
+    /// Every delivery is a counted attempt.
+    Counted,
+    /// Nothing is answered before it can be kept.
+    Synced,
+    /// What is no damage is not reported as damage, and what should go on goes on.
+    Served,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.broken, self.text)
+    }
+}
+
+/// The problems of one promise.
+struct Problems<'a> {
+    broken: Promise,
+    all: &'a mut Vec<Problem>,
+}
+
+impl Problems<'_> {
+    fn push(&mut self, text: String) {
+        let broken = self.broken;
+        self.all.push(Problem { broken, text });
+    }
 }
 
 impl fmt::Display for Report {
@@ -32,35 +91,41 @@ impl fmt::Display for Report {
         let Self {
             sent,
             delivered,
+            acked,
             duplicates,
             unknown,
+            refused,
             stale,
             duration,
             problems,
         } = self;
         write!(
             f,
-            "{sent} sent, {delivered} delivered, {duplicates} duplicates, {unknown} unknown outcomes, \
-             {stale} stale settles, {duration:.1?}, {} broken promises",
+            "{sent} sent, {delivered} delivered, {acked} acknowledged, {duplicates} duplicates, \
+             {unknown} unknown outcomes, {refused} refused, {stale} stale settles, {duration:.1?}, {} \
+             broken promises",
             problems.len()
         )
     }
 }
 
-/// Checks a history that ended with an empty queue.
+/// Checks a history that ended with empty queues.
 pub(crate) fn check(records: &Records) -> Report {
     let Records {
         sends,
         deliveries,
         settles,
+        events,
     } = records;
+    let refused_sends = sends.iter().filter(|send| send.answer == Answer::Refused);
+    let refused_settles = settles
+        .iter()
+        .filter(|settle| settle.outcome == Outcome::Refused);
     let mut report = Report {
         sent: accepted(sends).len(),
-        unknown: sends.iter().filter(|send| send.accepted.is_none()).count()
-            + settles
-                .iter()
-                .filter(|settle| settle.outcome == Outcome::Unknown)
-                .count(),
+        acked: acked(deliveries, settles, events).len(),
+        unknown: records.unknown(),
+        refused: refused_sends.count() + refused_settles.count(),
         stale: settles
             .iter()
             .filter(|settle| settle.outcome == Outcome::Stale)
@@ -76,14 +141,35 @@ pub(crate) fn check(records: &Records) -> Report {
     report.delivered = first.len();
     report.duplicates = deliveries.len() - first.len();
 
-    let problems = &mut report.problems;
-    every_send_is_delivered_and_settled(sends, deliveries, settles, problems);
-    unique_ids_are_remembered(sends, deliveries, problems);
-    sequences_follow_time(sends, problems);
-    keys_are_in_order(sends, &first, problems);
-    keys_have_one_holder(deliveries, settles, problems);
-    acks_stay_done(deliveries, settles, problems);
-    attempts_are_counted(deliveries, problems);
+    let mut of = |broken, judge: &dyn Fn(&mut Problems<'_>)| {
+        let all = &mut report.problems;
+        judge(&mut Problems { broken, all });
+    };
+    of(Promise::Kept, &|problems| {
+        every_send_is_delivered_and_settled(sends, deliveries, settles, problems);
+    });
+    of(Promise::Sent, &|problems| {
+        what_is_delivered_was_sent(sends, deliveries, problems);
+    });
+    of(Promise::Unique, &|problems| {
+        unique_ids_are_remembered(sends, deliveries, problems);
+    });
+    of(Promise::Ordered, &|problems| {
+        sequences_follow_time(sends, problems);
+        keys_are_in_order(sends, &first, problems);
+    });
+    of(Promise::OneHolder, &|problems| {
+        keys_have_one_holder(deliveries, settles, events, problems);
+    });
+    of(Promise::Acked, &|problems| {
+        acks_stay_done(deliveries, settles, events, problems);
+    });
+    of(Promise::Counted, &|problems| {
+        attempts_are_counted(deliveries, events, problems);
+    });
+    of(Promise::Synced, &|problems| {
+        nothing_is_accepted_in_a_freeze(sends, events, problems);
+    });
     report
 }
 
@@ -91,7 +177,7 @@ pub(crate) fn check(records: &Records) -> Report {
 fn accepted(sends: &[Send]) -> BTreeMap<&str, &Accepted> {
     let mut accepted = BTreeMap::new();
     for send in sends {
-        if let Some(answer) = &send.accepted {
+        if let Some(answer) = send.answer.accepted() {
             accepted.entry(send.id.as_str()).or_insert(answer);
         }
     }
@@ -114,7 +200,7 @@ fn every_send_is_delivered_and_settled(
     sends: &[Send],
     deliveries: &[Delivery],
     settles: &[Settle],
-    problems: &mut Vec<String>,
+    problems: &mut Problems<'_>,
 ) {
     let delivered: BTreeSet<&str> = deliveries
         .iter()
@@ -122,7 +208,7 @@ fn every_send_is_delivered_and_settled(
         .collect();
     let acks = settles.iter().filter(|settle| settle.action == Action::Ack);
     let perhaps_acked: BTreeSet<&str> = acks
-        .filter(|ack| ack.outcome != Outcome::Stale)
+        .filter(|ack| matches!(ack.outcome, Outcome::Done | Outcome::Unknown))
         .map(|ack| deliveries[ack.delivery].id.as_str())
         .collect();
     for id in accepted(sends).keys() {
@@ -134,19 +220,38 @@ fn every_send_is_delivered_and_settled(
             problems.push(format!("{id}: gone from the queue without an ack"));
         }
     }
-    let sent: BTreeSet<&str> = sends.iter().map(|send| send.id.as_str()).collect();
-    for id in delivered.difference(&sent) {
-        problems.push(format!("{id}: delivered, but nobody sent it"));
+}
+
+fn what_is_delivered_was_sent(
+    sends: &[Send],
+    deliveries: &[Delivery],
+    problems: &mut Problems<'_>,
+) {
+    // Whether there was an attempt that may have put it there.
+    let mut sent: HashMap<&str, bool> = HashMap::new();
+    for send in sends {
+        *sent.entry(&send.id).or_default() |= send.answer != Answer::Refused;
+    }
+    let delivered: BTreeSet<&str> = deliveries
+        .iter()
+        .map(|delivery| delivery.id.as_str())
+        .collect();
+    for id in delivered {
+        match sent.get(id) {
+            Some(true) => {}
+            Some(false) => problems.push(format!("{id}: delivered, but its send was refused")),
+            None => problems.push(format!("{id}: delivered, but nobody sent it")),
+        }
     }
 }
 
 /// All sends of one id, answered or not, made at most one message: every answer and every delivery
 /// shows the same one.
-fn unique_ids_are_remembered(sends: &[Send], deliveries: &[Delivery], problems: &mut Vec<String>) {
+fn unique_ids_are_remembered(sends: &[Send], deliveries: &[Delivery], problems: &mut Problems<'_>) {
     let mut messages: HashMap<&str, &Accepted> = HashMap::new();
     let answers = sends
         .iter()
-        .filter_map(|send| Some((send.id.as_str(), send.accepted.as_ref()?)));
+        .filter_map(|send| Some((send.id.as_str(), send.answer.accepted()?)));
     let handed = deliveries
         .iter()
         .map(|delivery| (delivery.id.as_str(), &delivery.as_accepted));
@@ -168,7 +273,7 @@ fn unique_ids_are_remembered(sends: &[Send], deliveries: &[Delivery], problems: 
 }
 
 /// A message that was acknowledged before another one was first sent has the lower sequence number.
-fn sequences_follow_time(sends: &[Send], problems: &mut Vec<String>) {
+fn sequences_follow_time(sends: &[Send], problems: &mut Problems<'_>) {
     // By sequence number: the message, its first call and its first answer.
     let mut messages: BTreeMap<u128, (&str, Time, Time)> = BTreeMap::new();
     let mut first_calls: HashMap<&str, Time> = HashMap::new();
@@ -177,14 +282,15 @@ fn sequences_follow_time(sends: &[Send], problems: &mut Vec<String>) {
         *first = send.call.min(*first);
     }
     for send in sends {
-        let Some(accepted) = &send.accepted else {
+        let Some(sequence) = send
+            .answer
+            .accepted()
+            .and_then(|answer| answer.sequence.as_ref())
+        else {
             continue;
         };
-        let Ok(sequence) = accepted.sequence.parse() else {
-            problems.push(format!(
-                "{}: sequence {} is no number",
-                send.id, accepted.sequence
-            ));
+        let Ok(sequence) = sequence.parse() else {
+            problems.push(format!("{}: sequence {sequence} is no number", send.id));
             continue;
         };
         let message = (
@@ -211,21 +317,19 @@ fn sequences_follow_time(sends: &[Send], problems: &mut Vec<String>) {
     }
 }
 
-fn keys_are_in_order(sends: &[Send], first: &[&Delivery], problems: &mut Vec<String>) {
+fn keys_are_in_order(sends: &[Send], first: &[&Delivery], problems: &mut Problems<'_>) {
     let numbers: HashMap<&str, u64> = sends
         .iter()
         .map(|send| (send.id.as_str(), send.number))
         .collect();
     let mut latest: HashMap<&str, (u64, &str)> = HashMap::new();
     for delivery in first {
-        let Some(&number) = numbers.get(delivery.id.as_str()) else {
+        let (Some(&number), Some(key)) = (numbers.get(delivery.id.as_str()), &delivery.key) else {
             continue;
         };
-        let latest = latest
-            .entry(&delivery.key)
-            .or_insert((number, &delivery.id));
+        let latest = latest.entry(key).or_insert((number, &delivery.id));
         if number < latest.0 {
-            let (key, id) = (&delivery.key, &delivery.id);
+            let id = &delivery.id;
             problems.push(format!(
                 "{id}: delivered first after {}, a later one of key {key}",
                 latest.1
@@ -238,7 +342,16 @@ fn keys_are_in_order(sends: &[Send], first: &[&Delivery], problems: &mut Vec<Str
 
 /// A lease is known to be valid from the return of its receive until its holder first asks to settle
 /// it, and no longer than its length after the call of the receive.
-fn keys_have_one_holder(deliveries: &[Delivery], settles: &[Settle], problems: &mut Vec<String>) {
+fn keys_have_one_holder(
+    deliveries: &[Delivery],
+    settles: &[Settle],
+    events: &[Event],
+    problems: &mut Problems<'_>,
+) {
+    let lost: Vec<&Event> = events
+        .iter()
+        .filter(|event| event.kind == EventKind::LoseUnsynced)
+        .collect();
     let mut asked: HashMap<usize, Time> = HashMap::new();
     for settle in settles {
         let first = asked.entry(settle.delivery).or_insert(settle.call);
@@ -246,13 +359,21 @@ fn keys_have_one_holder(deliveries: &[Delivery], settles: &[Settle], problems: &
     }
     let mut by_key: BTreeMap<&str, Vec<(Time, Time, &Delivery)>> = BTreeMap::new();
     for (index, delivery) in deliveries.iter().enumerate() {
+        let Some(key) = &delivery.key else {
+            continue;
+        };
         let lease_end = delivery.call + delivery.lease;
+        // Leases that a disk in the same boot may have lost count as over.
+        let lease_end = lost
+            .iter()
+            .filter(|event| delivery.call < event.to)
+            .fold(lease_end, |end, event| end.min(event.from));
         let end = asked
             .get(&index)
             .map_or(lease_end, |asked| lease_end.min(*asked));
         if delivery.returned < end {
             by_key
-                .entry(&delivery.key)
+                .entry(key)
                 .or_default()
                 .push((delivery.returned, end, delivery));
         }
@@ -279,16 +400,13 @@ fn keys_have_one_holder(deliveries: &[Delivery], settles: &[Settle], problems: &
     }
 }
 
-fn acks_stay_done(deliveries: &[Delivery], settles: &[Settle], problems: &mut Vec<String>) {
-    let mut done: HashMap<&str, Time> = HashMap::new();
-    for settle in settles {
-        if settle.action == Action::Ack && settle.outcome == Outcome::Done {
-            let first = done
-                .entry(&deliveries[settle.delivery].id)
-                .or_insert(settle.returned);
-            *first = settle.returned.min(*first);
-        }
-    }
+fn acks_stay_done(
+    deliveries: &[Delivery],
+    settles: &[Settle],
+    events: &[Event],
+    problems: &mut Problems<'_>,
+) {
+    let done = acked(deliveries, settles, events);
     for delivery in deliveries {
         if let Some(acked) = done.get(delivery.id.as_str())
             && delivery.call > *acked
@@ -301,15 +419,86 @@ fn acks_stay_done(deliveries: &[Delivery], settles: &[Settle], problems: &mut Ve
     }
 }
 
-/// A lease that survives its server is counted: no two deliveries of a message are the same attempt.
-fn attempts_are_counted(deliveries: &[Delivery], problems: &mut Vec<String>) {
-    let mut seen = BTreeSet::new();
+/// When each message's ack was first answered.
+///
+/// On a queue without keys an ack of a lease that has ended is answered alike and does nothing, as on
+/// AWS: it says something only while its lease is certain.
+fn acked<'a>(
+    deliveries: &'a [Delivery],
+    settles: &[Settle],
+    events: &[Event],
+) -> HashMap<&'a str, Time> {
+    let losses: Vec<&Event> = losses(events).collect();
+    let mut done: HashMap<&str, Time> = HashMap::new();
+    for settle in settles {
+        if settle.action != Action::Ack || settle.outcome != Outcome::Done {
+            continue;
+        }
+        let delivery = &deliveries[settle.delivery];
+        let leased = settle.returned < delivery.call + delivery.lease
+            && !losses
+                .iter()
+                .any(|event| delivery.call < event.to && settle.returned > event.from);
+        if delivery.key.is_some() || leased {
+            let first = done.entry(&delivery.id).or_insert(settle.returned);
+            *first = settle.returned.min(*first);
+        }
+    }
+    done
+}
+
+/// What may have taken leases with it, which are not synced.
+fn losses(events: &[Event]) -> impl Iterator<Item = &Event> {
+    let loses = |kind| matches!(kind, EventKind::LoseUnsynced | EventKind::PowerCut);
+    events.iter().filter(move |event| loses(event.kind))
+}
+
+/// A lease that survives its server is counted: no two deliveries of a message are the same attempt,
+/// unless the disk may have lost the first.
+fn attempts_are_counted(deliveries: &[Delivery], events: &[Event], problems: &mut Problems<'_>) {
+    let losses: Vec<&Event> = losses(events).collect();
+    let mut seen: HashMap<(&str, u32), &Delivery> = HashMap::new();
     for delivery in deliveries {
-        if !seen.insert((&delivery.id, delivery.attempt)) {
+        let Some(other) = seen.insert((&delivery.id, delivery.attempt), delivery) else {
+            continue;
+        };
+        let lost = losses
+            .iter()
+            .any(|event| other.call < event.to && delivery.returned > event.from);
+        if !lost {
             problems.push(format!(
                 "{}: attempt {} was given twice",
                 delivery.id, delivery.attempt
             ));
+        }
+    }
+}
+
+/// A send that is made and accepted while nothing can be written is a promise without a ground,
+/// unless an earlier attempt may have been written before.
+fn nothing_is_accepted_in_a_freeze(sends: &[Send], events: &[Event], problems: &mut Problems<'_>) {
+    let mut first_calls: HashMap<&str, Time> = HashMap::new();
+    for send in sends {
+        let first = first_calls.entry(&send.id).or_insert(send.call);
+        *first = send.call.min(*first);
+    }
+    for freeze in events
+        .iter()
+        .filter(|event| event.kind == EventKind::Freeze)
+    {
+        for send in sends {
+            if send.answer.accepted().is_some()
+                && first_calls[send.id.as_str()] > freeze.from
+                && send.returned < freeze.to
+            {
+                let Send {
+                    id, call, returned, ..
+                } = send;
+                problems.push(format!(
+                    "{id}: sent at {call:?} and accepted at {returned:?}, in a freeze from {:?} to {:?}",
+                    freeze.from, freeze.to
+                ));
+            }
         }
     }
 }
@@ -348,7 +537,7 @@ mod tests {
             }
             let accepted = Accepted {
                 message: format!("message {name}"),
-                sequence: self.accepted.len().to_string(),
+                sequence: Some(self.accepted.len().to_string()),
             };
             self.accepted.push((name.to_owned(), accepted.clone()));
             accepted
@@ -356,14 +545,18 @@ mod tests {
 
         /// `key` is one letter, so that an id is as short as `a1`.
         fn send_as(&mut self, id: &str, accepted: Option<Accepted>) {
+            self.send_answered(id, accepted.map_or(Answer::Unknown, Answer::Accepted));
+        }
+
+        fn send_answered(&mut self, id: &str, answer: Answer) {
             let (call, returned) = self.second();
             self.records.sends.push(Send {
                 id: id.to_owned(),
-                key: id[..1].to_owned(),
+                key: Some(id[..1].to_owned()),
                 number: id[1..].parse().unwrap(),
                 call,
                 returned,
-                accepted,
+                answer,
             });
         }
 
@@ -383,7 +576,7 @@ mod tests {
                 .count();
             self.records.deliveries.push(Delivery {
                 id: id.to_owned(),
-                key: id[..1].to_owned(),
+                key: Some(id[..1].to_owned()),
                 as_accepted,
                 consumer,
                 attempt: u32::try_from(attempt).unwrap(),
@@ -406,6 +599,12 @@ mod tests {
             });
         }
 
+        /// Something that takes a second.
+        fn happens(&mut self, kind: EventKind) {
+            let (from, to) = self.second();
+            self.records.events.push(Event { kind, from, to });
+        }
+
         fn handle(&mut self, id: &str, consumer: usize) {
             let delivery = self.deliver(id, consumer);
             self.settle(delivery, Action::Ack, Outcome::Done);
@@ -414,7 +613,7 @@ mod tests {
         #[track_caller]
         fn good(self) -> Report {
             let report = check(&self.records);
-            assert_eq!(report.problems, Vec::<String>::new());
+            assert_eq!(report.problems, []);
             report
         }
 
@@ -422,7 +621,7 @@ mod tests {
         fn bad(self, text: &str) {
             let problems = check(&self.records).problems;
             assert!(
-                problems.len() == 1 && problems[0].contains(text),
+                problems.len() == 1 && problems[0].text.contains(text),
                 "{problems:?}"
             );
         }
@@ -633,5 +832,108 @@ mod tests {
         let mut story = ordinary();
         story.handle("c1", 1);
         story.bad("nobody sent it");
+    }
+
+    #[test]
+    fn a_refused_message_that_appears_is_found() {
+        let mut story = ordinary();
+        story.send_answered("a3", Answer::Refused);
+        story.handle("a3", 1);
+        story.bad("its send was refused");
+    }
+
+    #[test]
+    fn a_refused_message_may_be_sent_again() {
+        let mut story = ordinary();
+        story.send_answered("a3", Answer::Refused);
+        story.send("a3");
+        story.handle("a3", 1);
+        assert_eq!(story.good().refused, 1);
+    }
+
+    #[test]
+    fn a_refused_ack_took_nothing() {
+        let mut story = ordinary();
+        story.send("a3");
+        let delivery = story.deliver("a3", 1);
+        story.settle(delivery, Action::Ack, Outcome::Refused);
+        story.bad("without an ack");
+    }
+
+    /// A first delivery, a fault that takes what was not synced, and the same attempt once more.
+    fn forgotten_attempt(kind: EventKind, wait: u64) -> Story {
+        let mut story = ordinary();
+        story.send("a3");
+        story.deliver("a3", 1);
+        story.happens(kind);
+        story.wait(wait);
+        let again = story.deliver("a3", 2);
+        story.records.deliveries[again].attempt = 1;
+        story.settle(again, Action::Ack, Outcome::Done);
+        story
+    }
+
+    #[test]
+    fn a_disk_that_lost_its_unsynced_writes_may_forget_leases() {
+        forgotten_attempt(EventKind::LoseUnsynced, 0).good();
+    }
+
+    #[test]
+    fn a_kill_may_not_forget_leases() {
+        forgotten_attempt(EventKind::Kill, 60).bad("attempt 1 was given twice");
+    }
+
+    #[test]
+    fn a_start_after_a_power_cut_must_wait_for_leases() {
+        forgotten_attempt(EventKind::PowerCut, 60).good();
+        forgotten_attempt(EventKind::PowerCut, 0).bad("while consumer 1 held a3");
+    }
+
+    #[test]
+    fn an_answer_in_a_freeze_is_found() {
+        let mut story = ordinary();
+        story.send("a3");
+        let times = story.records.sends.last().unwrap().clone();
+        story.handle("a3", 1);
+        story.records.events.push(Event {
+            kind: EventKind::Freeze,
+            from: times.call - Duration::from_millis(1),
+            to: times.returned + Duration::from_millis(1),
+        });
+        story.bad("in a freeze");
+    }
+
+    #[test]
+    fn messages_without_a_key_have_no_order() {
+        let mut story = Story::default();
+        story.send("a1");
+        story.send("a2");
+        for id in ["a2", "a1"] {
+            let delivery = story.deliver(id, 1);
+            story.records.deliveries[delivery].key = None;
+            story.settle(delivery, Action::Ack, Outcome::Done);
+        }
+        story.good();
+    }
+
+    /// An ack so many seconds after its delivery, of a message without a key, that was followed by
+    /// another delivery.
+    fn unkeyed_ack_after(seconds: u64) -> Story {
+        let mut story = Story::default();
+        story.send("a1");
+        let first = story.deliver("a1", 1);
+        story.wait(seconds);
+        story.settle(first, Action::Ack, Outcome::Done);
+        story.handle("a1", 2);
+        for delivery in &mut story.records.deliveries {
+            delivery.key = None;
+        }
+        story
+    }
+
+    #[test]
+    fn a_late_ack_of_a_message_without_a_key_says_nothing() {
+        unkeyed_ack_after(60).good();
+        unkeyed_ack_after(0).bad("acknowledged at");
     }
 }

@@ -38,6 +38,6 @@ impl Random {
 }
 
 /// A seed nobody chose.
-pub(crate) fn fresh_seed() -> u64 {
+pub fn fresh_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }

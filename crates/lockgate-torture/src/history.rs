@@ -12,27 +12,47 @@ pub(crate) type Time = Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct Send {
     pub(crate) id: String,
-    pub(crate) key: String,
+    /// `None` on a queue without keys.
+    pub(crate) key: Option<String>,
     /// Which message of its key it is, from 1, in the order in which its producer sent them.
     pub(crate) number: u64,
     pub(crate) call: Time,
     pub(crate) returned: Time,
-    /// What the server answered; `None`: no answer came, the message may or may not be there.
-    pub(crate) accepted: Option<Accepted>,
+    pub(crate) answer: Answer,
+}
+
+/// What the server said to a send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Accepted(Accepted),
+    /// Nothing happened.
+    Refused,
+    /// No answer came, or none that says: the message may or may not be there.
+    Unknown,
+}
+
+impl Answer {
+    pub(crate) fn accepted(&self) -> Option<&Accepted> {
+        match self {
+            Self::Accepted(accepted) => Some(accepted),
+            Self::Refused | Self::Unknown => None,
+        }
+    }
 }
 
 /// The server's promise that it has a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Accepted {
     pub(crate) message: String,
-    pub(crate) sequence: String,
+    /// Keyed queues number their messages.
+    pub(crate) sequence: Option<String>,
 }
 
 /// One message handed to one consumer.
 #[derive(Clone, Debug)]
 pub(crate) struct Delivery {
     pub(crate) id: String,
-    pub(crate) key: String,
+    pub(crate) key: Option<String>,
     pub(crate) as_accepted: Accepted,
     pub(crate) consumer: usize,
     pub(crate) attempt: u32,
@@ -65,10 +85,33 @@ pub(crate) enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
+    /// Nothing happened, and it may be asked again.
+    Refused,
     /// No answer came.
     Unknown,
     /// The lease had ended: nothing was done.
     Stale,
+}
+
+/// Something that happened to the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) kind: EventKind,
+    pub(crate) from: Time,
+    pub(crate) to: Time,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventKind {
+    /// The process was killed.
+    Kill,
+    /// The disk lost what was not synced, in the life of one boot. Leases are not synced and only a
+    /// new boot waits for those it may have lost, so every lease counts as over.
+    LoseUnsynced,
+    /// The disk lost what was not synced, and the server's next life is in another boot.
+    PowerCut,
+    /// Nothing could be written from the first to the last instant.
+    Freeze,
 }
 
 /// All that was seen, each list in the order of the returns.
@@ -77,17 +120,29 @@ pub(crate) struct Records {
     pub(crate) sends: Vec<Send>,
     pub(crate) deliveries: Vec<Delivery>,
     pub(crate) settles: Vec<Settle>,
+    pub(crate) events: Vec<Event>,
 }
 
 impl Records {
     /// How many answers there were: grows as long as the run gets anywhere.
     pub(crate) fn answered(&self) -> usize {
-        let sends = self.sends.iter().filter(|send| send.accepted.is_some());
-        let settles = self
-            .settles
-            .iter()
-            .filter(|settle| settle.outcome != Outcome::Unknown);
-        sends.count() + settles.count() + self.deliveries.len()
+        let sends = self.sends.iter();
+        let settles = self.settles.iter();
+        sends.filter(|send| send.answer != Answer::Unknown).count()
+            + settles
+                .filter(|settle| settle.outcome != Outcome::Unknown)
+                .count()
+            + self.deliveries.len()
+    }
+
+    /// How many requests nobody was told the outcome of.
+    pub(crate) fn unknown(&self) -> usize {
+        let sends = self.sends.iter();
+        let settles = self.settles.iter();
+        sends.filter(|send| send.answer == Answer::Unknown).count()
+            + settles
+                .filter(|settle| settle.outcome == Outcome::Unknown)
+                .count()
     }
 }
 
@@ -114,7 +169,13 @@ impl History {
 
     /// Reads or adds records.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Records) -> T) -> T {
-        // A task that panicked fails the test; its records are still worth showing.
+        // A task that panicked fails the run; its records are still worth showing.
         act(&mut self.records.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes what happened to the server from an instant until now.
+    pub(crate) fn happened(&self, kind: EventKind, from: Time) {
+        let to = self.now();
+        self.with(|records| records.events.push(Event { kind, from, to }));
     }
 }
