@@ -52,6 +52,7 @@
 //! # }
 //! ```
 
+mod backup;
 mod batch;
 mod desk;
 mod directory;
@@ -67,6 +68,7 @@ mod request;
 mod shell;
 mod waiters;
 
+pub use backup::{BackupError, BackupReport, RestoreError, RestoreReport, restore};
 pub use batch::{Batch, Received};
 pub use directory::{Directory, QueueEntry};
 pub use driver::{Driver, DriverCounts, Output, Ticket, What};

@@ -15,7 +15,7 @@ mod load;
 
 use std::{collections::BTreeMap, fmt, sync::OnceLock};
 
-use lockgate_core::{Location, QueueId, Sequence};
+use lockgate_core::{Location, MessageId, QueueId, Sequence};
 
 use super::{
     Machine,
@@ -101,8 +101,13 @@ pub struct Frozen {
     located: OnceLock<Located>,
 }
 
-/// The index by number of each queue there is.
-type Located = BTreeMap<QueueId, Sequences>;
+/// Where messages are found.
+struct Located {
+    /// The index by number of each queue there is.
+    by_number: BTreeMap<QueueId, Sequences>,
+    /// Messages that were moved, by their id: queue and number now.
+    moved: BTreeMap<MessageId, (QueueId, Sequence)>,
+}
 
 impl Machine {
     /// The whole machine as it is now, to be written as an image by another thread.
@@ -225,9 +230,19 @@ impl Frozen {
     #[must_use]
     pub fn location(&self, queue: QueueId, sequence: Sequence) -> Option<Location> {
         let located = self.located.get_or_init(|| self.machine.locate());
-        let message = located.get(&queue)?.get(sequence.0)?;
+        let message = located.by_number.get(&queue)?.get(sequence.0)?;
         let message = self.machine.messages.get(message)?;
         Some(message.location())
+    }
+
+    /// Queue and number that the message with that id had at that instant, wherever it had been
+    /// moved, if its bytes were at `at`. As [`location`](Self::location), which see.
+    #[must_use]
+    pub fn place_of(&self, id: MessageId, at: Location) -> Option<(QueueId, Sequence)> {
+        let located = self.located.get_or_init(|| self.machine.locate());
+        let moved = located.moved.get(&id).copied();
+        let (queue, sequence) = moved.unwrap_or((id.queue(), id.sequence()));
+        (self.location(queue, sequence) == Some(at)).then_some((queue, sequence))
     }
 
     /// Appends the next section. False: there is none.
@@ -261,12 +276,20 @@ impl Frozen {
 
 impl Machine {
     fn locate(&self) -> Located {
-        let queues = self.queues.iter().map(|(_, queue)| {
+        let by_number = self.queues.iter().map(|(_, queue)| {
             let mut index = self.contents[queue.content].by_sequence.clone();
             index.build_table();
             (queue.id, index)
         });
-        queues.collect()
+        let moved = self.origins.iter().map(|(_, origin)| {
+            let message = &self.messages[origin.message];
+            let content = &self.contents[self.keys[message.key].content];
+            (origin.id, (content.queue_id, message.sequence()))
+        });
+        Located {
+            by_number: by_number.collect(),
+            moved: moved.collect(),
+        }
     }
 
     /// What has sections of a kind, in their order.

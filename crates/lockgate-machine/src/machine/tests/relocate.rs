@@ -67,7 +67,11 @@ fn a_moved_message_is_found_by_its_id() {
     assert_eq!(first.1.queue, q);
     assert_eq!(run.machine.location(q, first.1.sequence), None);
     assert_eq!(run.machine.location(dead, first.1.sequence), Some(first.0));
+    let frozen = run.machine.freeze();
+    let place = Some((dead, first.1.sequence));
     assert!(relocate(&mut run, first.clone()));
+    assert_eq!(frozen.place_of(first.1.id, first.0), place);
+    assert_eq!(run.machine.freeze().place_of(first.1.id, first.0), None);
     let (at, now) = stored(&run).pop().expect("the relocated one");
     assert_eq!((now.queue, now.id), (dead, first.1.id));
     assert_eq!(run.machine.location(dead, now.sequence), Some(at));

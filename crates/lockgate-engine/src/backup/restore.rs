@@ -1,0 +1,318 @@
+//! Making a log of a backup.
+
+use std::{
+    collections::BTreeSet,
+    io::{self, Read},
+};
+
+use bytes::Bytes;
+use lockgate_core::{
+    AppendError, Epoch, Log, LogError, Now, Position, Purpose, QueueId, ReadError, RecordGroup,
+    ReserveError, Scanned, Sequence, WallTime,
+};
+use lockgate_machine::{
+    Answer, DropReason, Effect, Effects, ImageError, ImageLoader, Machine, MachineLimits, Query,
+    decode_record, encode_record,
+};
+
+use super::stream::{Kind, Reader};
+
+/// What a restore made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RestoreReport {
+    /// When the backup was begun.
+    pub created: WallTime,
+    /// Queues.
+    pub queues: u64,
+    /// Messages.
+    pub messages: u64,
+    /// Messages whose payload the backup does not have, because it could not be read any more when
+    /// the backup was taken; they are dropped as damaged.
+    pub dropped: u64,
+}
+
+/// Why a restore was not finished.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// There is something in the log already. Nothing was changed.
+    #[error("the log is not empty: a backup is restored into a new one only")]
+    NotEmpty,
+    /// What was given is something else.
+    #[error("this is no backup of Lockgate")]
+    NoBackup,
+    /// A newer version wrote it.
+    #[error(
+        "the backup has format version {found}, this program reads up to {known}: use a newer one"
+    )]
+    NewerFormat {
+        /// Its version.
+        found: u32,
+        /// The highest version known.
+        known: u32,
+    },
+    /// It was cut or changed.
+    #[error("the backup is damaged behind its byte {at}: {what}")]
+    Damaged {
+        /// Up to here it is good.
+        at: u64,
+        /// What is wrong behind it.
+        what: &'static str,
+    },
+    /// The state in it makes no sense, or was written by a newer version.
+    #[error("the state in the backup cannot be read")]
+    Image(#[from] ImageError),
+    /// It could not be read.
+    #[error("reading the backup")]
+    Input(#[source] io::Error),
+    /// The log has no room for it.
+    #[error("the backup does not fit")]
+    Full(#[source] ReserveError),
+    /// The log failed.
+    #[error("writing the log")]
+    Log(#[source] LogError),
+    /// The log failed.
+    #[error("writing the log")]
+    Append(#[source] AppendError),
+}
+
+/// Records are appended together up to so many bytes.
+const GROUP_BYTES: usize = 4 << 20;
+
+/// Makes `log`, which must be empty, hold what the backup holds: the queues with their messages,
+/// order, counts, remembered ids and leases. The leases last as long as they would have lasted, by the
+/// time at which the backup was taken: nobody else gets the messages earlier, and who has the
+/// receipts can still settle.
+///
+/// No token and no message id that is given out from now on was ever given out by the shard from
+/// which the backup was taken, whatever that does meanwhile: a start draws a new incarnation and
+/// begins a higher epoch.
+///
+/// Afterwards the log is closed. It blocks for as long as reading the backup and writing it takes.
+///
+/// # Errors
+/// See [`RestoreError`]. The log then holds the beginning of what it should, and must be thrown
+/// away; a start on it is refused.
+pub fn restore(input: &mut dyn Read, mut log: Box<dyn Log>) -> Result<RestoreReport, RestoreError> {
+    check_empty(&mut *log)?;
+    let (mut stream, head) = Reader::begin(input)?;
+    let mut content = Vec::new();
+    let capabilities = log.capabilities();
+    let mut loader = ImageLoader::new(MachineLimits {
+        log_level: capabilities.sync_level,
+        range_bits: capabilities.range_bits,
+        ..MachineLimits::default()
+    });
+    let mut kind = stream.block(&mut content)?;
+    while kind == Kind::Piece {
+        loader.piece(&content)?;
+        kind = stream.block(&mut content)?;
+    }
+    let mut machine = loader.finish()?;
+    while machine.housekeep(usize::MAX) {}
+
+    let epoch = machine.term().epoch.max(head.epoch).next();
+    log.begin_epoch(epoch).map_err(RestoreError::Append)?;
+    let mut writer = Writer::new(log, epoch, machine);
+    let mut messages = 0_u64;
+    while kind == Kind::Message {
+        writer.message(&content, &stream)?;
+        messages += 1;
+        kind = stream.block(&mut content)?;
+    }
+    if content != messages.to_le_bytes() {
+        return Err(stream.damaged("messages are missing"));
+    }
+    stream.end()?;
+    writer.append()?;
+    let dropped = writer.drop_missing(messages)?;
+    writer.append()?;
+    let machine = writer.finish()?;
+    Ok(RestoreReport {
+        created: head.created,
+        queues: count_queues(&machine),
+        messages,
+        dropped,
+    })
+}
+
+fn check_empty(log: &mut dyn Log) -> Result<(), RestoreError> {
+    let snapshots = log.snapshots().list().map_err(RestoreError::Log)?;
+    if !snapshots.is_empty() {
+        return Err(RestoreError::NotEmpty);
+    }
+    let found = log
+        .recover(Position(0), &mut |_| {})
+        .map_err(RestoreError::Log)?;
+    let is_empty = found.records == 0
+        && found.epoch == Epoch(0)
+        && found.trimmed == Position(0)
+        && found.damaged.is_empty();
+    if is_empty {
+        Ok(())
+    } else {
+        Err(RestoreError::NotEmpty)
+    }
+}
+
+/// The log and the state it will have.
+struct Writer {
+    log: Box<dyn Log>,
+    epoch: Epoch,
+    machine: Machine,
+    first: Position,
+    group: RecordGroup,
+    effects: Vec<Effects>,
+}
+
+impl Writer {
+    fn new(log: Box<dyn Log>, epoch: Epoch, machine: Machine) -> Self {
+        Self {
+            group: RecordGroup::new(log.capabilities().gap),
+            first: log.tail(),
+            log,
+            epoch,
+            machine,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Takes a message's record.
+    fn message(&mut self, record: &[u8], stream: &Reader<'_>) -> Result<(), RestoreError> {
+        let effects = decode_record(&Bytes::copy_from_slice(record))
+            .map_err(|_| stream.damaged("a message makes no sense"))?;
+        let [Effect::Relocated(stored)] = &effects[..] else {
+            return Err(stream.damaged("a message is none"));
+        };
+        let place = self.machine.location(stored.queue, stored.sequence);
+        if place.is_none() {
+            return Err(stream.damaged("a message is in no queue"));
+        }
+        self.record(effects, record)
+    }
+
+    fn record(&mut self, effects: Effects, record: &[u8]) -> Result<(), RestoreError> {
+        self.group.push(|buffer| buffer.extend_from_slice(record));
+        self.effects.push(effects);
+        if self.group.bytes().len() < GROUP_BYTES {
+            return Ok(());
+        }
+        self.append()
+    }
+
+    /// Appends what was gathered, and folds it where it is now.
+    fn append(&mut self) -> Result<(), RestoreError> {
+        let (bytes, records) = (self.group.bytes().len(), self.group.len());
+        self.log
+            .reserve(bytes as u64, records as u64, Purpose::Growth)
+            .map_err(RestoreError::Full)?;
+        let tail = self.log.tail();
+        let lens = (0..records).map(|index| self.group.payload(index).len());
+        let mut cursor = tail;
+        let places: Vec<Position> = lens.map(|len| self.log.place(&mut cursor, len)).collect();
+        self.log
+            .append(self.epoch, tail, &mut self.group)
+            .map_err(RestoreError::Append)?;
+        for (effects, at) in self.effects.drain(..).zip(places) {
+            self.machine.fold(&effects, at);
+        }
+        self.group.clear(2 * GROUP_BYTES);
+        Ok(())
+    }
+
+    /// Drops the messages that came without a payload. Returns how many.
+    fn drop_missing(&mut self, messages: u64) -> Result<u64, RestoreError> {
+        let all: u64 = self
+            .machine
+            .live_ranges()
+            .map(|(_, live)| live.messages)
+            .sum();
+        if all == messages {
+            return Ok(0);
+        }
+        // Rare enough to walk everything.
+        let there = self.written()?;
+        let mut dropped = 0;
+        for queue in self.machine.snapshot().queues.into_values() {
+            let id = queue.description.id;
+            for &sequence in queue.messages.keys() {
+                if !there.contains(&(id, sequence)) {
+                    let effect = Effect::Dropped {
+                        queue: id,
+                        sequence,
+                        reason: DropReason::Damaged,
+                    };
+                    let mut record = Vec::new();
+                    encode_record(std::slice::from_ref(&effect), &mut record);
+                    self.record(Effects::from_iter([effect]), &record)?;
+                    dropped += 1;
+                }
+            }
+        }
+        Ok(dropped)
+    }
+
+    /// The messages in the new log.
+    fn written(&self) -> Result<BTreeSet<(QueueId, Sequence)>, RestoreError> {
+        let mut there = BTreeSet::new();
+        let reader = self.log.reader();
+        let scanned = reader.scan(self.first, self.log.tail(), &mut |scanned| {
+            if let Scanned::Record(record) = scanned {
+                for effect in decode_record(&record.payload).unwrap_or_default() {
+                    if let Effect::Relocated(stored) = effect {
+                        there.insert((stored.queue, stored.sequence));
+                    }
+                }
+            }
+            std::ops::ControlFlow::Continue(())
+        });
+        scanned.map_err(|error| RestoreError::Log(log_error(error)))?;
+        Ok(there)
+    }
+
+    /// Makes all of it durable, with the state as a snapshot, without which the log is of no use.
+    fn finish(mut self) -> Result<Machine, RestoreError> {
+        self.log.syncer().sync().map_err(RestoreError::Log)?;
+        let mut snapshot = self.log.begin_snapshot().map_err(RestoreError::Log)?;
+        let position = snapshot.position();
+        let mut frozen = self.machine.freeze();
+        let mut piece = Vec::new();
+        while frozen.next_piece(&mut piece) {
+            snapshot.write(&piece).map_err(RestoreError::Log)?;
+        }
+        snapshot.finish().map_err(RestoreError::Log)?;
+        self.log.trim(position).map_err(RestoreError::Log)?;
+        Ok(self.machine)
+    }
+}
+
+fn count_queues(machine: &Machine) -> u64 {
+    let mut count = 0;
+    let mut after = None;
+    loop {
+        let page = Query::Queues {
+            prefix: String::new(),
+            after: after.take(),
+            limit: 1_000,
+        };
+        let Ok(Answer::Queues { queues, more }) = machine.query(&page, Now::default()) else {
+            return count;
+        };
+        count += queues.len() as u64;
+        after = queues.into_iter().last().map(|queue| queue.name);
+        if !more {
+            return count;
+        }
+    }
+}
+
+fn log_error(error: ReadError) -> LogError {
+    match error {
+        ReadError::Log(error) => error,
+        error => LogError::Remote {
+            what: "reading what was just written".to_owned(),
+            source: error.into(),
+        },
+    }
+}

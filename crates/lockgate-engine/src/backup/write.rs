@@ -1,0 +1,206 @@
+//! Taking a backup.
+
+use std::{
+    io::{self, Write},
+    ops::ControlFlow,
+};
+
+use lockgate_core::{
+    Epoch, Location, LogReader, LogRecord, Now, Position, ReadError, Scanned, WallTime,
+};
+use lockgate_machine::{
+    DecodeError, Effect, Frozen, LiveRange, StoredMessage, decode_record, encode_record,
+};
+
+use super::stream::{Head, Kind, Writer};
+use crate::{Driver, StopReason, Ticket};
+
+/// What a backup holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackupReport {
+    /// When it was begun. All that was answered before is in it.
+    pub created: WallTime,
+    /// Messages in it.
+    pub messages: u64,
+    /// Messages there were and that are not in it, because their payload cannot be read any more.
+    pub unreadable: u64,
+    /// Bytes of the whole stream.
+    pub bytes: u64,
+}
+
+/// Why a backup was not finished. What was written of it is of no use.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// The engine takes no more work.
+    #[error("the engine has stopped ({reason})")]
+    Stopped {
+        /// Why.
+        reason: StopReason,
+    },
+    /// It could not be written to where it was to go.
+    #[error("writing the backup")]
+    Write(#[source] io::Error),
+    /// The log could not be read.
+    #[error("reading the log for the backup")]
+    Read(#[source] ReadError),
+    /// A payload was written by a newer version.
+    #[error("reading the record at {at} for the backup")]
+    Decode {
+        /// The record.
+        at: Position,
+        /// What is not known.
+        #[source]
+        source: DecodeError,
+    },
+}
+
+/// What a backup is made from: a shard at one instant.
+pub(crate) struct Source {
+    pub(crate) frozen: Frozen,
+    pub(crate) created: WallTime,
+    pub(crate) epoch: Epoch,
+    /// The state after all records that start before this, which are durable.
+    pub(crate) position: Position,
+    /// Where the messages were, which must be readable until the end.
+    pub(crate) ranges: Vec<(Position, LiveRange)>,
+    pub(crate) range_bits: u32,
+    /// Messages in all queues.
+    pub(crate) messages: u64,
+}
+
+impl Source {
+    /// The driver's shard as it is now.
+    pub(crate) fn of<T: Ticket>(driver: &mut Driver<T>, now: Now) -> Self {
+        let mut messages = 0;
+        driver.for_each_queue(now, |queue| {
+            let counts = &queue.counts;
+            messages += counts.ready + counts.in_flight + counts.delayed;
+        });
+        Self {
+            created: now.wall,
+            epoch: driver.term().epoch,
+            position: driver.tail(),
+            ranges: driver.machine.live_ranges().collect(),
+            range_bits: driver.log.capabilities().range_bits,
+            messages,
+            frozen: driver.machine.freeze(),
+        }
+    }
+}
+
+impl<T: Ticket> Driver<T> {
+    /// Writes a backup of the shard as it is `now`: for a shard that nobody else drives meanwhile.
+    /// What is in it is durable only as far as the log is.
+    ///
+    /// # Errors
+    /// See [`BackupError`].
+    pub fn backup(&mut self, now: Now, out: &mut dyn Write) -> Result<BackupReport, BackupError> {
+        let source = Source::of(self, now);
+        write(source, &*self.reader(), out)
+    }
+}
+
+/// Writes all of it.
+pub(crate) fn write(
+    mut source: Source,
+    reader: &dyn LogReader,
+    out: &mut dyn Write,
+) -> Result<BackupReport, BackupError> {
+    let head = Head {
+        created: source.created,
+        position: source.position,
+        epoch: source.epoch,
+    };
+    let mut stream = Writer::begin(out, head).map_err(BackupError::Write)?;
+    // Pages are given back as their pieces are taken, so what is still to be asked is kept apart.
+    let places = source.frozen.fork();
+    let mut piece = Vec::new();
+    while source.frozen.next_piece(&mut piece) {
+        stream
+            .block(Kind::Piece, &piece)
+            .map_err(BackupError::Write)?;
+    }
+    drop(source.frozen);
+
+    let mut messages = 0;
+    for (first, live) in source.ranges {
+        let behind = (first.0 | ((1 << source.range_bits) - 1)).saturating_add(1);
+        let mut left = live.messages;
+        let mut failed = None;
+        let scanned = reader.scan(
+            first,
+            source.position.min(Position(behind)),
+            &mut |scanned| {
+                // What is damaged is missing from the count.
+                let Scanned::Record(record) = scanned else {
+                    return ControlFlow::Continue(());
+                };
+                match write_messages(&record, &places, &mut stream) {
+                    Ok(written) => {
+                        messages += written;
+                        left = left.saturating_sub(written);
+                        if left > 0 {
+                            return ControlFlow::Continue(());
+                        }
+                    }
+                    Err(error) => failed = Some(error),
+                }
+                ControlFlow::Break(())
+            },
+        );
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        scanned.map_err(BackupError::Read)?;
+    }
+    Ok(BackupReport {
+        created: source.created,
+        messages,
+        unreadable: source.messages.saturating_sub(messages),
+        bytes: stream.finish(messages).map_err(BackupError::Write)?,
+    })
+}
+
+/// Writes the messages of a record that were alive in it. Returns how many.
+fn write_messages(
+    record: &LogRecord,
+    places: &Frozen,
+    stream: &mut Writer<'_>,
+) -> Result<u64, BackupError> {
+    let effects = match decode_record(&record.payload) {
+        Ok(effects) => effects,
+        Err(source @ DecodeError::NewerFormat { .. }) => {
+            let at = record.position;
+            return Err(BackupError::Decode { at, source });
+        }
+        // The start skipped it too.
+        Err(_) => return Ok(0),
+    };
+    let mut written = 0;
+    let mut bytes = Vec::new();
+    for (part, effect) in (0..).zip(effects) {
+        let (Effect::Accepted(stored) | Effect::Relocated(stored)) = effect else {
+            continue;
+        };
+        let position = record.position;
+        let Some((queue, sequence)) = places.place_of(stored.id, Location { position, part })
+        else {
+            continue;
+        };
+        bytes.clear();
+        // As it will stand in the log that is made of the backup.
+        let moved = Effect::Relocated(Box::new(StoredMessage {
+            queue,
+            sequence,
+            ..*stored
+        }));
+        encode_record(&[moved], &mut bytes);
+        stream
+            .block(Kind::Message, &bytes)
+            .map_err(BackupError::Write)?;
+        written += 1;
+    }
+    Ok(written)
+}

@@ -1,0 +1,259 @@
+//! Backups, and logs made of them.
+
+use std::io::{self, Read};
+
+use lockgate_core::{Clock as _, Location, Log, MessageId, Position, ReadError};
+use lockgate_engine::{BackupReport, RestoreError, RestoreReport, restore};
+use lockgate_machine::{
+    Command, DeadLetter, ImageLoader, Machine, MachineLimits, QueueSettings, SettleAction,
+    Snapshot, decode_record, read_message,
+};
+use lockgate_sim::FaultyDisk;
+
+use crate::support::{Shard, create, keyed, local_log, name, send, settle, text, unique};
+
+/// Queues with messages in every state there is.
+fn filled() -> Shard {
+    let mut shard = Shard::new();
+    let keys = QueueSettings {
+        keyed: true,
+        ..QueueSettings::default()
+    };
+    let dead_letter = Some(DeadLetter {
+        queue: name("dead"),
+        attempts_max: 1,
+    });
+    let failing = QueueSettings {
+        dead_letter,
+        ..keys.clone()
+    };
+    for (queue, settings) in [
+        ("dead", keys.clone()),
+        ("failing", failing),
+        ("keys", keys),
+        ("plain", QueueSettings::default()),
+        ("purged", QueueSettings::default()),
+    ] {
+        shard.run(create(queue, settings)).unwrap();
+    }
+    for number in 0..40 {
+        let body = format!("message {number} {}", "x".repeat(number * 7));
+        let key = format!("key-{}", number % 5);
+        shard.run(send("keys", keyed(&body, &key))).unwrap();
+        shard.run(send("failing", keyed(&body, &key))).unwrap();
+        shard.run(send("plain", unique(&body, &body))).unwrap();
+        shard.run(send("purged", text(&body))).unwrap();
+    }
+    let later = text("later").with_due(shard.clock.wall().plus(600_000));
+    shard.run(send("plain", later)).unwrap();
+    for lease in shard.receive_now("keys", 7).into_iter().take(3) {
+        shard.run(settle(lease.token, SettleAction::Ack)).unwrap();
+    }
+    for lease in shard.receive_now("failing", 3) {
+        let nack = SettleAction::Nack { delay: 0 };
+        shard.run(settle(lease.token, nack)).unwrap();
+    }
+    // The next lease moves what has failed.
+    shard.receive_now("failing", 1);
+    assert!(shard.driver.machine().totals().moved_out > 0);
+    shard.receive_now("plain", 2);
+    shard
+        .run(Command::Purge {
+            queue: name("purged"),
+        })
+        .unwrap();
+    shard
+}
+
+fn backup(shard: &mut Shard) -> (Vec<u8>, BackupReport) {
+    let mut bytes = Vec::new();
+    let now = shard.now();
+    let report = shard.driver.backup(now, &mut bytes).unwrap();
+    assert_eq!(report.bytes, bytes.len() as u64);
+    (bytes, report)
+}
+
+fn restored(mut bytes: &[u8]) -> (FaultyDisk, RestoreReport) {
+    let disk = FaultyDisk::new();
+    let report = restore(&mut bytes, Box::new(local_log(&disk))).unwrap();
+    (disk, report)
+}
+
+/// The state in the log's newest snapshot with what follows it.
+fn load(log: &mut dyn Log) -> Machine {
+    let store = log.snapshots();
+    let newest = store.list().unwrap()[0];
+    let mut loader = ImageLoader::new(MachineLimits {
+        range_bits: log.capabilities().range_bits,
+        ..MachineLimits::default()
+    });
+    let mut reader = store.open(newest).unwrap();
+    while let Some(piece) = reader.next_piece().unwrap() {
+        loader.piece(&piece).unwrap();
+    }
+    let mut machine = loader.finish().unwrap();
+    log.recover(newest, &mut |record| {
+        machine.fold(&decode_record(&record.payload).unwrap(), record.position);
+    })
+    .unwrap();
+    machine
+}
+
+/// Every message's id with its location, which are then equal for all machines.
+fn take_locations(snapshot: &mut Snapshot) -> Vec<(MessageId, Location)> {
+    let queues = snapshot.queues.values_mut();
+    let messages = queues.flat_map(|queue| queue.messages.values_mut());
+    let taken = messages.map(|message| (message.id, std::mem::take(&mut message.location)));
+    taken.collect()
+}
+
+#[test]
+fn a_restored_log_has_the_same_state_and_the_same_payloads() {
+    let mut shard = filled();
+    let (bytes, report) = backup(&mut shard);
+    assert_eq!((report.messages, report.unreadable), (121 - 3, 0));
+    let (disk, report) = restored(&bytes);
+    assert_eq!(
+        (report.queues, report.messages, report.dropped),
+        (5, 118, 0)
+    );
+
+    let mut log = local_log(&disk);
+    let machine = load(&mut log);
+    let mut after = machine.snapshot();
+    let mut before = shard.driver.machine().snapshot();
+    let (was, is) = (take_locations(&mut before), take_locations(&mut after));
+    assert_eq!(after, before);
+    let (old, new) = (shard.driver.reader(), log.reader());
+    assert_eq!(was.len(), 118);
+    for ((id, was), (same, is)) in was.into_iter().zip(is) {
+        assert_eq!(id, same);
+        let was = read_message(&old.read(was.position).unwrap(), was.part).unwrap();
+        let is = read_message(&new.read(is.position).unwrap(), is.part).unwrap();
+        assert_eq!((is.id, is.message), (was.id, was.message));
+    }
+    let lives = machine.live_ranges().map(|(_, live)| live.messages);
+    assert_eq!(lives.sum::<u64>(), 118);
+}
+
+/// What two timelines give out never collides: the restored one begins above the epoch of the backup.
+#[test]
+fn a_restored_log_is_owned_above_the_epoch_of_the_backup() {
+    let mut shard = filled();
+    let epoch = shard.driver.term().epoch;
+    let (disk, _) = restored(&backup(&mut shard).0);
+    let mut log = local_log(&disk);
+    let found = log.recover(log.snapshots().list().unwrap()[0], &mut |_| {});
+    assert!(found.unwrap().epoch > epoch);
+}
+
+#[test]
+fn a_log_with_anything_in_it_is_refused_and_stays() {
+    let mut shard = filled();
+    let (bytes, _) = backup(&mut shard);
+    let (disk, _) = restored(&bytes);
+    let error = restore(&mut &bytes[..], Box::new(local_log(&disk))).unwrap_err();
+    assert!(matches!(error, RestoreError::NotEmpty), "{error}");
+    assert_eq!(load(&mut local_log(&disk)).snapshot().queues.len(), 5);
+    // Also one in which there is nothing but a first start.
+    let empty = Shard::new().disk.kill();
+    let error = restore(&mut &bytes[..], Box::new(local_log(&empty))).unwrap_err();
+    assert!(matches!(error, RestoreError::NotEmpty), "{error}");
+}
+
+/// Reads a few bytes at a time, as a pipe may.
+struct Slow<'a>(&'a [u8]);
+
+impl Read for Slow<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = buffer.len().min(self.0.len()).min(7);
+        buffer[..count].copy_from_slice(&self.0[..count]);
+        self.0 = &self.0[count..];
+        Ok(count)
+    }
+}
+
+#[test]
+fn a_backup_may_come_through_a_pipe() {
+    let mut shard = filled();
+    let (bytes, _) = backup(&mut shard);
+    let disk = FaultyDisk::new();
+    let report = restore(&mut Slow(&bytes), Box::new(local_log(&disk))).unwrap();
+    assert_eq!(report.messages, 118);
+}
+
+/// Cut anywhere, or with any byte changed, it is refused: never restored in part.
+#[test]
+fn a_cut_or_changed_backup_is_refused() {
+    let mut shard = Shard::new();
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    for body in ["one", "two"] {
+        shard.run(send("q", text(body))).unwrap();
+    }
+    let (bytes, _) = backup(&mut shard);
+    let refused = |bytes: &[u8], what: String| {
+        let disk = FaultyDisk::new();
+        let outcome = restore(&mut &*bytes, Box::new(local_log(&disk)));
+        let error = outcome.expect_err(&what);
+        let said = matches!(error, RestoreError::Damaged { .. } | RestoreError::NoBackup);
+        assert!(said, "{what}: {error}");
+        let snapshots = local_log(&disk).snapshots().list().unwrap();
+        assert_eq!(snapshots, [], "{what}");
+    };
+    for len in 0..bytes.len() {
+        refused(&bytes[..len], format!("cut at {len}"));
+    }
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1 << (at % 8);
+        refused(&changed, format!("changed at {at}"));
+    }
+    let mut longer = bytes.clone();
+    longer.push(0);
+    refused(&longer, "longer".to_owned());
+}
+
+#[test]
+fn a_newer_backup_is_refused_by_its_version() {
+    let mut shard = Shard::new();
+    let (mut bytes, _) = backup(&mut shard);
+    bytes[8..12].copy_from_slice(&2_u32.to_le_bytes());
+    let sum = crc32c::crc32c(&bytes[..36]);
+    bytes[36..40].copy_from_slice(&sum.to_le_bytes());
+    let disk = FaultyDisk::new();
+    let error = restore(&mut &bytes[..], Box::new(local_log(&disk))).unwrap_err();
+    assert!(error.to_string().contains("format version 2"), "{error}");
+    assert!(matches!(error, RestoreError::NewerFormat { .. }), "{error}");
+}
+
+/// A message whose payload is damaged cannot be backed up. The rest can, and the restored queue does
+/// not hold a message that nobody could ever receive.
+#[test]
+fn what_cannot_be_read_is_counted_and_dropped() {
+    let mut shard = filled();
+    let mut snapshot = shard.driver.machine().snapshot();
+    let lost = take_locations(&mut snapshot)[60].1.position;
+    damage(&shard.disk, lost);
+    let read = shard.driver.reader().read(lost);
+    assert!(matches!(read, Err(ReadError::Damaged { .. })), "{read:?}");
+    let (bytes, report) = backup(&mut shard);
+    assert_eq!((report.messages, report.unreadable), (117, 1));
+    let (disk, report) = restored(&bytes);
+    assert_eq!((report.messages, report.dropped), (117, 1));
+    let mut log = local_log(&disk);
+    let machine = load(&mut log);
+    let mut snapshot = machine.snapshot();
+    assert_eq!(machine.totals().dropped.damaged, 1);
+    assert_eq!(take_locations(&mut snapshot).len(), 117);
+}
+
+/// Changes a byte of the payload of the record at that position.
+fn damage(disk: &FaultyDisk, at: Position) {
+    use lockgate_core::{Disk as _, OpenMode};
+    let segment = format!("{:08x}.log", at.0 >> 32);
+    let file = disk.open(&segment, OpenMode::Existing).unwrap();
+    let offset = (at.0 & u64::from(u32::MAX)) + 50;
+    let mut byte = [0];
+    file.read_at(&mut byte, offset).unwrap();
+    file.write_at(&[byte[0] ^ 1], offset).unwrap();
+}
