@@ -92,6 +92,12 @@ impl Operations {
         self.writes + self.set_lens + self.allocates + self.syncs + self.renames + self.removes
     }
 
+    /// How many there were of one kind.
+    #[must_use]
+    pub fn of(mut self, operation: DiskOperation) -> u64 {
+        *self.counter(operation)
+    }
+
     fn counter(&mut self, operation: DiskOperation) -> &mut u64 {
         match operation {
             DiskOperation::Open => &mut self.opens,
@@ -104,6 +110,20 @@ impl Operations {
             DiskOperation::Remove => &mut self.removes,
             _ => &mut self.inspections,
         }
+    }
+}
+
+impl std::ops::AddAssign for Operations {
+    fn add_assign(&mut self, other: Self) {
+        self.opens += other.opens;
+        self.writes += other.writes;
+        self.set_lens += other.set_lens;
+        self.allocates += other.allocates;
+        self.syncs += other.syncs;
+        self.renames += other.renames;
+        self.removes += other.removes;
+        self.reads += other.reads;
+        self.inspections += other.inspections;
     }
 }
 

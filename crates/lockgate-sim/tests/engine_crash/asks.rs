@@ -319,46 +319,64 @@ impl World {
     }
 
     fn any_cancel(&mut self) -> Request<u64> {
-        let Some(message) = self.any_message() else {
-            return self.any_receive();
-        };
+        let message = self.any_message();
+        match message.and_then(|message| self.cancel(message)) {
+            Some(request) => request,
+            None => self.any_receive(),
+        }
+    }
+
+    /// `None` if its id is not known.
+    pub(crate) fn cancel(&mut self, message: u64) -> Option<Request<u64>> {
         let known = self.known(message);
+        let id = known.id?;
         known.doubt();
         let queue = name(known.queue);
-        let id = known.id.expect("asked for");
         self.note(format!("cancel {message}"));
-        self.request(
-            Work::one(Command::Cancel { queue, message: id }),
-            vec![Asked::Cancel { message }],
-        )
+        let cancel = Command::Cancel { queue, message: id };
+        Some(self.request(Work::one(cancel), vec![Asked::Cancel { message }]))
     }
 
     fn any_reschedule(&mut self) -> Request<u64> {
-        let Some(message) = self.any_message() else {
-            return self.any_receive();
-        };
-        let due = self.clock.wall().plus(self.random.below(4_000));
+        let message = self.any_message();
+        let span = self.random.below(4_000);
+        match message.and_then(|message| self.reschedule(message, span)) {
+            Some(request) => request,
+            None => self.any_receive(),
+        }
+    }
+
+    /// To `span` milliseconds from now. `None` if its id is not known.
+    pub(crate) fn reschedule(&mut self, message: u64, span: u64) -> Option<Request<u64>> {
+        let due = self.clock.wall().plus(span);
         let known = self.known(message);
+        let id = known.id?;
         // It may come then, or at the time that was told before; in what order nobody knows.
         known.enters = known.enters.min(due);
         known.order = None;
         let queue = name(known.queue);
-        let id = known.id.expect("asked for");
         self.note(format!("reschedule {message} to {due:?}"));
-        self.request(
-            Work::one(Command::Reschedule {
-                queue,
-                message: id,
-                due,
-            }),
-            vec![Asked::Reschedule],
-        )
+        let reschedule = Command::Reschedule {
+            queue,
+            message: id,
+            due,
+        };
+        Some(self.request(Work::one(reschedule), vec![Asked::Reschedule]))
     }
 
     fn any_key_action(&mut self) -> Request<u64> {
         let queue = [KEYED, SKIPPING][self.random.index(2)];
         let number = self.random.below(KEYS);
         let action = [KeyAction::Park, KeyAction::Resume, KeyAction::Drop][self.random.index(3)];
+        self.key_action(queue, number, action)
+    }
+
+    pub(crate) fn key_action(
+        &mut self,
+        queue: &'static str,
+        number: u64,
+        action: KeyAction,
+    ) -> Request<u64> {
         if action == KeyAction::Drop {
             self.model.doubt(queue, Some(number));
         }

@@ -72,6 +72,39 @@ impl World {
         Ok(true)
     }
 
+    /// A crash, and then a start, another crash and another start; sometimes all that is left is
+    /// received.
+    pub(crate) fn aftermath(&mut self, end: End, drain: bool) -> Result<(), Violation> {
+        self.end(end);
+        for again in [true, false] {
+            if !self.start()? {
+                return Err("nothing keeps it from starting".to_owned());
+            }
+            if again {
+                self.end(End::Power(PowerCut::LoseAllUnsynced));
+            }
+        }
+        if drain {
+            self.make_queues()?;
+            self.drain()?;
+        }
+        Ok(())
+    }
+
+    /// Every way in which a life may end that does not depend on where, each in a future of its own.
+    pub(crate) fn aftermaths(&mut self, seed: u64) -> Result<(), Violation> {
+        self.armed = None;
+        self.disk.disarm();
+        let cuts = [PowerCut::LoseAllUnsynced, PowerCut::Seeded(seed)];
+        for end in [End::Kill].into_iter().chain(cuts.map(End::Power)) {
+            let mut after = self.fork();
+            let outcome = after.aftermath(end, seed.is_multiple_of(8));
+            self.tally.add(&after.tally);
+            outcome.map_err(|violation| after.told(&violation))?;
+        }
+        Ok(())
+    }
+
     /// The history as far as it explains a violation.
     pub(crate) fn told(&self, violation: &str) -> Violation {
         let count = if std::env::var_os("LOCKGATE_SEED").is_some() {

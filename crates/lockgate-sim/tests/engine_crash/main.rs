@@ -38,6 +38,8 @@ mod asks;
 mod life;
 mod model;
 mod planted;
+mod script;
+mod scripted;
 mod shard;
 mod tally;
 mod witness;

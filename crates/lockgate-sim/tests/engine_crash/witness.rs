@@ -52,6 +52,13 @@ impl Witness {
         }
     }
 
+    /// One of its own, for another future of the same past.
+    pub(crate) fn fork(&self) -> Self {
+        Self {
+            seen: Arc::new(Mutex::new(self.lock().clone())),
+        }
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap()
     }

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use lockgate_core::{Clock, Key, LeaseToken, Now, Position, QueueName, WallTime};
+use lockgate_core::{Clock, DiskOperation, Key, LeaseToken, Now, Position, QueueName, WallTime};
 use lockgate_engine::{Output, Request, Work};
 use lockgate_machine::{Command, KeyAction, SettleAction, Snapshot, read_message};
-use lockgate_sim::{FaultyDisk, ManualClock, PowerCut, SeededRandom};
+use lockgate_sim::{Fault, FaultyDisk, ManualClock, Operations, PowerCut, SeededRandom};
 
 use crate::{
     Violation,
@@ -52,6 +52,11 @@ pub(crate) struct World {
     struck: usize,
     /// What was going on when the power went off.
     power_off_at: Option<Doing>,
+    /// A fault at the operation of this kind (`None`: at the change) after so many, counted over all
+    /// lives.
+    pub(crate) armed: Option<(Option<DiskOperation>, u64, Fault)>,
+    /// What the disk did in earlier lives.
+    operations: Operations,
     /// An operation of the disk failed, so that the shard may stop.
     pub(crate) disk_failed: bool,
     /// Space has an end.
@@ -99,6 +104,8 @@ impl World {
             doing: Doing::default(),
             struck: 0,
             power_off_at: None,
+            armed: None,
+            operations: Operations::default(),
             disk_failed: false,
             is_limited: false,
             refused_for_space: false,
@@ -106,6 +113,25 @@ impl World {
             misread: false,
             unreadable: Vec::new(),
             body_parts: None,
+        }
+    }
+
+    /// Another future of the same past, in which the shard is not running. Its disk is still the
+    /// same one.
+    pub(crate) fn fork(&self) -> Self {
+        Self {
+            random: self.random.clone(),
+            bug: self.bug,
+            disk: self.disk.clone(),
+            clock: self.clock.fork(),
+            shard: None,
+            asked: self.asked.clone(),
+            model: self.model.clone(),
+            witness: self.witness.fork(),
+            tally: Tally::default(),
+            history: self.history.clone(),
+            unreadable: self.unreadable.clone(),
+            ..*self
         }
     }
 
@@ -167,6 +193,11 @@ impl World {
     }
 
     // Asking.
+
+    /// One that nobody has been yet.
+    pub(crate) fn next_holder(&self) -> u64 {
+        1_000_000 + self.next_ticket
+    }
 
     pub(crate) fn request(&mut self, work: Work, asked: Vec<Asked>) -> Request<u64> {
         let ticket = self.next_ticket;
@@ -266,8 +297,23 @@ impl World {
 
     // Lives.
 
+    /// What the disk did so far, in all lives.
+    pub(crate) fn operations(&self) -> Operations {
+        let mut operations = self.operations;
+        operations += self.disk.operations();
+        operations
+    }
+
     /// Starts the shard. Whether it runs: a fault may keep it from that.
     pub(crate) fn start(&mut self) -> Result<bool, Violation> {
+        if let Some((kind, at, fault)) = self.armed {
+            let done = kind.map_or(self.operations.changes(), |kind| self.operations.of(kind));
+            match (kind, at.checked_sub(done)) {
+                (Some(kind), Some(after)) => self.disk.fail(kind, after, fault),
+                (None, Some(after)) => self.disk.fail_change(after, fault),
+                (_, None) => {}
+            }
+        }
         let shard = self.during(Doing::Start, |world| {
             Shard::start(
                 &world.disk,
@@ -363,6 +409,7 @@ impl World {
         }
         self.tally
             .count("crashes with answers outstanding", waiting.into());
+        self.operations = self.operations();
         self.disk = left;
         self.struck = 0;
         self.shard = None;
@@ -405,7 +452,7 @@ impl World {
         let mut idle = 0;
         while idle < IDLE_ROUNDS {
             let before = self.model.delivered;
-            let holder = 1_000_000 + self.next_ticket;
+            let holder = self.next_holder();
             let receives = QUEUES
                 .map(|queue| self.receive(queue, holder, 100))
                 .into_iter()
