@@ -113,6 +113,21 @@ impl Sequences {
         self.leaves.bytes() + self.by_block.bytes()
     }
 
+    /// Reads where a [`get`](Self::get) of this number will begin, see [`Table::touch`].
+    pub(crate) fn touch(&self, number: u64) -> u32 {
+        self.by_block.touch(hash_block(split(number).0))
+    }
+
+    /// Reads where it will go on from there.
+    pub(crate) fn touch_leaf(&self, number: u64) -> u32 {
+        let (block, slot) = split(number);
+        self.by_block
+            .find(hash_block(block), |_| true)
+            .and_then(|leaf| self.leaves.get(leaf))
+            .and_then(|leaf| leaf.slots[slot].get())
+            .unwrap_or_default()
+    }
+
     fn find_leaf(&self, block: u64) -> Option<u32> {
         let leaves = &self.leaves;
         self.by_block

@@ -155,6 +155,11 @@ impl Wheel {
         self.nodes[handle].deadline
     }
 
+    /// Reads the timer, to have it near.
+    pub(crate) fn touch(&self, handle: u32) -> u32 {
+        self.nodes.get(handle).map_or(0, |node| node.next)
+    }
+
     /// A time at which there will be something to do: never later than the earliest deadline, and
     /// never earlier than the time last given to [`pop_due`](Self::pop_due) unless something is due
     /// now. Costs a look at each level.

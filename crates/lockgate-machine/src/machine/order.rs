@@ -555,7 +555,11 @@ impl Machine {
             let content = &self.contents[self.keys[key].content];
             if message.sequence() == sequence && content.queue_id == queue && !content.dead {
                 message.set(flag::UNSYNCED, false);
-                self.refresh(key);
+                // Behind another message it changes nothing about its key.
+                let state = &self.keys[key];
+                if state.order.first == index || state.returned.first == index {
+                    self.refresh(key);
+                }
             }
         }
     }

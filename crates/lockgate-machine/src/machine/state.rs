@@ -145,6 +145,11 @@ impl Message {
         }
     }
 
+    /// A word of what a message begins with.
+    pub(super) fn first_word(&self) -> u32 {
+        self.position.0[0]
+    }
+
     pub(super) fn relocate(&mut self, to: Location) {
         self.position = Packed64::new(to.position.0);
         self.part = to.part;

@@ -2,64 +2,254 @@
 
 use std::hint::black_box;
 
+use lockgate_core::{LeaseToken, QueueName};
 use smallvec::SmallVec;
 
-use super::{Machine, order::spread};
-use crate::Command;
+use super::{
+    Machine,
+    order::spread,
+    state::{Message, flag},
+};
+use crate::{Command, SendMessage, sequences::Sequences, slab::NONE};
 
 /// How many commands are read ahead for at once: more than a core has reads on their way, and few
 /// enough that what was read is still near when the last of them is decided.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 
 /// Fewer keys than these stay in the processor's cache by themselves.
 const KEYS_MIN: usize = if cfg!(test) { 1 } else { 10_000 };
 
+/// Indexes of one kind.
+type Indexes = SmallVec<[u32; AT_ONCE]>;
+
+/// What a few commands will ask for, as far as it is known without waiting for memory.
+#[derive(Default)]
+struct Ahead {
+    /// Hashes of the keys of sends.
+    hashes: SmallVec<[u64; AT_ONCE]>,
+    /// Contents and numbers of messages that are settled.
+    settled: SmallVec<[(u32, u64); AT_ONCE]>,
+    /// Keys of which receives will lease the first message.
+    ready: Indexes,
+}
+
+/// Where the commands so far were about, for the next one is mostly about the same.
+#[derive(Default)]
+struct Place<'a> {
+    queue: Option<(&'a QueueName, u32)>,
+    /// The ready key that the next receive of that content will come to.
+    ready: Option<(u32, u32)>,
+}
+
 impl Machine {
     /// Reads what these commands will ask for, so that deciding and folding them finds it in the
-    /// processor's cache. Changes nothing but time. Worth a call for two or more commands that are
-    /// given next; with one there is nothing to overlap, and with few keys it does nothing.
+    /// processor's cache. Changes nothing but time. Worth a call for commands that are given next
+    /// and are more than one, or ask for more than one message; with few keys it does nothing.
     ///
-    /// A send to one of a million keys waits for memory five times, each time for the address of
-    /// the next wait: its table's tags and slot, the key's state, its text, its last message. One
-    /// after the other those waits are most of what a send costs. Here each step is done for
-    /// sixteen sends before the next step is, so that their waits overlap ("group prefetching":
-    /// Chen, Ailamaki, Gibbons and Mowry 2004). Receives and settles go where sends and receives
-    /// were shortly before, and are not read ahead for.
+    /// A send to one of a million keys waits for memory four times, each time for the address of the
+    /// next wait: its table's bucket, the key's state, its text, its last message. Receives and
+    /// settles wait as often. One after the other those waits are most of what a command costs. Here
+    /// each step is done for 64 commands before the next step is, and no step decides anything by
+    /// what it reads, so that the waits of a step overlap ("group prefetching": Chen, Ailamaki,
+    /// Gibbons and Mowry 2004).
     pub fn warm<'a>(&self, commands: impl IntoIterator<Item = &'a Command>) {
         if self.keys.len() < KEYS_MIN {
             return;
         }
-        let mut hashes = commands
-            .into_iter()
-            .filter_map(|command| self.hash_of_key(command))
-            .peekable();
-        while hashes.peek().is_some() {
-            let hashes: SmallVec<[u32; AT_ONCE]> = hashes.by_ref().take(AT_ONCE).collect();
-            // Which key it is only its text says for sure; the first candidate nearly always is.
-            let keys: SmallVec<[u32; AT_ONCE]> = hashes
-                .iter()
-                .filter_map(|&hash| self.by_key.find(spread(hash), |_| true))
-                .collect();
-            let states: SmallVec<[_; AT_ONCE]> = keys
-                .iter()
-                .filter_map(|&key| self.keys.get(key))
-                .map(|state| (state.name.as_ref(), state.order.last))
-                .collect();
-            for (name, last) in states {
-                let text = name.and_then(|name| name.as_str().as_bytes().first());
-                let message = self.messages.get(last);
-                black_box((text.copied(), message.map(|message| message.flags)));
+        let mut place = Place::default();
+        let mut ahead = Ahead::default();
+        for command in commands {
+            self.look_at(command, &mut place, &mut ahead);
+            if ahead.len() >= AT_ONCE {
+                self.read(&std::mem::take(&mut ahead));
+            }
+        }
+        if ahead.len() > 0 {
+            self.read(&ahead);
+        }
+    }
+
+    fn look_at<'a>(&self, command: &'a Command, place: &mut Place<'a>, ahead: &mut Ahead) {
+        match command {
+            Command::Send(send) => self.look_at_send(send, place, ahead),
+            Command::Settle(settle) => self.look_at_settle(settle.token, ahead),
+            Command::Transact { settles, sends } => {
+                for settle in settles {
+                    self.look_at_settle(settle.token, ahead);
+                }
+                for send in sends {
+                    self.look_at_send(send, place, ahead);
+                }
+            }
+            Command::Receive(receive) => {
+                let Some(content) = self.content_of(&receive.queue, place) else {
+                    return;
+                };
+                let mut key = match place.ready {
+                    Some((of, key)) if of == content => key,
+                    _ => self.contents[content].ready_keys.first,
+                };
+                for _ in 0..usize::from(receive.max).min(AT_ONCE) {
+                    let Some(state) = self.keys.get(key) else {
+                        break;
+                    };
+                    ahead.ready.push(key);
+                    key = state.links.after;
+                }
+                place.ready = Some((content, key));
+            }
+            _ => {}
+        }
+    }
+
+    fn look_at_send<'a>(&self, send: &'a SendMessage, place: &mut Place<'a>, ahead: &mut Ahead) {
+        if let Some(key) = &send.message.key
+            && let Some(content) = self.content_of(&send.queue, place)
+        {
+            ahead.hashes.push(spread(self.key_hash(content, Some(key))));
+        }
+    }
+
+    fn look_at_settle(&self, token: LeaseToken, ahead: &mut Ahead) {
+        if let Some(queue) = self.queue_index(token.queue) {
+            let content = self.queues[queue].content;
+            ahead.settled.push((content, token.sequence.0));
+        }
+    }
+
+    fn content_of<'a>(&self, name: &'a QueueName, place: &mut Place<'a>) -> Option<u32> {
+        match place.queue {
+            Some((queue, content)) if queue == name => Some(content),
+            _ => {
+                let content = self.queues[*self.queue_names.get(name)?].content;
+                place.queue = Some((name, content));
+                Some(content)
             }
         }
     }
 
-    /// By what the key of a send is found.
-    fn hash_of_key(&self, command: &Command) -> Option<u32> {
-        let Command::Send(send) = command else {
-            return None;
-        };
-        let key = send.message.key.as_ref()?;
-        let queue = *self.queue_names.get(&send.queue)?;
-        Some(self.key_hash(self.queues[queue].content, Some(key)))
+    /// Reads step by step. What a step has read is only followed by the next one; which key or leaf
+    /// it is that a tag stands for is not looked at, the first one nearly always is.
+    fn read(&self, ahead: &Ahead) {
+        let numbers = |content: u32| &self.contents[content].by_sequence;
+        // Tables.
+        wait_for(ahead.hashes.iter().map(|&hash| self.by_key.touch(hash)));
+        wait_for(
+            ahead
+                .settled
+                .iter()
+                .map(|&(content, number)| numbers(content).touch(number)),
+        );
+
+        // Keys of sends, places of messages.
+        let keys: Indexes = ahead
+            .hashes
+            .iter()
+            .filter_map(|&hash| self.by_key.find(hash, |_| true))
+            .collect();
+        wait_for(keys.iter().map(|&key| self.read_key(key)));
+        wait_for(
+            ahead
+                .settled
+                .iter()
+                .map(|&(content, number)| numbers(content).touch_leaf(number)),
+        );
+
+        // Texts of keys; messages behind which one is put, to be leased, settled.
+        let settled: Indexes = ahead
+            .settled
+            .iter()
+            .filter_map(|&(content, number)| numbers(content).get(number))
+            .collect();
+        let leased: Indexes = ahead
+            .ready
+            .iter()
+            .filter_map(|&key| Some(self.keys.get(key)?.order.first))
+            .collect();
+        wait_for(keys.iter().map(|&key| self.read_text(key)));
+        wait_for(keys.iter().map(|&key| match self.keys.get(key) {
+            Some(key) => self.read_message(key.order.last),
+            None => 0,
+        }));
+        for messages in [&settled, &leased] {
+            wait_for(messages.iter().map(|&index| self.read_message(index)));
+        }
+
+        // What settled messages have beside themselves, and their neighbours.
+        let message = |&index: &u32| self.messages.get(index);
+        wait_for(settled.iter().filter_map(message).map(|message| {
+            self.read_key(message.key)
+                ^ self.read_touch(message)
+                ^ self.read_message(message.order.after)
+                ^ self.read_message(message.age.before)
+                ^ self.read_message(message.age.after)
+        }));
+        // By their numbers leased messages are found once more, to fold that they are leased.
+        let leased: SmallVec<[(&Sequences, u64); AT_ONCE]> = leased
+            .iter()
+            .filter_map(|&index| {
+                let message = self.messages.get(index)?;
+                let content = self.keys.get(message.key)?.content;
+                Some((numbers(content), message.sequence().0))
+            })
+            .collect();
+        wait_for(leased.iter().map(|(by, number)| by.touch(*number)));
+        wait_for(leased.iter().map(|(by, number)| by.touch_leaf(*number)));
+        wait_for(
+            settled
+                .iter()
+                .filter_map(message)
+                .map(|message| self.read_timer(message) ^ self.read_text(message.key)),
+        );
     }
+
+    /// Both lines that a key's state mostly stands in.
+    fn read_key(&self, key: u32) -> u32 {
+        self.keys.get(key).map_or(0, |key| key.hash ^ key.messages)
+    }
+
+    fn read_text(&self, key: u32) -> u32 {
+        let name = self.keys.get(key).and_then(|key| key.name.as_ref());
+        name.and_then(|name| name.as_str().as_bytes().first())
+            .map_or(0, |&byte| u32::from(byte))
+    }
+
+    /// Both lines that a message mostly stands in.
+    fn read_message(&self, index: u32) -> u32 {
+        if index == NONE {
+            return 0;
+        }
+        self.messages
+            .get(index)
+            .map_or(0, |message| message.age.after ^ message.first_word())
+    }
+
+    fn read_touch(&self, message: &Message) -> u32 {
+        if !message.has(flag::TOUCHED) {
+            return 0;
+        }
+        self.touches
+            .get(message.extra)
+            .map_or(0, |touch| touch.timer)
+    }
+
+    fn read_timer(&self, message: &Message) -> u32 {
+        if !message.has(flag::TOUCHED) {
+            return 0;
+        }
+        self.touches
+            .get(message.extra)
+            .map_or(0, |touch| self.machine.touch(touch.timer))
+    }
+}
+
+impl Ahead {
+    fn len(&self) -> usize {
+        self.hashes.len() + self.settled.len() + self.ready.len()
+    }
+}
+
+/// Reads all of it, for nothing but having read it.
+fn wait_for(words: impl Iterator<Item = u32>) {
+    black_box(words.fold(0, |all, word| all ^ word));
 }
