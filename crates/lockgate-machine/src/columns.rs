@@ -8,7 +8,9 @@
 //!
 //! Each type says its columns once, in [`Row::columns`]; writer and reader both go by that.
 
-use crate::slab::NONE;
+use std::cell::RefCell;
+
+use crate::slab::{NONE, Slot};
 
 /// What can be written as a row of columns.
 pub(crate) trait Row: Clone {
@@ -170,45 +172,61 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Writes columns of `rows`, which come with their indexes.
+/// Writes columns of the used ones of `slots`, the first of which is at index `first`.
 pub(crate) struct Encoder<'a, T> {
-    rows: Vec<(u32, &'a T)>,
+    slots: &'a [Slot<T>],
+    first: u32,
     out: &'a mut Vec<u8>,
+    /// A number for each row.
     numbers: Vec<u64>,
 }
 
 impl<'a, T: Row> Encoder<'a, T> {
     /// Appends all columns of the rows to `out`; nothing, if there is no row.
-    pub(crate) fn encode(rows: Vec<(u32, &'a T)>, out: &'a mut Vec<u8>) {
-        if rows.is_empty() {
+    pub(crate) fn encode(slots: &'a [Slot<T>], first: u32, rows: usize, out: &'a mut Vec<u8>) {
+        if rows == 0 {
             return;
         }
-        let numbers = Vec::with_capacity(rows.len());
-        let mut encoder = Self { rows, out, numbers };
+        let mut encoder = Self {
+            slots,
+            first,
+            out,
+            numbers: Vec::with_capacity(rows),
+        };
         T::columns(&mut encoder).expect("writing into memory does not fail");
     }
 }
 
 impl<T> Encoder<'_, T> {
-    /// Writes the column gathered in `numbers`.
-    fn pack(&mut self) {
-        let low = self.numbers.iter().copied().min().unwrap_or(0);
-        let high = self.numbers.iter().copied().max().unwrap_or(0);
+    /// Writes a number of each row.
+    fn pack(&mut self, get: impl Fn(u32, &T) -> u64) {
+        let (mut low, mut high) = (u64::MAX, 0);
+        self.numbers.clear();
+        for (index, slot) in (self.first..).zip(self.slots) {
+            if let Slot::Used(row) = slot {
+                let number = get(index, row);
+                (low, high) = (low.min(number), high.max(number));
+                self.numbers.push(number);
+            }
+        }
         let bits = u64::BITS - (high - low).leading_zeros();
         let width = bits.div_ceil(8) as usize;
-        self.out.push(narrow(u64::from(bits.div_ceil(8))));
+        self.out.push(narrow(width as u64));
         self.out.extend_from_slice(&low.to_le_bytes());
-        if width == 0 {
-            return;
-        }
-        // Whole words, each over the unused rest of the one before it; the last one's rest goes.
         let start = self.out.len();
-        let end = start + self.numbers.len() * width;
-        self.out.resize(end + 8, 0);
-        for (number, place) in self.numbers.iter().zip((start..).step_by(width)) {
-            self.out[place..place + 8].copy_from_slice(&(number - low).to_le_bytes());
+        self.out.resize(start + self.numbers.len() * width, 0);
+        let (bytes, numbers) = (&mut self.out[start..], &self.numbers);
+        match width {
+            0 => {}
+            1 => shorten::<1>(numbers, low, bytes),
+            2 => shorten::<2>(numbers, low, bytes),
+            3 => shorten::<3>(numbers, low, bytes),
+            4 => shorten::<4>(numbers, low, bytes),
+            5 => shorten::<5>(numbers, low, bytes),
+            6 => shorten::<6>(numbers, low, bytes),
+            7 => shorten::<7>(numbers, low, bytes),
+            _ => shorten::<8>(numbers, low, bytes),
         }
-        self.out.truncate(end);
     }
 }
 
@@ -219,11 +237,11 @@ impl<T> Columns<T> for Encoder<'_, T> {
         get: impl Fn(&T) -> u64,
         _: impl FnMut(&mut T, u64),
     ) -> Result<(), ImageError> {
-        self.numbers.clear();
-        self.numbers
-            .extend(self.rows.iter().map(|(_, row)| get(row)));
-        debug_assert!(self.numbers.iter().all(|&number| number <= max));
-        self.pack();
+        self.pack(|_, row| {
+            let number = get(row);
+            debug_assert!(number <= max, "a number is above its field's highest");
+            number
+        });
         Ok(())
     }
 
@@ -232,13 +250,10 @@ impl<T> Columns<T> for Encoder<'_, T> {
         get: impl Fn(&T) -> u32,
         _: impl FnMut(&mut T, u32),
     ) -> Result<(), ImageError> {
-        self.numbers.clear();
-        self.numbers
-            .extend(self.rows.iter().map(|&(own, row)| match get(row) {
-                NONE => 0,
-                other => 1 + u64::from(zigzag(other.wrapping_sub(own))),
-            }));
-        self.pack();
+        self.pack(|own, row| match get(row) {
+            NONE => 0,
+            other => 1 + u64::from(zigzag(other.wrapping_sub(own))),
+        });
         Ok(())
     }
 
@@ -247,57 +262,70 @@ impl<T> Columns<T> for Encoder<'_, T> {
         get: impl Fn(&T, &mut Vec<u8>),
         _: impl FnMut(&mut T, &[u8]) -> Option<()>,
     ) -> Result<(), ImageError> {
-        let mut all = Vec::new();
-        self.numbers.clear();
-        for (_, row) in &self.rows {
+        let all = RefCell::new(Vec::new());
+        self.pack(|_, row| {
+            let mut all = all.borrow_mut();
             let before = all.len();
             get(row, &mut all);
-            self.numbers.push((all.len() - before) as u64);
-        }
-        self.pack();
-        self.out.extend_from_slice(&all);
+            (all.len() - before) as u64
+        });
+        self.out.extend_from_slice(&all.into_inner());
         Ok(())
     }
 }
 
-/// Reads columns into rows, which stand at rising indexes.
+/// Reads columns into the used ones of `slots`, the first of which is at index `first`.
 pub(crate) struct Decoder<'a, 'b, T> {
-    rows: Vec<(u32, T)>,
+    slots: &'a mut [Slot<T>],
+    first: u32,
     input: &'a mut Input<'b>,
+    /// A number for each row.
     numbers: Vec<u64>,
 }
 
 impl<'a, 'b, T: Row> Decoder<'a, 'b, T> {
-    /// The rows at these indexes.
+    /// Fills in the rows, which are blank.
     pub(crate) fn decode(
-        indexes: impl Iterator<Item = u32>,
+        slots: &'a mut [Slot<T>],
+        first: u32,
+        rows: usize,
         input: &'a mut Input<'b>,
-    ) -> Result<Vec<(u32, T)>, ImageError> {
-        let rows: Vec<_> = indexes.map(|index| (index, T::blank())).collect();
-        if rows.is_empty() {
-            return Ok(rows);
+    ) -> Result<(), ImageError> {
+        if rows == 0 {
+            return Ok(());
         }
-        let numbers = vec![0; rows.len()];
-        let mut decoder = Self {
-            rows,
+        T::columns(&mut Self {
+            slots,
+            first,
             input,
-            numbers,
-        };
-        T::columns(&mut decoder)?;
-        Ok(decoder.rows)
+            numbers: vec![0; rows],
+        })
     }
 }
 
 impl<T> Decoder<'_, '_, T> {
-    /// Reads a column into `numbers`.
-    fn unpack(&mut self, max: u64) -> Result<(), ImageError> {
+    /// Gives each row its number.
+    fn give(&mut self, low: u64, mut set: impl FnMut(u32, &mut T, u64)) {
+        let rows = (self.first..).zip(&mut *self.slots);
+        let rows = rows.filter_map(|(index, slot)| match slot {
+            Slot::Used(row) => Some((index, row)),
+            Slot::Free(_) => None,
+        });
+        for ((index, row), &number) in rows.zip(&self.numbers) {
+            set(index, row, low + number);
+        }
+    }
+
+    /// Reads a column into `numbers`. Returns what is to be added to each of them, and gives none
+    /// above `max`.
+    fn unpack(&mut self, max: u64) -> Result<u64, ImageError> {
         let width = self.input.u8()?;
         let low = self.input.u64()?;
         if width > 8 {
             return Err(damaged("a column is wider than a number"));
         }
-        let bytes = self.input.take(self.rows.len() * usize::from(width))?;
         let numbers = &mut self.numbers;
+        let bytes = self.input.take(numbers.len() * usize::from(width))?;
         match width {
             0 => numbers.fill(0),
             1 => widen::<1>(bytes, numbers),
@@ -309,14 +337,15 @@ impl<T> Decoder<'_, '_, T> {
             7 => widen::<7>(bytes, numbers),
             _ => widen::<8>(bytes, numbers),
         }
-        let above = numbers.iter().copied().max().unwrap_or(0);
-        if low.checked_add(above).is_none_or(|high| high > max) {
-            return Err(damaged("a number is above its field's highest"));
+        // All bits of all numbers are at least the largest, and cheaper to come by.
+        let fits = |above: u64| low.checked_add(above).is_some_and(|high| high <= max);
+        if fits(numbers.iter().fold(0, |all, number| all | number))
+            || fits(numbers.iter().copied().max().unwrap_or(0))
+        {
+            Ok(low)
+        } else {
+            Err(damaged("a number is above its field's highest"))
         }
-        for number in numbers {
-            *number += low;
-        }
-        Ok(())
     }
 }
 
@@ -327,10 +356,8 @@ impl<T> Columns<T> for Decoder<'_, '_, T> {
         _: impl Fn(&T) -> u64,
         mut set: impl FnMut(&mut T, u64),
     ) -> Result<(), ImageError> {
-        self.unpack(max)?;
-        for ((_, row), &number) in self.rows.iter_mut().zip(&self.numbers) {
-            set(row, number);
-        }
+        let low = self.unpack(max)?;
+        self.give(low, |_, row, number| set(row, number));
         Ok(())
     }
 
@@ -339,14 +366,14 @@ impl<T> Columns<T> for Decoder<'_, '_, T> {
         _: impl Fn(&T) -> u32,
         mut set: impl FnMut(&mut T, u32),
     ) -> Result<(), ImageError> {
-        self.unpack(1 << 32)?;
-        for ((own, row), &number) in self.rows.iter_mut().zip(&self.numbers) {
+        let low = self.unpack(1 << 32)?;
+        self.give(low, |own, row, number| {
             let other = match number {
                 0 => NONE,
                 number => own.wrapping_add(unzigzag(narrow(number - 1))),
             };
             set(row, other);
-        }
+        });
         Ok(())
     }
 
@@ -355,12 +382,16 @@ impl<T> Columns<T> for Decoder<'_, '_, T> {
         _: impl Fn(&T, &mut Vec<u8>),
         mut set: impl FnMut(&mut T, &[u8]) -> Option<()>,
     ) -> Result<(), ImageError> {
-        self.unpack(u64::from(u32::MAX))?;
-        for ((_, row), &len) in self.rows.iter_mut().zip(&self.numbers) {
-            let bytes = self.input.take(narrow::<u32>(len) as usize)?;
-            set(row, bytes).ok_or(damaged("a name or a setting makes no sense"))?;
-        }
-        Ok(())
+        let low = self.unpack(u64::from(u32::MAX))?;
+        let total = self.numbers.iter().map(|number| low + number).sum::<u64>();
+        let total = usize::try_from(total).map_err(|_| damaged("it ends too early"))?;
+        let mut all = Input::new(self.input.take(total)?);
+        let mut made = Some(());
+        self.give(low, |_, row, len| {
+            let bytes = all.take(narrow::<u32>(len) as usize).unwrap_or_default();
+            made = made.and_then(|()| set(row, bytes));
+        });
+        made.ok_or(damaged("a name or a setting makes no sense"))
     }
 }
 
@@ -378,5 +409,11 @@ fn widen<const WIDTH: usize>(bytes: &[u8], numbers: &mut [u64]) {
         let mut word = [0; 8];
         word[..WIDTH].copy_from_slice(bytes);
         *number = u64::from_le_bytes(word);
+    }
+}
+
+fn shorten<const WIDTH: usize>(numbers: &[u64], low: u64, bytes: &mut [u8]) {
+    for (&number, bytes) in numbers.iter().zip(bytes.chunks_exact_mut(WIDTH)) {
+        bytes.copy_from_slice(&(number - low).to_le_bytes()[..WIDTH]);
     }
 }

@@ -40,8 +40,9 @@ pub(crate) struct DedupHit {
     pub(crate) position: Position,
 }
 
+/// A unique id, and what its duplicates are answered.
 #[derive(Clone, Debug)]
-struct Remembered {
+pub(crate) struct Remembered {
     /// In halves, because a `u128` would be aligned to 16 bytes.
     digest: [u64; 2],
     sequence: Sequence,

@@ -81,8 +81,8 @@ pub use command::{
 pub use effect::{DeadLetterReason, DropReason, Effect, Effects, StoredMessage};
 pub use live::LiveRange;
 pub use machine::{
-    ClockState, Deadlines, Frozen, ImageLoader, KeySnapshot, LeaseSnapshot, Machine, MachineLimits,
-    MessageSnapshot, MessageState, QueueSnapshot, Snapshot,
+    ClockState, Deadlines, Frozen, ImageLoader, ImagePart, KeySnapshot, LeaseSnapshot, Machine,
+    MachineLimits, MessageSnapshot, MessageState, QueueSnapshot, Snapshot,
 };
 pub use reply::{
     Answer, Decision, Delivery, DroppedCounts, KeyStatus, KeyWait, Origin, QueueCounts,

@@ -42,7 +42,7 @@ pub(crate) struct Sequences {
 
 /// Eight consecutive numbers, the first one a multiple of eight.
 #[derive(Clone, Debug)]
-struct Leaf {
+pub(crate) struct Leaf {
     /// The numbers by eight.
     block: u64,
     slots: [Link; LEAF_SLOTS],

@@ -54,8 +54,9 @@ pub(crate) struct Slab<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link(NonZeroU32);
 
+/// A stretch of slots that is allocated, shared and given back as one.
 #[derive(Clone, Debug)]
-struct Page<T> {
+pub(crate) struct Page<T> {
     /// Slots used so far, or none if the page was given back.
     slots: Slots<T>,
     /// First of the page's list of freed slots.
@@ -71,8 +72,9 @@ enum Slots<T> {
     Shared(Arc<Vec<Slot<T>>>),
 }
 
+/// A place for a value.
 #[derive(Clone, Debug)]
-enum Slot<T> {
+pub(crate) enum Slot<T> {
     Used(T),
     /// The next free slot of the page.
     Free(u32),

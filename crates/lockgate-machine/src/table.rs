@@ -346,7 +346,8 @@ pub(crate) fn hash_pair(outer: u32, inner: u64) -> u64 {
     mix(mix(u64::from(outer).wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ inner)
 }
 
-fn mix(mut bits: u64) -> u64 {
+/// Spreads bits over all of a word; no two words become one.
+pub(crate) fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)

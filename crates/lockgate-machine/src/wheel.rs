@@ -54,8 +54,9 @@ pub(crate) struct Fired {
     pub(crate) payload: u64,
 }
 
+/// A timer in its slot.
 #[derive(Clone, Debug)]
-struct Node {
+pub(crate) struct Node {
     deadline: u64,
     order: u64,
     /// Neighbours in the circular list of the slot.

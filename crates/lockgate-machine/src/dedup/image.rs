@@ -68,7 +68,7 @@ impl DedupWindow {
     }
 
     /// The pages with the ids.
-    pub(crate) fn ids(&mut self) -> &mut Slab<impl Row + use<>> {
+    pub(crate) fn ids(&mut self) -> &mut Slab<Remembered> {
         &mut self.ids
     }
 

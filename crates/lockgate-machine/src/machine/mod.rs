@@ -66,7 +66,7 @@ use crate::{
 };
 
 pub(crate) use self::image::IMAGE_VERSION;
-pub use self::image::{Frozen, ImageLoader};
+pub use self::image::{Frozen, ImageLoader, ImagePart};
 pub use self::snapshot::{
     KeySnapshot, LeaseSnapshot, MessageSnapshot, MessageState, QueueSnapshot, Snapshot,
 };

@@ -4,9 +4,7 @@ use lockgate_core::{Level, Location, MessageId, Position, QueueId, Sequence};
 
 use super::{Machine, draft::Draft, state::Message};
 use crate::{
-    Effect, LiveRange, Rejection, Reply, StoredMessage,
-    live::{LiveRanges, live_bytes},
-    table::hash_pair,
+    Effect, LiveRange, Rejection, Reply, StoredMessage, live::live_bytes, table::hash_pair,
 };
 
 impl Machine {
@@ -95,15 +93,6 @@ impl Machine {
     pub(super) fn count_live(&mut self, message: &Message) {
         let bytes = live_bytes(message.size, self.keys[message.key].name.as_ref());
         self.live.add(message.location().position, bytes);
-    }
-
-    /// All messages have their bytes where they say: counted anew.
-    pub(super) fn count_all_live(&mut self) {
-        self.live = LiveRanges::new(self.limits.range_bits);
-        for (_, message) in self.messages.iter() {
-            let bytes = live_bytes(message.size, self.keys[message.key].name.as_ref());
-            self.live.add(message.location().position, bytes);
-        }
     }
 
     /// The message is gone, its key not yet.

@@ -2,7 +2,7 @@
 
 use super::{LEAF_SLOTS, Leaf, Sequences, hash_block};
 use crate::{
-    columns::{Columns, ImageError, Input, Row},
+    columns::{Columns, ImageError, Input, Row, damaged},
     slab::{Link, Slab},
     table::Table,
 };
@@ -29,6 +29,9 @@ impl Sequences {
     /// The index without its older leaves, which are to come.
     pub(crate) fn decode_outline(input: &mut Input<'_>) -> Result<Self, ImageError> {
         let mut newest = Leaf::new(input.u64()?);
+        if newest.block > u64::MAX / LEAF_SLOTS as u64 {
+            return Err(damaged("a message's number is above the highest"));
+        }
         for link in &mut newest.slots {
             *link = Link::from_bits(input.u32()?);
         }
@@ -40,13 +43,17 @@ impl Sequences {
     }
 
     /// The pages with the leaves.
-    pub(crate) fn leaves(&mut self) -> &mut Slab<impl Row + use<>> {
+    pub(crate) fn leaves(&mut self) -> &mut Slab<Leaf> {
         &mut self.leaves
     }
 
     /// Builds the table over the leaves.
     pub(crate) fn rebuild(&mut self) -> Result<(), ImageError> {
         self.leaves.check_complete()?;
+        let is_older = |(_, leaf): (u32, &Leaf)| leaf.block < self.newest.block;
+        if !self.leaves.iter().all(is_older) {
+            return Err(damaged("the index by number is not in order"));
+        }
         self.build_table();
         Ok(())
     }
@@ -62,13 +69,15 @@ impl Sequences {
         }
     }
 
-    /// What all numbers were added with, in no order.
-    pub(crate) fn values(&self) -> impl Iterator<Item = u32> {
+    /// All numbers with what they were added with, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u32)> {
         let older = self.leaves.iter().map(|(_, leaf)| leaf);
-        older
-            .chain([&self.newest])
-            .flat_map(|leaf| leaf.slots)
-            .filter_map(Link::get)
+        older.chain([&self.newest]).flat_map(|leaf| {
+            let first = leaf.block * LEAF_SLOTS as u64;
+            (first..)
+                .zip(leaf.slots)
+                .filter_map(|(number, link)| Some((number, link.get()?)))
+        })
     }
 }
 

@@ -29,15 +29,35 @@ impl<T: Clone> Slab<T> {
         })
     }
 
+    /// Adds the next page, which was read as the one that starts at `first`.
+    pub(crate) fn add_read_page(&mut self, first: u32, page: Page<T>) -> Result<(), ImageError> {
+        if self.pages() * Self::PAGE_SLOTS != first {
+            return Err(damaged("a page is missing, or comes twice"));
+        }
+        self.pages.push(page);
+        Ok(())
+    }
+
     /// Lets go of a page's memory, which nobody asks for any more: whoever shares the page need not
     /// copy it.
     pub(crate) fn forget_page(&mut self, number: u32) {
         self.pages[number as usize].slots = Slots::Owned(Vec::new());
     }
 
-    /// How many pages there are.
-    pub(crate) fn pages(&self) -> u32 {
+    fn pages(&self) -> u32 {
         u32::try_from(self.pages.len()).expect("pages have u32 numbers")
+    }
+
+    /// The values of the page that came last, with their indexes.
+    pub(crate) fn last_page(&self) -> impl Iterator<Item = (u32, &T)> {
+        let number = self.pages().saturating_sub(1);
+        let slots = self.pages.last().map_or(&[][..], |page| page.slots.get());
+        (number * Self::PAGE_SLOTS..)
+            .zip(slots)
+            .filter_map(|(index, slot)| match slot {
+                Slot::Used(value) => Some((index, value)),
+                Slot::Free(_) => None,
+            })
     }
 
     /// Whether all pages came, as the outline said.
@@ -83,9 +103,9 @@ impl<T: Clone> Slab<T> {
 }
 
 impl<T: Row> Slab<T> {
-    /// Appends a page.
-    pub(crate) fn encode_page(&self, number: u32, out: &mut Vec<u8>) {
-        let page = &self.pages[number as usize];
+    /// Appends a page, and returns its first index. `None`: there is no such page.
+    pub(crate) fn encode_page(&self, number: u32, out: &mut Vec<u8>) -> Option<u32> {
+        let page = self.pages.get(number as usize)?;
         let slots = page.slots.get();
         put_u16(out, slots.len());
         put_u16(out, slots.len() - page.used as usize);
@@ -98,21 +118,14 @@ impl<T: Row> Slab<T> {
             };
         }
         let first = number * Self::PAGE_SLOTS;
-        let rows = (first..)
-            .zip(slots)
-            .filter_map(|(index, slot)| match slot {
-                Slot::Used(row) => Some((index, row)),
-                Slot::Free(_) => None,
-            })
-            .collect();
-        Encoder::encode(rows, out);
+        Encoder::encode(slots, first, page.used as usize, out);
+        Some(first)
     }
 
-    /// Reads the next page.
-    pub(crate) fn decode_page(&mut self, input: &mut Input<'_>) -> Result<(), ImageError> {
-        let number = self.pages();
-        if number >= u32::MAX / Self::PAGE_SLOTS {
-            return Err(damaged("there are more pages than there can be"));
+    /// Reads the page of which the first index is `first`.
+    pub(crate) fn decode_page(first: u32, input: &mut Input<'_>) -> Result<Page<T>, ImageError> {
+        if !first.is_multiple_of(Self::PAGE_SLOTS) || first > u32::MAX - 2 * Self::PAGE_SLOTS {
+            return Err(damaged("a page starts where none can"));
         }
         let (count, freed) = (input.u16()?, input.u16()?);
         if u32::from(count) > Self::PAGE_SLOTS || freed > count || (count > 0 && freed == count) {
@@ -121,49 +134,33 @@ impl<T: Row> Slab<T> {
         let mut slots: Vec<Slot<T>> = Vec::new();
         if count > 0 {
             // The first page grows by itself; all others have their room from the start.
-            let room = if number == 0 {
+            let room = if first == 0 {
                 usize::from(count)
             } else {
                 Self::PAGE_SLOTS as usize
             };
             slots.reserve_exact(room);
+            slots.resize(usize::from(count), Slot::Used(T::blank()));
         }
-        let mut chain = Vec::with_capacity(usize::from(freed));
+        let (mut free, mut last) = (NONE, None);
         for _ in 0..freed {
-            chain.push(u32::from(input.u16()?));
-        }
-        let mut is_free = vec![false; usize::from(count)];
-        for &slot in &chain {
-            let is_free = is_free
-                .get_mut(slot as usize)
-                .ok_or(damaged("a free slot is outside its page"))?;
-            if std::mem::replace(is_free, true) {
-                return Err(damaged("a slot is free twice"));
+            let slot = input.u16()?;
+            let place = slots.get_mut(usize::from(slot));
+            let place = place.filter(|place| matches!(place, Slot::Used(_)));
+            *place.ok_or(damaged("a free slot is outside its page, or free twice"))? =
+                Slot::Free(NONE);
+            match last.replace(slot) {
+                Some(last) => slots[usize::from(last)] = Slot::Free(u32::from(slot)),
+                None => free = u32::from(slot),
             }
         }
-        let first = number * Self::PAGE_SLOTS;
-        let used = (first..)
-            .zip(&is_free)
-            .filter(|(_, is_free)| !**is_free)
-            .map(|(index, _)| index);
-        let mut rows = Decoder::<T>::decode(used, input)?.into_iter();
+        Decoder::decode(&mut slots, first, usize::from(count - freed), input)?;
         input.expect_end()?;
-        slots.extend(is_free.iter().map_while(|&is_free| {
-            if is_free {
-                Some(Slot::Free(NONE))
-            } else {
-                rows.next().map(|(_, row)| Slot::Used(row))
-            }
-        }));
-        for (&slot, &next) in chain.iter().zip(chain.iter().skip(1).chain([&NONE])) {
-            slots[slot as usize] = Slot::Free(next);
-        }
-        self.pages.push(Page {
+        Ok(Page {
             slots: Slots::Owned(slots),
-            free: chain.first().copied().unwrap_or(NONE),
+            free,
             used: u32::from(count - freed),
-        });
-        Ok(())
+        })
     }
 }
 

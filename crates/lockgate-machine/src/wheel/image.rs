@@ -1,9 +1,10 @@
 //! A timer wheel in an image: its timers where they stand.
 
-use super::{Level, Node, Place, SLOTS, Wheel, pack, unpack};
+use super::{Level, Node, Place, SLOT_BITS, SLOTS, Wheel, pack, unpack};
 use crate::{
     columns::{Columns, ImageError, Input, Row, damaged, narrow},
     slab::{NONE, Slab},
+    table::hash_pair,
 };
 
 impl Wheel {
@@ -59,46 +60,69 @@ impl Wheel {
     }
 
     /// The pages with the timers.
-    pub(crate) fn nodes(&mut self) -> &mut Slab<impl Row + use<>> {
+    pub(crate) fn nodes(&mut self) -> &mut Slab<Node> {
         &mut self.nodes
     }
 
-    /// Builds what follows from the timers, and checks that they can be walked.
+    /// Builds what follows from the timers, and checks that they can be walked: that the timers
+    /// after others are those before others (each list's hashes, summed up from both ends), and that
+    /// each slot with timers names one of them.
     pub(crate) fn rebuild(&mut self) -> Result<(), ImageError> {
         self.nodes.check_complete()?;
-        let is_timer = |handle: u32| self.nodes.get(handle).is_some();
-        let is_end = |handle: u32| handle == NONE || is_timer(handle);
-        let firsts = self.levels.iter().flat_map(|level| level.first.iter());
-        if !is_end(self.open) || !firsts.copied().all(is_end) {
-            return Err(damaged("a timer is missing"));
-        }
+        let mut sum = 0_u64;
         for (handle, node) in self.nodes.iter() {
-            let in_list = is_timer(node.previous) && is_timer(node.next);
-            if node.place == Place::Behind {
-                self.behind.insert((node.deadline, node.order, handle), ());
-            } else if !in_list {
-                return Err(damaged("a timer is missing"));
-            }
             let fits = match node.place {
-                Place::Slot => node.deadline > self.cursor,
+                Place::Slot => node.deadline > self.cursor && self.has_slot(node.deadline),
                 Place::Open => node.deadline == self.cursor && self.open != NONE,
-                Place::Behind => true,
+                Place::Behind => {
+                    self.behind.insert((node.deadline, node.order, handle), ());
+                    continue;
+                }
             };
-            if !fits || (node.place == Place::Slot && !self.has_slot(node.deadline)) {
+            if !fits {
                 return Err(damaged("a timer is in the wrong place"));
             }
+            let list = self.list_of(node);
+            sum = sum
+                .wrapping_add(hash_step(list, handle, node.next))
+                .wrapping_sub(hash_step(list, node.previous, handle));
         }
-        Ok(())
+        if sum != 0 {
+            return Err(damaged("the order of timers does not fit them"));
+        }
+        let named = |first: u32| {
+            (first != NONE).then(|| self.nodes.get(first).map(|node| self.list_of(node)))
+        };
+        let open = named(self.open).is_none_or(|list| list == Some(OPEN));
+        let slots = (0_u32..).zip(&self.levels).all(|(level, slots)| {
+            (0..).zip(slots.first.iter()).all(|(slot, &first)| {
+                named(first).is_none_or(|list| list == Some(level << SLOT_BITS | slot))
+            })
+        });
+        if open && slots {
+            Ok(())
+        } else {
+            Err(damaged("a timer is missing"))
+        }
     }
 
-    /// Whether there is such a timer.
-    pub(crate) fn has(&self, handle: u32) -> bool {
-        self.nodes.get(handle).is_some()
+    /// All timers with what they were inserted with, in no order.
+    pub(crate) fn payloads(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.nodes
+            .iter()
+            .map(|(handle, node)| (handle, unpack(node.payload)))
     }
 
-    /// What all timers were inserted with, in no order.
-    pub(crate) fn payloads(&self) -> impl Iterator<Item = u64> {
-        self.nodes.iter().map(|(_, node)| unpack(node.payload))
+    /// The number of the list that a timer is in.
+    fn list_of(&self, node: &Node) -> u32 {
+        match node.place {
+            Place::Slot if node.deadline > self.cursor => {
+                let (level, slot) = self.slot_of(node.deadline);
+                narrow((level << SLOT_BITS | slot) as u64)
+            }
+            Place::Open => OPEN,
+            Place::Slot | Place::Behind => NONE,
+        }
     }
 
     fn has_slot(&self, deadline: u64) -> bool {
@@ -107,6 +131,13 @@ impl Wheel {
             .get(level)
             .is_some_and(|level| level.first[slot] != NONE)
     }
+}
+
+/// The list that starts at `open`.
+const OPEN: u32 = NONE - 1;
+
+fn hash_step(list: u32, from: u32, to: u32) -> u64 {
+    hash_pair(list, u64::from(from) << 32 | u64::from(to))
 }
 
 impl Row for Node {

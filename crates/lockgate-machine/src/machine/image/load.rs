@@ -4,33 +4,122 @@ use lockgate_core::{
     BootId, Epoch, Incarnation, MachineTime, Position, QueueId, Sequence, Term, WallTime,
 };
 
-use super::{IMAGE_VERSION, Kind, MAGIC};
+use super::{IMAGE_VERSION, Kind, MAGIC, audit::Audit};
 use crate::{
     ImageError, Machine, MachineLimits, QueueTotals,
     columns::{Input, damaged},
-    dedup::DedupWindow,
+    dedup::{DedupWindow, Remembered},
+    live::LiveRanges,
     machine::{
         housekeeping::Grave,
         order::spread,
         relocate::hash_id,
-        state::{Awaiting, totals},
+        state::{
+            Awaiting, Content, Holder, KeyState, Message, OriginEntry, Queue, TimeToLive, Touch,
+            totals,
+        },
     },
-    slab::Slab,
+    sequences::Leaf,
+    slab::{Page, Slab},
     table::{HashSeed, Table, hash_bytes, hash_pair},
-    wheel::Wheel,
+    wheel::{Node, Wheel},
 };
 
 /// Makes a machine from the pieces of an image.
 ///
-/// What the image says is checked as far as a machine relies on it to be walked: every index names
-/// something that is there, names and settings are valid, numbers fit their fields. Loading never
-/// panics and holds no more memory than the machine it makes. It is no protection against an image
-/// that somebody forged: counts, for example, are taken as they are.
+/// What the image says is checked as far as a machine relies on it to be walked: numbers fit their
+/// fields, names and settings are valid, every index names something that is there, both ends of
+/// every list, count and timer agree. Loading never panics and holds little more memory than the
+/// machine it makes. It is no protection against an image that somebody forged.
 #[derive(Debug)]
 pub struct ImageLoader {
     machine: Machine,
+    audit: Audit,
+    live: LiveRanges,
     /// Kind and owner of the last section.
     last: Option<(Kind, u32)>,
+}
+
+/// A piece of an image, decoded but not yet part of a machine.
+///
+/// Most of the work of loading is to decode, and pieces do not depend on each other for it: a second
+/// thread halves the time.
+#[derive(Debug)]
+pub struct ImagePart {
+    sections: Vec<(Kind, u32, u32, Section)>,
+}
+
+/// What stands in a section.
+#[derive(Debug)]
+enum Section {
+    Shard(Vec<u8>),
+    Queues(Page<Queue>),
+    Contents(Page<Content>),
+    Keys(Page<KeyState>),
+    Holders(Page<Holder>),
+    Touches(Page<Touch>),
+    Origins(Page<OriginEntry>),
+    TimesToLive(Page<TimeToLive>),
+    Timers(Page<Node>),
+    Messages(Page<Message>),
+    Leaves(Page<Leaf>),
+    UniqueIds(Page<Remembered>),
+    End,
+}
+
+impl ImagePart {
+    /// Decodes a piece, as [`Frozen::next_piece`](super::Frozen::next_piece) gave it.
+    ///
+    /// # Errors
+    /// If a newer version wrote it, or it is no piece of an image.
+    pub fn decode(piece: &[u8]) -> Result<Self, ImageError> {
+        let mut input = Input::new(piece);
+        if input.array()? != MAGIC {
+            return Err(damaged("it is no image"));
+        }
+        let version = input.u32()?;
+        if version > IMAGE_VERSION {
+            return Err(ImageError::NewerFormat { version });
+        }
+        let mut sections = Vec::new();
+        while !input.is_empty() {
+            let kind = input.u8()?;
+            let kind = Kind::from_number(kind).ok_or(damaged("it has a section of no kind"))?;
+            let (owner, first, len) = (input.u32()?, input.u32()?, input.u32()?);
+            let section = input.take(len as usize)?;
+            sections.push((kind, owner, first, Section::decode(kind, first, section)?));
+        }
+        Ok(Self { sections })
+    }
+}
+
+impl Section {
+    fn decode(kind: Kind, first: u32, bytes: &[u8]) -> Result<Self, ImageError> {
+        let mut input = Input::new(bytes);
+        let input = &mut input;
+        Ok(match kind {
+            Kind::Shard => Self::Shard(bytes.to_vec()),
+            Kind::Queues => Self::Queues(Slab::decode_page(first, input)?),
+            Kind::Contents => Self::Contents(Slab::decode_page(first, input)?),
+            Kind::Keys => Self::Keys(Slab::decode_page(first, input)?),
+            Kind::Holders => Self::Holders(Slab::decode_page(first, input)?),
+            Kind::Touches => Self::Touches(Slab::decode_page(first, input)?),
+            Kind::Origins => Self::Origins(Slab::decode_page(first, input)?),
+            Kind::TimesToLive => Self::TimesToLive(Slab::decode_page(first, input)?),
+            Kind::WallTimers | Kind::MachineTimers => {
+                Self::Timers(Slab::decode_page(first, input)?)
+            }
+            Kind::Messages => Self::Messages(Slab::decode_page(first, input)?),
+            Kind::Leaves => Self::Leaves(Slab::decode_page(first, input)?),
+            Kind::UniqueIds | Kind::PurgedUniqueIds => {
+                Self::UniqueIds(Slab::decode_page(first, input)?)
+            }
+            Kind::End => {
+                input.expect_end()?;
+                Self::End
+            }
+        })
+    }
 }
 
 impl ImageLoader {
@@ -38,7 +127,9 @@ impl ImageLoader {
     #[must_use]
     pub fn new(limits: MachineLimits) -> Self {
         Self {
+            live: LiveRanges::new(limits.range_bits),
             machine: Machine::new(limits),
+            audit: Audit::default(),
             last: None,
         }
     }
@@ -48,31 +139,26 @@ impl ImageLoader {
     /// # Errors
     /// If a newer version wrote it, or it is not the next piece of an image. The loader is of no
     /// use after that.
-    pub fn piece(&mut self, bytes: &[u8]) -> Result<(), ImageError> {
-        let mut input = Input::new(bytes);
-        if self.last.is_none() {
-            if input.array()? != MAGIC {
-                return Err(damaged("it is no image"));
-            }
-            let version = input.u32()?;
-            if version > IMAGE_VERSION {
-                return Err(ImageError::NewerFormat { version });
-            }
-        }
-        while !input.is_empty() {
-            let kind = input.u8()?;
-            let kind = Kind::from_number(kind).ok_or(damaged("it has a section of no kind"))?;
-            let (owner, len) = (input.u32()?, input.u32()?);
-            let section = Input::new(input.take(len as usize)?);
-            let first = self.last.is_none();
-            if first != (kind == Kind::Shard)
-                || self.last >= Some((Kind::End, 0))
-                || self.last.is_some_and(|last| (kind, owner) < last)
-            {
+    pub fn piece(&mut self, piece: &[u8]) -> Result<(), ImageError> {
+        self.part(ImagePart::decode(piece)?)
+    }
+
+    /// Takes the next piece, decoded elsewhere.
+    ///
+    /// # Errors
+    /// If it is not the next piece of an image. The loader is of no use after that.
+    pub fn part(&mut self, part: ImagePart) -> Result<(), ImageError> {
+        for (kind, owner, first, section) in part.sections {
+            let is_next = match self.last {
+                None => kind == Kind::Shard,
+                Some((Kind::End, _)) => false,
+                Some(last) => kind != Kind::Shard && (kind, owner) >= last,
+            };
+            if !is_next {
                 return Err(damaged("its sections are not in order"));
             }
             self.last = Some((kind, owner));
-            self.section(kind, owner, section)?;
+            self.section(kind, owner, first, section)?;
         }
         Ok(())
     }
@@ -87,39 +173,66 @@ impl ImageLoader {
         }
         let mut machine = self.machine;
         machine.rebuild()?;
+        self.audit.finish(&machine)?;
+        machine.live = self.live;
+        machine.settle_in();
         Ok(machine)
     }
 
-    fn section(&mut self, kind: Kind, owner: u32, mut input: Input<'_>) -> Result<(), ImageError> {
-        let input = &mut input;
+    fn section(
+        &mut self,
+        kind: Kind,
+        owner: u32,
+        first: u32,
+        section: Section,
+    ) -> Result<(), ImageError> {
         let machine = &mut self.machine;
         let no_owner = || damaged("it has a section of nothing that is there");
-        match kind {
-            Kind::Shard => machine.decode_shard(input),
-            Kind::Queues => machine.queues.decode_page(input),
-            Kind::Contents => machine.contents.decode_page(input),
-            Kind::Keys => machine.keys.decode_page(input),
-            Kind::Holders => machine.holders.decode_page(input),
-            Kind::Touches => machine.touches.decode_page(input),
-            Kind::Origins => machine.origins.decode_page(input),
-            Kind::TimesToLive => machine.times_to_live.decode_page(input),
-            Kind::WallTimers => machine.wall.nodes().decode_page(input),
-            Kind::MachineTimers => machine.machine.nodes().decode_page(input),
-            Kind::Messages => machine.messages.decode_page(input),
-            Kind::Leaves => {
+        match section {
+            Section::Shard(bytes) => machine.decode_shard(&mut Input::new(&bytes)),
+            Section::Queues(page) => machine.queues.add_read_page(first, page),
+            Section::Contents(page) => machine.contents.add_read_page(first, page),
+            Section::Keys(page) => {
+                machine.keys.add_read_page(first, page)?;
+                self.audit.keys(machine, machine.keys.last_page())
+            }
+            Section::Holders(page) => machine.holders.add_read_page(first, page),
+            Section::Touches(page) => machine.touches.add_read_page(first, page),
+            Section::Origins(page) => machine.origins.add_read_page(first, page),
+            Section::TimesToLive(page) => machine.times_to_live.add_read_page(first, page),
+            Section::Timers(page) => {
+                let wheel = match kind {
+                    Kind::WallTimers => &mut machine.wall,
+                    _ => &mut machine.machine,
+                };
+                wheel.nodes().add_read_page(first, page)
+            }
+            Section::Messages(page) => {
+                machine.messages.add_read_page(first, page)?;
+                // Now, while it is in the processor's cache.
+                for (index, message) in machine.messages.last_page() {
+                    let bytes = self.audit.message(machine, index, message)?;
+                    self.live.add(message.location().position, bytes);
+                }
+                Ok(())
+            }
+            Section::Leaves(page) => {
                 let content = machine.contents.get_mut(owner).ok_or_else(no_owner)?;
-                content.by_sequence.leaves().decode_page(input)
+                content.by_sequence.leaves().add_read_page(first, page)
             }
-            Kind::UniqueIds => {
-                let queue = machine.queues.get_mut(owner).ok_or_else(no_owner)?;
-                queue.dedup.ids().decode_page(input)
+            Section::UniqueIds(page) => {
+                let window = if kind == Kind::UniqueIds {
+                    machine.queues.get_mut(owner).map(|queue| &mut queue.dedup)
+                } else {
+                    let grave = machine.graves.get_mut(owner as usize);
+                    grave.and_then(|grave| grave.unique_ids.as_mut())
+                };
+                window
+                    .ok_or_else(no_owner)?
+                    .ids()
+                    .add_read_page(first, page)
             }
-            Kind::PurgedUniqueIds => {
-                let grave = machine.graves.get_mut(owner as usize);
-                let window = grave.and_then(|grave| grave.unique_ids.as_mut());
-                window.ok_or_else(no_owner)?.ids().decode_page(input)
-            }
-            Kind::End => input.expect_end(),
+            Section::End => Ok(()),
         }
     }
 }
@@ -202,7 +315,6 @@ impl Machine {
         }
         self.wall.rebuild()?;
         self.machine.rebuild()?;
-        self.check_links()?;
 
         for (index, queue) in self.queues.iter() {
             if self.queue_names.insert(queue.name.clone(), index).is_some() {
@@ -211,6 +323,10 @@ impl Machine {
         }
         let queues = &self.queues;
         self.queue_ids = table(queues, |queue| hash_pair(queue.id.0, 0));
+        let is_itself = |(index, queue): (u32, &Queue)| self.queue_index(queue.id) == Some(index);
+        if !self.queues.iter().all(is_itself) {
+            return Err(damaged("two queues have one number"));
+        }
         let keys = &self.keys;
         self.by_key = table(keys, |key| spread(key.hash));
         self.by_holder = table(&self.holders, |holder| {
@@ -220,8 +336,23 @@ impl Machine {
         self.by_moved_id = table(&self.origins, |origin| hash_id(origin.id));
         self.by_mortal_message = table(&self.times_to_live, |ttl| hash_pair(ttl.message, 0));
 
-        self.count_all_live();
+        Ok(())
+    }
 
+    /// Whether all pages of all slabs came.
+    fn check_complete(&self) -> Result<(), ImageError> {
+        self.queues.check_complete()?;
+        self.contents.check_complete()?;
+        self.keys.check_complete()?;
+        self.holders.check_complete()?;
+        self.touches.check_complete()?;
+        self.origins.check_complete()?;
+        self.times_to_live.check_complete()?;
+        self.messages.check_complete()
+    }
+
+    /// What is volatile is as after a start.
+    fn settle_in(&mut self) {
         // It was written when its position was durable, and so is everything before.
         self.drain_awaiting(Position(u64::MAX));
         self.woken.clear();
@@ -232,7 +363,6 @@ impl Machine {
                 self.wake(self.queues[queue].content);
             }
         }
-        Ok(())
     }
 }
 

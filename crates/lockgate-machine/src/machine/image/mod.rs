@@ -10,7 +10,7 @@
 //! indexes, free ones included, so a machine that was loaded is the one that was frozen in every
 //! later step. The layout is described in `docs/format.md`, section "Image".
 
-mod check;
+mod audit;
 mod load;
 
 use std::{collections::BTreeMap, fmt, sync::OnceLock};
@@ -24,16 +24,16 @@ use super::{
 };
 use crate::{columns::Row, dedup::DedupWindow, sequences::Sequences, slab::Slab, table::HashSeed};
 
-pub use self::load::ImageLoader;
+pub use self::load::{ImageLoader, ImagePart};
 
-/// What an image starts with.
+/// What each piece of an image starts with.
 const MAGIC: [u8; 8] = *b"LOCKGIMG";
 
 /// The format that is written, and the highest that is read.
 pub(crate) const IMAGE_VERSION: u32 = 0;
 
-/// Bytes of a section's head: its kind, its owner, its length.
-const HEAD_BYTES: usize = 9;
+/// Bytes of a section's head: its kind, its owner, its first index, its length.
+const HEAD_BYTES: usize = 13;
 
 /// A piece ends with the section that brings it to so many bytes.
 const PIECE_BYTES: usize = 1 << 20;
@@ -215,12 +215,12 @@ impl Frozen {
     /// An [`ImageLoader`] takes the pieces in the same order, each of them whole.
     pub fn next_piece(&mut self, out: &mut Vec<u8>) -> bool {
         out.clear();
-        if self.next == (Kind::Shard, 0, 0) {
-            out.extend_from_slice(&MAGIC);
-            out.extend_from_slice(&IMAGE_VERSION.to_le_bytes());
+        if self.next_section(out) {
+            while out.len() < PIECE_BYTES && self.next_section(out) {}
+            return true;
         }
-        while out.len() < PIECE_BYTES && self.next_section(out) {}
-        !out.is_empty()
+        out.clear();
+        false
     }
 
     /// Where the message's bytes are, if the queue had it at that instant.
@@ -245,8 +245,13 @@ impl Frozen {
         (self.location(queue, sequence) == Some(at)).then_some((queue, sequence))
     }
 
-    /// Appends the next section. False: there is none.
+    /// Appends the next section, with the head of a piece if it is the first one. False: there is
+    /// none.
     fn next_section(&mut self, out: &mut Vec<u8>) -> bool {
+        if out.is_empty() {
+            out.extend_from_slice(&MAGIC);
+            out.extend_from_slice(&IMAGE_VERSION.to_le_bytes());
+        }
         loop {
             let (kind, place, page) = self.next;
             let Some(&owner) = self.owners.get(place) else {
@@ -259,16 +264,17 @@ impl Frozen {
             };
             let head = out.len();
             out.resize(head + HEAD_BYTES, 0);
-            if !self.machine.encode_section(kind, owner, page, out) {
+            let Some(first) = self.machine.encode_section(kind, owner, page, out) else {
                 out.truncate(head);
                 self.next = (kind, place + 1, 0);
                 continue;
-            }
+            };
             self.next = (kind, place, page + 1);
             let len = u32::try_from(out.len() - head - HEAD_BYTES).expect("a page is small");
             out[head] = kind as u8;
             out[head + 1..head + 5].copy_from_slice(&owner.to_le_bytes());
-            out[head + 5..head + HEAD_BYTES].copy_from_slice(&len.to_le_bytes());
+            out[head + 5..head + 9].copy_from_slice(&first.to_le_bytes());
+            out[head + 9..head + HEAD_BYTES].copy_from_slice(&len.to_le_bytes());
             return true;
         }
     }
@@ -302,37 +308,40 @@ impl Machine {
         }
     }
 
-    /// Appends a section without its head. False: there is no such page.
-    fn encode_section(&mut self, kind: Kind, owner: u32, page: u32, out: &mut Vec<u8>) -> bool {
+    /// Appends a section without its head, and returns its first index. `None`: there is no such
+    /// page.
+    fn encode_section(
+        &mut self,
+        kind: Kind,
+        owner: u32,
+        page: u32,
+        out: &mut Vec<u8>,
+    ) -> Option<u32> {
         match kind {
-            Kind::Shard if page == 0 => self.encode_shard(out),
-            Kind::End if page == 0 => {}
-            Kind::Shard | Kind::End => return false,
-            Kind::Queues if page < self.queues.pages() => self.queues.encode_page(page, out),
-            Kind::Contents if page < self.contents.pages() => self.contents.encode_page(page, out),
-            Kind::Queues | Kind::Contents => return false,
-            Kind::Keys => return encode_page(&mut self.keys, page, out),
-            Kind::Holders => return encode_page(&mut self.holders, page, out),
-            Kind::Touches => return encode_page(&mut self.touches, page, out),
-            Kind::Origins => return encode_page(&mut self.origins, page, out),
-            Kind::TimesToLive => return encode_page(&mut self.times_to_live, page, out),
-            Kind::WallTimers => return encode_page(self.wall.nodes(), page, out),
-            Kind::MachineTimers => return encode_page(self.machine.nodes(), page, out),
-            Kind::Messages => return encode_page(&mut self.messages, page, out),
-            Kind::Leaves => {
-                let leaves = self.contents[owner].by_sequence.leaves();
-                return encode_page(leaves, page, out);
+            Kind::Shard | Kind::End if page > 0 => None,
+            Kind::Shard => {
+                self.encode_shard(out);
+                Some(0)
             }
-            Kind::UniqueIds => return encode_page(self.queues[owner].dedup.ids(), page, out),
+            // Needed until the end: the pages of others are found through them.
+            Kind::Queues => self.queues.encode_page(page, out),
+            Kind::Contents => self.contents.encode_page(page, out),
+            Kind::Keys => encode_page(&mut self.keys, page, out),
+            Kind::Holders => encode_page(&mut self.holders, page, out),
+            Kind::Touches => encode_page(&mut self.touches, page, out),
+            Kind::Origins => encode_page(&mut self.origins, page, out),
+            Kind::TimesToLive => encode_page(&mut self.times_to_live, page, out),
+            Kind::WallTimers => encode_page(self.wall.nodes(), page, out),
+            Kind::MachineTimers => encode_page(self.machine.nodes(), page, out),
+            Kind::Messages => encode_page(&mut self.messages, page, out),
+            Kind::Leaves => encode_page(self.contents[owner].by_sequence.leaves(), page, out),
+            Kind::UniqueIds => encode_page(self.queues[owner].dedup.ids(), page, out),
             Kind::PurgedUniqueIds => {
-                let grave = &mut self.graves[owner as usize];
-                return match &mut grave.unique_ids {
-                    Some(window) => encode_page(window.ids(), page, out),
-                    None => false,
-                };
+                let window = self.graves[owner as usize].unique_ids.as_mut()?;
+                encode_page(window.ids(), page, out)
             }
+            Kind::End => Some(0),
         }
-        true
     }
 
     /// Everything that is no row of a slab.
@@ -383,14 +392,11 @@ impl Machine {
     }
 }
 
-/// Appends a page and gives it back. False: there is no such page.
-fn encode_page<T: Row>(slab: &mut Slab<T>, page: u32, out: &mut Vec<u8>) -> bool {
-    let exists = page < slab.pages();
-    if exists {
-        slab.encode_page(page, out);
-        slab.forget_page(page);
-    }
-    exists
+/// Appends a page and gives it back.
+fn encode_page<T: Row>(slab: &mut Slab<T>, page: u32, out: &mut Vec<u8>) -> Option<u32> {
+    let first = slab.encode_page(page, out)?;
+    slab.forget_page(page);
+    Some(first)
 }
 
 fn put_u64(out: &mut Vec<u8>, number: u64) {
