@@ -21,6 +21,7 @@ const LAYERS: [(&str, &[&str]); 11] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
+    ("lockgate-postgres", &["lockgate-core"]),
     ("lockgate-conformance", &["lockgate-core"]),
     ("lockgate-sim", &["lockgate-core"]),
     (
