@@ -49,9 +49,6 @@ pub trait Log: Send {
     /// [`begin_epoch`](Log::begin_epoch). Recovering twice without an append in between visits the
     /// same records.
     ///
-    /// Storage that several instances can have open at once is fenced here already, before it is
-    /// read: no earlier owner appends anything behind what was visited.
-    ///
     /// `from` is the position of a complete snapshot, or zero for all that can be recovered. What
     /// stands before it is neither read nor judged. New records get positions above `from`, also
     /// where everything behind it was lost.
@@ -69,8 +66,7 @@ pub trait Log: Send {
     /// instance or any other over the same storage.
     ///
     /// # Errors
-    /// [`AppendError::Fenced`] if an epoch at least as high was begun before, or another instance has
-    /// recovered since this one did.
+    /// [`AppendError::Fenced`] if an epoch at least as high was begun before.
     fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError>;
 
     /// Where the next record goes.
@@ -136,6 +132,13 @@ pub trait Log: Send {
     /// # Errors
     /// If storage fails; the log stays usable unless it says [`LogError::Stopped`] from then on.
     fn trim(&mut self, before: Position) -> Result<(), LogError>;
+
+    /// The first positions of all ranges whose space the log holds, in order: what could be
+    /// [released](Self::release) sooner or later. Empty without
+    /// [`LogCapabilities::releases_ranges`].
+    fn ranges(&self) -> Vec<Position> {
+        Vec::new()
+    }
 
     /// Gives back the whole range that `range` lies in: no record there will be read again. Space
     /// may come back a little later. The caller has made durable whatever took the place of the

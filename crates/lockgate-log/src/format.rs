@@ -19,7 +19,10 @@ pub(crate) const SEGMENT_HEADER_LEN: u32 = 4096;
 
 /// Bytes of the segment header that mean something, checksum included. They fit into one 512-byte
 /// sector, so a power cut leaves all of them or none.
-const SEGMENT_HEADER_USED: usize = 60;
+const SEGMENT_HEADER_USED: usize = 64;
+
+/// Set in a header's flags if all bytes behind it were zero when it was written.
+const WAS_BLANK: u32 = 1;
 
 /// Bytes of a record before its payload.
 pub(crate) const RECORD_HEADER_LEN: usize = 44;
@@ -76,6 +79,9 @@ pub(crate) struct SegmentHeader {
     pub(crate) first_number: u64,
     /// Every record before this point was durable when the header was written.
     pub(crate) synced: Point,
+    /// Whether every byte behind it was zero then: what is not zero now was written under this
+    /// header. Bytes of a recycled segment say nothing.
+    pub(crate) was_blank: bool,
 }
 
 /// What the first bytes of a file turned out to be.
@@ -98,6 +104,8 @@ impl SegmentHeader {
         block.extend_from_slice(&self.first_number.to_le_bytes());
         block.extend_from_slice(&self.synced.at.0.to_le_bytes());
         block.extend_from_slice(&self.synced.number.to_le_bytes());
+        let flags = if self.was_blank { WAS_BLANK } else { 0 };
+        block.extend_from_slice(&flags.to_le_bytes());
         block.extend_from_slice(&crc32c::crc32c(&block).to_le_bytes());
         debug_assert_eq!(block.len(), SEGMENT_HEADER_USED);
         block.resize(SEGMENT_HEADER_LEN as usize, 0);
@@ -126,6 +134,7 @@ impl SegmentHeader {
                 at: Position(u64_at(used, 40)),
                 number: u64_at(used, 48),
             },
+            was_blank: u32_at(used, 56) & WAS_BLANK != 0,
         };
         // A file under another's name is as good as damaged: its records would be out of place.
         if header.segment != segment {
@@ -240,13 +249,14 @@ mod tests {
                 at: position(6, 5_000),
                 number: 990,
             },
+            was_blank: true,
         };
         let block = header.encode();
         assert_eq!(block.len(), 4096);
         assert_eq!(SegmentHeader::decode(&block, 7), FoundHeader::Valid(header));
         assert_eq!(SegmentHeader::decode(&block, 8), FoundHeader::Unreadable);
         assert_eq!(
-            SegmentHeader::decode(&block[..59], 7),
+            SegmentHeader::decode(&block[..63], 7),
             FoundHeader::Unreadable
         );
         for bit in 0..SEGMENT_HEADER_USED * 8 {
@@ -267,11 +277,12 @@ mod tests {
                 at: first_record(1),
                 number: 1,
             },
+            was_blank: false,
         };
         let mut block = header.encode();
         block[8..12].copy_from_slice(&9u32.to_le_bytes());
-        let checksum = crc32c::crc32c(&block[..56]);
-        block[56..60].copy_from_slice(&checksum.to_le_bytes());
+        let checksum = crc32c::crc32c(&block[..60]);
+        block[60..64].copy_from_slice(&checksum.to_le_bytes());
         assert_eq!(SegmentHeader::decode(&block, 1), FoundHeader::Newer(9));
     }
 

@@ -35,10 +35,12 @@ mod folder;
 mod format;
 mod local;
 mod names;
+mod reader;
 mod recover;
 mod scan;
 mod shared;
 mod snapshots;
+mod spares;
 
 pub use clock::SystemClock;
 pub use folder::FolderDisk;

@@ -1,45 +1,55 @@
 //! The local log: appending.
 
 use std::{
-    collections::BTreeSet,
     hash::{BuildHasher, RandomState},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use lockgate_core::{
     AppendError, Disk, DiskError, DiskFile, Epoch, FolderLock, Level, LockError, Log,
-    LogCapabilities, LogError, LogReader, LogRecord, LogSpace, LogSync, OpenMode, Position,
-    Purpose, RecordGroup, RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter,
+    LogCapabilities, LogError, LogReader, LogRecord, LogSpace, LogSync, LogUpkeep, OpenMode,
+    Position, Purpose, RecordGroup, RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter,
 };
 
 use crate::{
     format::{
         PAYLOAD_BYTES_LIMIT, Point, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN,
-        SegmentHeader, first_record, offset_of, segment_of,
+        SegmentHeader, first_record, offset_of, segment_of, segment_start,
     },
-    names::{StartMark, damaged_name, segment_name},
-    recover::{mark_start, recover},
-    shared::{Reader, SegmentInfo, Shared, Syncer},
+    names::{StartMark, segment_name},
+    reader::Reader,
+    recover::{apply, mark_start, read, starting_point},
+    shared::{SegmentInfo, Shared, Syncer, Upkeep},
     snapshots::{Snapshots, Writing as SnapshotWriting},
+    spares::{Limits, NoRoom, Retired, Spares},
 };
 
 /// What can be chosen for a [`LocalLog`].
 #[derive(Clone, Debug)]
 pub struct LocalLogOptions {
-    /// Bytes of a segment file, from 8 KiB on; default 64 MiB. Space comes back in whole segments;
-    /// a log of many small ones has more files and more syncs of names.
+    /// Bytes of a segment file, from 8 KiB on; default 64 MiB. Each is taken from the disk as a whole
+    /// before it is needed, and space comes back in whole segments; a log of many small ones has more
+    /// files and more syncs of names.
     pub segment_bytes: u32,
     /// The largest payload of a record in bytes; default 16 MiB, at most 64 MiB and at most what
     /// fits into one segment. Recovery needs about this much memory.
     pub record_bytes_max: usize,
-    /// Bytes of the disk that [`Log::reserve`] keeps free, for the work that goes on while the disk
-    /// is full; default 256 MiB. Zero keeps nothing back.
+    /// The low mark: with fewer free bytes on the disk [`Log::space`] says
+    /// [`SpaceState::Low`](lockgate_core::SpaceState::Low). `None`, the default, is the larger of
+    /// 2 GiB and a twentieth of the file system.
+    pub low_bytes: Option<u64>,
+    /// The stop mark: growth takes no segment that would leave fewer free bytes on the disk; default
+    /// 256 MiB. Snapshots are written there.
     pub free_bytes_min: u64,
+    /// So many segments are taken from the disk ahead of need and kept for
+    /// [`Purpose::Upkeep`] while the log is full, or as many as the log holds if that is fewer;
+    /// default 3: two for records and one to give up to a snapshot. Zero keeps nothing back.
+    pub reserve_segments: u32,
     /// How many segment files are kept open for reading; default 64, at least 1.
     pub open_files_max: usize,
-    /// At most so many zeros are written ahead of the records at a time, so that a sync need not
-    /// change the file's metadata; default 4 MiB, 0 writes none. Costs every byte of small groups a
-    /// second write, and at most so much space behind the last record.
+    /// In a segment whose blocks nobody wrote before, as the first one of a folder, at most so many
+    /// zeros are written ahead of the records at a time, so that a sync need not change the file's
+    /// metadata; default 4 MiB, 0 writes none. Costs every byte of small groups a second write.
     pub write_ahead_bytes_max: u32,
     /// Makes the bytes written reproducible, for tests. `None`, the default, draws every segment's
     /// generation at random, so that nobody who may send messages can make one that looks like a
@@ -52,7 +62,9 @@ impl Default for LocalLogOptions {
         Self {
             segment_bytes: 64 << 20,
             record_bytes_max: 16 << 20,
+            low_bytes: None,
             free_bytes_min: 256 << 20,
+            reserve_segments: 3,
             open_files_max: 64,
             write_ahead_bytes_max: 4 << 20,
             generation_seed: None,
@@ -102,9 +114,12 @@ pub enum OpenError {
 /// One `write` per group of records and segment, one `fdatasync` per sync and segment written to.
 /// Exclusive: the folder stays locked for as long as the log lives.
 ///
-/// Levels: an append has reached [`Level::Process`] when it returns, a sync
-/// [`Level::Disk`]. Whole segments are given back by [`Log::trim`]; single ranges are not
-/// ([`LogCapabilities::releases_ranges`] is false).
+/// Levels: an append has reached [`Level::Process`] when it returns, a sync [`Level::Disk`]. A range
+/// is a segment: [`Log::release`] gives it back, to be used again or removed.
+///
+/// [`Log::upkeep`] writes the next segments ahead, so that a sync need not change metadata, and
+/// recycles released ones. While nobody took it, released segments are recycled by
+/// [`Log::release`], and new ones are only allocated.
 pub struct LocalLog {
     disk: Arc<dyn Disk>,
     options: LocalLogOptions,
@@ -117,9 +132,6 @@ pub struct LocalLog {
     next_number: u64,
     /// Where the log starts, if that was ever said.
     start: Option<StartMark>,
-    /// Segment files with damage in them.
-    damaged: BTreeSet<u32>,
-    space: Space,
     /// Bytes of records appended by this instance.
     appended_bytes: u64,
     random: RandomState,
@@ -138,32 +150,18 @@ struct Writing {
     segment: u32,
     generation: u64,
     file: Arc<dyn DiskFile>,
-    /// Where the bytes end that were written, be it with zeros.
+    /// Where the bytes end that were written, be it with zeros or in an earlier use.
     written_until: u32,
+    /// Where the blocks end that are taken: the segment's end, except on a full disk.
+    allocated_until: u32,
 }
 
-/// What is known of the disk's free space without asking it again.
-#[derive(Default)]
-struct Space {
-    /// Free when last asked, less what was written since.
-    free: u64,
-    /// Bytes that may still be written before it is asked again: others use the disk too.
-    until_asked: u64,
-}
+/// With less room than this a segment is begun without any.
+const ALLOCATED_BYTES_MIN: u32 = 16 << 10;
 
-impl Space {
-    fn spend(&mut self, bytes: u64) {
-        self.free = self.free.saturating_sub(bytes);
-        self.until_asked = self.until_asked.saturating_sub(bytes);
-    }
-}
-
-/// Bytes of the disk a segment takes beside its records: its header, and the part of its last block
-/// that stays empty.
-const SEGMENT_COST: u64 = 2 * SEGMENT_HEADER_LEN as u64;
-
-/// Free space is asked for at least once in so many bytes written.
-const ASK_SPACE_EVERY: u64 = 16 << 20;
+/// The end of a segment that no record fits into any more is filled with zeros if it is no larger,
+/// so that all of it was written when it is used again.
+const FILLED_BYTES_MAX: u32 = 1 << 20;
 
 impl LocalLog {
     /// Opens the log in the folder and takes the folder for this instance alone. Reads nothing yet;
@@ -174,7 +172,14 @@ impl LocalLog {
     pub fn open(disk: Arc<dyn Disk>, options: LocalLogOptions) -> Result<Self, OpenError> {
         options.check()?;
         let lock = disk.lock()?;
-        let shared = Shared::new(disk.clone(), options.open_files_max);
+        let limits = Limits {
+            segment_bytes: options.segment_bytes,
+            reserve_segments: options.reserve_segments,
+            free_bytes_min: options.free_bytes_min,
+            low_bytes: options.low_bytes,
+        };
+        let spares = Spares::new(disk.clone(), limits);
+        let shared = Shared::new(disk.clone(), spares, options.open_files_max);
         Ok(Self {
             disk,
             shared: Arc::new(shared),
@@ -184,37 +189,83 @@ impl LocalLog {
             epoch: Epoch(0),
             next_number: 1,
             start: None,
-            damaged: BTreeSet::new(),
-            space: Space::default(),
             appended_bytes: 0,
             random: RandomState::new(),
         })
     }
 
-    /// Creates the segment and writes its header; neither is synced.
+    /// Makes a segment of a spare, or of a new file, and writes its header; neither is synced.
     fn create_segment(&self, segment: u32, synced: Point) -> Result<Writing, DiskError> {
+        let blocks = self.take_blocks(segment)?;
         let header = SegmentHeader {
             segment,
             generation: self.draw_generation(segment),
             epoch: self.epoch,
             first_number: self.next_number,
             synced,
+            was_blank: blocks.is_zero,
         };
-        let file = self
-            .disk
-            .open(&segment_name(segment), OpenMode::CreateNew)?;
-        self.shared.note_created();
-        file.write_at(&header.encode(), 0)?;
+        blocks.file.write_at(&header.encode(), 0)?;
         let info = SegmentInfo {
-            generation: header.generation,
-            first_number: header.first_number,
+            generation: Some(header.generation),
+            first_number: Some(header.first_number),
+            bytes: blocks.allocated_until.into(),
         };
-        self.shared.add_segment(segment, info, file.clone());
+        self.shared.add_segment(segment, info, blocks.file.clone());
+        self.shared.spares.note_begun();
         Ok(Writing {
             segment,
             generation: header.generation,
+            file: blocks.file,
+            written_until: blocks.written_until.max(SEGMENT_HEADER_LEN),
+            allocated_until: blocks.allocated_until,
+        })
+    }
+
+    /// A file of the segment's name with its blocks taken.
+    fn take_blocks(&self, segment: u32) -> Result<Blocks, DiskError> {
+        let name = segment_name(segment);
+        let whole = self.options.segment_bytes;
+        let spare = self.shared.spares.take()?;
+        self.shared.note_created();
+        if let Some(spare) = spare {
+            self.disk.rename(&spare.name(), &name)?;
+            return Ok(Blocks {
+                // Opened anew, for the name that errors will tell.
+                file: self.disk.open(&name, OpenMode::Existing)?,
+                written_until: spare.written_until,
+                allocated_until: whole,
+                is_zero: spare.is_zero,
+            });
+        }
+        let file = self.disk.open(&name, OpenMode::CreateNew)?;
+        let is_first = matches!(self.phase, Phase::Recovered(_));
+        let mut wanted = whole;
+        loop {
+            match file.allocate(wanted.into()) {
+                Ok(()) => break,
+                // A log must start on a full disk, if only to be emptied: with what there is.
+                Err(error) if error.is_full() && is_first && wanted / 2 >= ALLOCATED_BYTES_MIN => {
+                    wanted /= 2;
+                }
+                Err(error) if error.is_full() && is_first => {
+                    wanted = SEGMENT_HEADER_LEN;
+                    break;
+                }
+                Err(error) => {
+                    // Nothing is in it.
+                    if error.is_full() {
+                        self.disk.remove(&name)?;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Blocks {
             file,
-            written_until: SEGMENT_HEADER_LEN,
+            written_until: 0,
+            allocated_until: wanted,
+            is_zero: true,
         })
     }
 
@@ -240,20 +291,124 @@ impl LocalLog {
         }
         Ok(writing)
     }
+}
+
+/// A file for a segment.
+struct Blocks {
+    file: Arc<dyn DiskFile>,
+    written_until: u32,
+    allocated_until: u32,
+    is_zero: bool,
+}
+
+/// What an append has done so far, to be kept or taken back.
+struct Appending {
+    writing: Writing,
+    cursor: Position,
+    next_number: u64,
+}
+
+impl LocalLog {
+    /// Writes the group behind the tail.
+    fn write_group(
+        &mut self,
+        appending: &mut Appending,
+        group: &mut RecordGroup,
+    ) -> Result<(), DiskError> {
+        let synced = self.shared.synced();
+        let mut run = Run {
+            first: 0,
+            end: 0,
+            at: appending.cursor,
+        };
+        for index in 0..group.len() {
+            let at = self.place(&mut appending.cursor, group.payload(index).len());
+            if segment_of(at) != appending.writing.segment {
+                self.write_run(&mut appending.writing, &run, group)?;
+                self.fill(&appending.writing)?;
+                appending.writing = self.create_segment(segment_of(at), synced)?;
+                run = Run {
+                    first: index,
+                    end: index,
+                    at,
+                };
+            }
+            let (gap, payload) = group.frame_mut(index);
+            let header = RecordHeader {
+                len: u32::try_from(payload.len()).expect("below the record limit"),
+                generation: appending.writing.generation,
+                epoch: self.epoch,
+                number: self.next_number,
+                synced,
+            };
+            header.encode(at, gap, payload);
+            self.next_number += 1;
+            run.end = index + 1;
+        }
+        self.write_run(&mut appending.writing, &run, group)
+    }
 
     /// Writes the records from `first` to before `end` of the group, which are in one segment.
     fn write_run(
         &self,
-        writing: &Writing,
+        writing: &mut Writing,
         run: &Run,
         group: &RecordGroup,
     ) -> Result<(), DiskError> {
+        if run.first == run.end {
+            return Ok(());
+        }
         let start = group.frame(run.first).start;
-        let end = group.frame(run.end - 1).end;
-        writing
-            .file
-            .write_at(&group.bytes()[start..end], u64::from(offset_of(run.at)))?;
+        let bytes = &group.bytes()[start..group.frame(run.end - 1).end];
+        let offset = offset_of(run.at);
+        writing.file.write_at(bytes, offset.into())?;
+        let end = offset + u32::try_from(bytes.len()).expect("a run lies within a segment");
+        writing.written_until = writing.written_until.max(end);
         self.shared.note_written(writing.segment, &writing.file);
+        Ok(())
+    }
+
+    /// Fills the end of a segment nothing more will be written to.
+    fn fill(&self, writing: &Writing) -> Result<(), DiskError> {
+        let from = writing.written_until;
+        let left = writing.allocated_until.saturating_sub(from);
+        if left == 0 || left > FILLED_BYTES_MAX {
+            return Ok(());
+        }
+        match writing.file.write_at(&vec![0; left as usize], from.into()) {
+            Err(error) if !error.is_full() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// There was no room for the whole group: takes back what was written of it, up to `reached`,
+    /// durably, so that it will not be there after a crash either.
+    fn take_back(&mut self, before: Appending, reached: Position) -> Result<(), DiskError> {
+        for segment in before.writing.segment + 1..=segment_of(reached) {
+            if self.shared.forget(segment) {
+                self.shared.spares.note_taken_back();
+            }
+            match self.disk.remove(&segment_name(segment)) {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+        }
+        let mut writing = before.writing;
+        let end = offset_of(before.cursor);
+        writing.file.set_len(end.into())?;
+        writing.file.sync()?;
+        self.disk.sync_folder()?;
+        writing.written_until = end;
+        writing.allocated_until = end;
+        if writing
+            .file
+            .allocate(self.options.segment_bytes.into())
+            .is_ok()
+        {
+            writing.allocated_until = self.options.segment_bytes;
+        }
+        self.next_number = before.next_number;
+        self.phase = Phase::Serving(writing);
         Ok(())
     }
 }
@@ -270,17 +425,16 @@ static ZEROS: [u8; AHEAD_BYTES_MIN as usize] = [0; AHEAD_BYTES_MIN as usize];
 impl LocalLog {
     /// Writes zeros behind the tail if there are none left for another group like the last one. A
     /// sync of bytes that were written before changes no metadata of the file, and is two to four
-    /// times as fast. Returns how many bytes were written.
+    /// times as fast.
     fn write_ahead(
         &self,
         writing: &mut Writing,
         tail: u32,
         group_bytes: u64,
-    ) -> Result<u64, DiskError> {
-        writing.written_until = writing.written_until.max(tail);
-        let left = u64::from(writing.written_until - tail);
+    ) -> Result<(), DiskError> {
+        let left = u64::from(writing.written_until.saturating_sub(tail));
         if left >= group_bytes || group_bytes > AHEAD_GROUP_BYTES_MAX {
-            return Ok(0);
+            return Ok(());
         }
         // As much again as was appended so far: a log that is hardly used pays little.
         let step = u32::try_from(self.appended_bytes).unwrap_or(u32::MAX);
@@ -288,27 +442,22 @@ impl LocalLog {
             .max(AHEAD_BYTES_MIN)
             .min(self.options.write_ahead_bytes_max)
             .min(
-                self.options
-                    .segment_bytes
+                writing
+                    .allocated_until
                     .saturating_sub(writing.written_until),
             );
-        // Never from what is kept back, and only if a reservation has found out what there is.
-        let spare = self.space.free.saturating_sub(self.options.free_bytes_min);
-        if step == 0 || spare / 4 < u64::from(step) {
-            return Ok(0);
-        }
         let end = writing.written_until + step;
         while writing.written_until < end {
             let count = (end - writing.written_until).min(AHEAD_BYTES_MIN);
             let zeros = &ZEROS[..count as usize];
             match writing.file.write_at(zeros, writing.written_until.into()) {
                 Ok(()) => writing.written_until += count,
-                // Somebody else took the space. The records are written; nothing is lost but speed.
+                // The records are written; nothing is lost but speed.
                 Err(error) if error.is_full() => break,
                 Err(error) => return Err(error),
             }
         }
-        Ok(step.into())
+        Ok(())
     }
 }
 
@@ -339,15 +488,13 @@ impl Log for LocalLog {
             record_bytes_max: self.options.record_bytes_max,
             append_level: Level::Process,
             sync_level: Level::Disk,
-            releases_ranges: false,
+            releases_ranges: true,
             range_bits: 32,
         }
     }
 
     fn snapshots(&self) -> Arc<dyn SnapshotStore> {
-        Arc::new(Snapshots {
-            disk: self.disk.clone(),
-        })
+        Arc::new(Snapshots(self.shared.clone()))
     }
 
     fn recover(
@@ -361,16 +508,20 @@ impl Log for LocalLog {
             });
         }
         self.shared.check_running()?;
-        let recovered = recover(&*self.disk, &mut |record| {
-            if record.position >= from {
-                visit(record);
-            }
-        })?;
+        let from = starting_point(&*self.disk, from)?;
+        let mut recovered = read(&*self.disk, from, visit)?;
+        apply(&*self.disk, &mut recovered)?;
+        let held = recovered.segments.len();
+        self.shared.spares.start(&recovered.spares, held)?;
         self.epoch = recovered.report.epoch;
         self.next_number = recovered.next_number;
         self.start = recovered.start;
-        self.damaged = recovered.damaged;
-        self.shared.set_segments(recovered.segments);
+        self.shared
+            .set_segments(recovered.segments, recovered.damaged);
+        let snapshot_bytes = Snapshots(self.shared.clone()).bytes()?;
+        self.shared
+            .snapshot_bytes
+            .store(snapshot_bytes, Ordering::Relaxed);
         self.shared.start_at(Point {
             at: first_record(recovered.next_segment),
             number: recovered.next_number,
@@ -410,36 +561,59 @@ impl Log for LocalLog {
 
     fn reserve(&mut self, bytes: u64, records: u64, purpose: Purpose) -> Result<(), ReserveError> {
         self.shared.check_running()?;
-        if purpose == Purpose::Upkeep {
+        let tail = offset_of(self.tail());
+        let Phase::Serving(writing) = &mut self.phase else {
             return Ok(());
-        }
+        };
         let headers = records.saturating_mul(RECORD_HEADER_LEN as u64);
         let needed = bytes.saturating_add(headers);
-        // Every new segment costs something of its own, and two in a row are more than half full. One
-        // more makes up for blocks that were begun before.
-        let capacity = u64::from(self.options.segment_bytes - SEGMENT_HEADER_LEN);
-        let segments = needed / (capacity / 2) + 2;
-        let needed = needed.saturating_add(segments.saturating_mul(SEGMENT_COST));
-        let wanted = needed.saturating_add(self.options.free_bytes_min);
-        if self.space.free < wanted || self.space.until_asked < needed {
-            self.space = Space {
-                free: self.disk.space().map_err(LogError::Disk)?.free,
-                until_asked: ASK_SPACE_EVERY.max(needed),
-            };
+        let is_growth = purpose == Purpose::Growth;
+        let segment_bytes = self.options.segment_bytes;
+        let here = u64::from(writing.allocated_until.saturating_sub(tail));
+        if needed > here && writing.allocated_until < segment_bytes {
+            match writing.file.allocate(segment_bytes.into()) {
+                Ok(()) => writing.allocated_until = segment_bytes,
+                Err(error) if error.is_full() => {
+                    self.shared.spares.note_full();
+                    return Err(ReserveError::Full { needed, free: here });
+                }
+                Err(error) => return Err(LogError::Disk(error).into()),
+            }
         }
-        if self.space.free < wanted {
-            return Err(ReserveError::Full {
+        let segments = if needed <= u64::from(segment_bytes.saturating_sub(tail)) {
+            0
+        } else {
+            // The first record of a segment did not fit into the one before, so two in a row hold
+            // more than one could.
+            let capacity = u64::from(segment_bytes - SEGMENT_HEADER_LEN);
+            (needed / capacity).saturating_mul(2).saturating_add(1)
+        };
+        let segments = usize::try_from(segments).unwrap_or(usize::MAX / 4);
+        match self.shared.spares.reserve(segments, is_growth) {
+            Ok(()) => Ok(()),
+            Err(NoRoom::Full { free }) => Err(ReserveError::Full {
                 needed,
-                free: self.space.free.saturating_sub(self.options.free_bytes_min),
-            });
+                free: free.saturating_add(here),
+            }),
+            Err(NoRoom::Disk(error)) => Err(LogError::Disk(error).into()),
         }
-        Ok(())
     }
 
     fn space(&self) -> LogSpace {
+        let (in_spares, free_bytes, state) = self.shared.spares.space();
+        let here = match &self.phase {
+            Phase::Serving(writing) => {
+                let tail = offset_of(self.shared.appended());
+                u64::from(writing.allocated_until.saturating_sub(tail))
+            }
+            _ => 0,
+        };
+        let in_snapshots = self.shared.snapshot_bytes.load(Ordering::Relaxed);
         LogSpace {
-            free_bytes: self.space.free,
-            ..LogSpace::default()
+            state,
+            used_bytes: self.shared.segment_bytes() + in_spares + in_snapshots,
+            ready_bytes: in_spares + here,
+            free_bytes,
         }
     }
 
@@ -485,58 +659,44 @@ impl Log for LocalLog {
             return Err(unsupported("number more than 2^32 segments"));
         }
 
-        let synced = self.shared.synced();
-        let mut writing = writing.clone();
-        let stop = |error| AppendError::Unknown(self.shared.stop(error));
-        let mut cursor = tail;
-        let mut run = Run {
-            first: 0,
-            end: 0,
-            at: tail,
+        let before = Appending {
+            writing: writing.clone(),
+            cursor: tail,
+            next_number: self.next_number,
         };
-        for index in 0..group.len() {
-            let at = self.place(&mut cursor, group.payload(index).len());
-            if segment_of(at) != writing.segment {
-                if run.end > run.first {
-                    self.write_run(&writing, &run, group).map_err(stop)?;
-                }
-                writing = self.create_segment(segment_of(at), synced).map_err(stop)?;
-                run = Run {
-                    first: index,
-                    end: index,
-                    at,
-                };
-            }
-            let (gap, payload) = group.frame_mut(index);
-            let header = RecordHeader {
-                len: u32::try_from(payload.len()).expect("below the record limit"),
-                generation: writing.generation,
-                epoch,
-                number: self.next_number,
-                synced,
-            };
-            header.encode(at, gap, payload);
-            self.next_number += 1;
-            run.end = index + 1;
-        }
-        if run.end > run.first {
-            self.write_run(&writing, &run, group).map_err(stop)?;
-        }
+        let mut appending = Appending {
+            writing: writing.clone(),
+            ..before
+        };
         let written = group.bytes().len() as u64;
-        let zeros = self
-            .write_ahead(&mut writing, offset_of(cursor), written)
-            .map_err(stop)?;
+        let outcome = self.write_group(&mut appending, group);
+        let reached = appending.cursor;
+        let mut writing = appending.writing;
+        let outcome =
+            outcome.and_then(|()| self.write_ahead(&mut writing, offset_of(reached), written));
+        match outcome {
+            Ok(()) => {}
+            Err(error) if error.is_full() => {
+                self.shared.check_running().map_err(AppendError::Unknown)?;
+                self.take_back(before, reached)
+                    .map_err(|error| AppendError::Unknown(self.shared.stop(error)))?;
+                self.shared.spares.note_full();
+                return Err(AppendError::Full(ReserveError::Full {
+                    needed: written,
+                    free: 0,
+                }));
+            }
+            Err(error) => return Err(AppendError::Unknown(self.shared.stop(error))),
+        }
 
         // A sync that failed meanwhile may have dropped what was just written.
         self.shared.check_running().map_err(AppendError::Unknown)?;
         self.shared.publish(Point {
-            at: cursor,
+            at: reached,
             number: self.next_number,
         });
         self.phase = Phase::Serving(writing);
-        let new_segments = u64::from(segment_of(cursor) - segment_of(tail));
-        self.space
-            .spend(written + zeros + new_segments * SEGMENT_COST);
+        self.shared.spares.note_appended(written);
         self.appended_bytes += written;
         Ok(())
     }
@@ -549,6 +709,11 @@ impl Log for LocalLog {
         Arc::new(Reader(self.shared.clone()))
     }
 
+    fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
+        self.shared.spares.attend();
+        Some(Arc::new(Upkeep(self.shared.clone())))
+    }
+
     fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError> {
         if !matches!(self.phase, Phase::Serving(_)) {
             return Err(LogError::Unsupported {
@@ -559,7 +724,7 @@ impl Log for LocalLog {
             at: self.tail(),
             number: self.next_number,
         };
-        Ok(Box::new(SnapshotWriting::new(self.disk.clone(), point)))
+        Ok(Box::new(SnapshotWriting::new(self.shared.clone(), point)))
     }
 
     fn trim(&mut self, before: Position) -> Result<(), LogError> {
@@ -567,43 +732,56 @@ impl Log for LocalLog {
         let Some(start) = self.start else {
             return Ok(());
         };
-        // The start mark promises a durable header, and the newest segment always stays.
+        // The mark promises that everything before it is durable, and the newest segment stays.
         let limit = before.min(self.shared.synced().at).min(self.tail());
-        let Some(new_start) = self.shared.segment_at(limit) else {
+        // A snapshot knows its number; else a segment's beginning has to do.
+        let at_snapshot = Snapshots(self.shared.clone()).point(before)?;
+        let new_start = match at_snapshot.filter(|point| point.at <= limit) {
+            Some(point) => Some(StartMark(point)),
+            None => self.shared.segment_at(limit),
+        };
+        let Some(new_start) = new_start.filter(|new_start| *new_start > start) else {
             return Ok(());
         };
-        if new_start.segment <= start.segment {
-            return Ok(());
-        }
+        // Durable no later than before the first segment it gives up: a recovery that finds the old
+        // mark finds all the old mark promises.
         self.disk
             .rename(&start.to_string(), &new_start.to_string())?;
         self.start = Some(new_start);
-        // From here on the records before the mark are gone, also if the removals below are not
-        // finished: recovery ends them. A folder that fails to sync may have lost a segment's name.
-        self.disk
-            .sync_folder()
-            .map_err(|error| self.shared.stop(error))?;
-        // Damaged files are set aside under another name; nothing deletes what it could not read.
-        let kept = self.damaged.split_off(&new_start.segment);
-        for segment in std::mem::replace(&mut self.damaged, kept) {
-            self.shared.forget(segment);
-            self.disk
-                .rename(&segment_name(segment), &damaged_name(segment))?;
-        }
-        let trimmed = self.shared.segments_before(new_start.segment);
-        for segment in trimmed {
-            self.shared.forget(segment);
-            self.disk.remove(&segment_name(segment))?;
-        }
-        // Space has come back: ask for it at the next reservation.
-        self.space.until_asked = 0;
+        self.shared.spares.note_trimmed();
         Ok(())
     }
 
-    fn release(&mut self, _range: Position) -> Result<(), LogError> {
-        Err(LogError::Unsupported {
-            what: "give back single ranges",
-        })
+    fn ranges(&self) -> Vec<Position> {
+        self.shared.held().into_iter().map(segment_start).collect()
+    }
+
+    fn release(&mut self, range: Position) -> Result<(), LogError> {
+        self.shared.check_running()?;
+        let segment = segment_of(range);
+        if self
+            .start
+            .is_none_or(|start| segment >= segment_of(start.0.at))
+        {
+            return Err(LogError::Unsupported {
+                what: "give back what a recovery may still start with",
+            });
+        }
+        let was_known = self.shared.forget(segment);
+        let was_damaged = self.shared.damaged().remove(&segment);
+        if !was_known && !was_damaged {
+            return Ok(());
+        }
+        // Nothing deletes what it could not read.
+        self.shared.spares.retire(if was_damaged {
+            Retired::Damaged(segment)
+        } else {
+            Retired::Released(segment)
+        });
+        if !self.shared.spares.is_attended() {
+            self.shared.upkept(self.shared.spares.recycle())?;
+        }
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use lockgate_core::Position;
 
-use crate::format::Point;
+use crate::format::{Point, first_record};
 
 /// A segment's file name.
 pub(crate) fn segment_name(segment: u32) -> String {
@@ -16,27 +16,37 @@ pub(crate) fn damaged_name(segment: u32) -> String {
     format!("{segment:08x}.damaged")
 }
 
-/// Where the log starts: an empty file whose *name* says it, because a rename changes it in one step
-/// and one folder sync makes it durable. It tells a segment that was trimmed from one that is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct StartMark {
-    /// The first segment. Its header was durable before the mark was made.
-    pub(crate) segment: u32,
-    /// The number of the first record in it.
-    pub(crate) number: u64,
+/// The name of a spare: a file whose blocks are taken and which the next segment may become. The
+/// number only tells spares apart.
+pub(crate) fn spare_name(number: u32, is_written: bool) -> String {
+    // What is known of its blocks is in the name, so that a new start need not write them again.
+    let suffix = if is_written { "ready" } else { "spare" };
+    format!("{number:08x}.{suffix}")
 }
+
+/// Where the log starts: an empty file whose *name* says it, because a rename changes it in one step
+/// and one folder sync makes it durable. It tells a segment that was released from one that is lost.
+///
+/// Everything before it was durable when the mark was made, and the header of its segment as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StartMark(pub(crate) Point);
 
 impl StartMark {
     /// Where a log starts that nothing was ever trimmed from.
-    pub(crate) const FIRST: Self = Self {
-        segment: 1,
+    pub(crate) const FIRST: Self = Self(Point {
+        at: first_record(1),
         number: 1,
-    };
+    });
+
+    /// Whether a log that starts here was trimmed up to behind `at`.
+    pub(crate) fn is_behind(self, at: Position) -> bool {
+        self != Self::FIRST && at < self.0.at
+    }
 }
 
 impl fmt::Display for StartMark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:08x}-{:016x}.start", self.segment, self.number)
+        write!(f, "{:016x}-{:016x}.start", self.0.at.0, self.0.number)
     }
 }
 
@@ -73,41 +83,52 @@ pub(crate) enum FileKind {
     Start(StartMark),
     Synced(SyncedMark),
     Snapshot(SnapshotName),
+    /// A snapshot that was never finished.
+    SnapshotPart,
+    Spare {
+        number: u32,
+        /// Every block of it was written before, durably.
+        is_written: bool,
+    },
+    /// A segment that was set aside.
+    Damaged,
     /// Not the log's.
     Other,
 }
 
 impl FileKind {
     pub(crate) fn of(name: &str) -> Self {
-        if let Some(digits) = name.strip_suffix(".log")
-            && let Some(segment) = hex::<8>(digits)
-            && let Ok(segment) = u32::try_from(segment)
-        {
-            return Self::Segment(segment);
-        }
-        if let Some(rest) = name.strip_suffix(".start")
-            && let Some((segment, number)) = rest.split_once('-')
-            && let (Some(segment), Some(number)) = (hex::<8>(segment), hex::<16>(number))
-            && let Ok(segment) = u32::try_from(segment)
-        {
-            return Self::Start(StartMark { segment, number });
-        }
-        if let Some(rest) = name.strip_suffix(".synced")
-            && let Some((at, number)) = rest.split_once('-')
-            && let (Some(at), Some(number)) = (hex::<16>(at), hex::<16>(number))
-        {
-            let at = Position(at);
-            return Self::Synced(SyncedMark(Point { at, number }));
-        }
-        if let Some(rest) = name.strip_suffix(".snapshot")
-            && let Some((at, number)) = rest.split_once('-')
-            && let (Some(at), Some(number)) = (hex::<16>(at), hex::<16>(number))
-        {
-            let at = Position(at);
-            return Self::Snapshot(SnapshotName(Point { at, number }));
-        }
-        Self::Other
+        Self::parse(name).unwrap_or(Self::Other)
     }
+
+    fn parse(name: &str) -> Option<Self> {
+        let (stem, suffix) = name.rsplit_once('.')?;
+        Some(match suffix {
+            "log" => Self::Segment(hex_u32(stem)?),
+            "damaged" => hex_u32(stem).map(|_| Self::Damaged)?,
+            "spare" | "ready" => Self::Spare {
+                number: hex_u32(stem)?,
+                is_written: suffix == "ready",
+            },
+            "start" => Self::Start(StartMark(point(stem)?)),
+            "synced" => Self::Synced(SyncedMark(point(stem)?)),
+            "snapshot" => Self::Snapshot(SnapshotName(point(stem)?)),
+            "snapshot-part" => point(stem).map(|_| Self::SnapshotPart)?,
+            _ => return None,
+        })
+    }
+}
+
+fn point(text: &str) -> Option<Point> {
+    let (at, number) = text.split_once('-')?;
+    Some(Point {
+        at: Position(hex::<16>(at)?),
+        number: hex::<16>(number)?,
+    })
+}
+
+fn hex_u32(text: &str) -> Option<u32> {
+    u32::try_from(hex::<8>(text)?).ok()
 }
 
 /// Exactly `DIGITS` lower-case hexadecimal digits: one number has one name.
@@ -128,17 +149,26 @@ mod tests {
         for segment in [0, 1, 0xabc, u32::MAX] {
             let name = segment_name(segment);
             assert_eq!(FileKind::of(&name), FileKind::Segment(segment));
-            assert_eq!(FileKind::of(&damaged_name(segment)), FileKind::Other);
-            let mark = StartMark {
-                segment,
+            assert_eq!(FileKind::of(&damaged_name(segment)), FileKind::Damaged);
+            for is_written in [false, true] {
+                let name = spare_name(segment, is_written);
+                let number = segment;
+                assert_eq!(FileKind::of(&name), FileKind::Spare { number, is_written });
+            }
+            let mark = StartMark(Point {
+                at: first_record(segment),
                 number: 0xfedc_ba98_7654_3210,
-            };
+            });
             assert_eq!(FileKind::of(&mark.to_string()), FileKind::Start(mark));
             let mark = SyncedMark(Point {
                 at: Position(0x12_0000_1000),
                 number: u64::from(segment),
             });
             assert_eq!(FileKind::of(&mark.to_string()), FileKind::Synced(mark));
+            let name = SnapshotName(mark.0);
+            assert_eq!(FileKind::of(&name.to_string()), FileKind::Snapshot(name));
+            let part = snapshot_part_name(mark.0);
+            assert_eq!(FileKind::of(&part), FileKind::SnapshotPart);
         }
         for other in [
             "",

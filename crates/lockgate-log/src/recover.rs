@@ -1,13 +1,17 @@
 //! Recovery: from whatever the folder holds to the records that survive.
 //!
-//! Two kinds of damage are told apart by one number, `synced`: the highest position that any header
-//! or record names as known to be durable. What cannot be read *before* it was durable once: it is
-//! *middle* damage, stays where it is, and is counted by the missing record numbers. What cannot be
-//! read *from it on* was never promised: it is the *tail*, and everything from there on is cut, also
-//! records that happen to be intact, because the ones before them are gone.
+//! It starts at a snapshot's position, or where the log starts. Segments before that hold payloads
+//! only: readers know them, nobody judges them, and one that is missing was released.
 //!
-//! The only changes are the cut and, at the end, the removal of what an interrupted trim left over.
-//! Neither makes another recovery see other records: a cut only takes what this rule takes again.
+//! Two kinds of damage are told apart by one number, `synced`: the highest position that any header,
+//! record or mark names as known to be durable, or that a snapshot stands at. What cannot be read
+//! *before* it was durable once: it is *middle* damage, stays where it is, and is counted by the
+//! missing record numbers. What cannot be read *from it on* was never promised: it is the *tail*, and
+//! everything from there on is cut, also records that happen to be intact, because the ones before
+//! them are gone.
+//!
+//! Reading makes a [`Plan`] and changes nothing; [`apply`] is all that changes something. None of it
+//! makes another recovery see other records: a cut only takes what this rule takes again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +26,7 @@ use crate::{
         FoundHeader, Point, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader, VERSION,
         first_record, offset_of, position, segment_of, segment_start,
     },
-    names::{FileKind, StartMark, SyncedMark, damaged_name, segment_name},
+    names::{FileKind, SnapshotName, StartMark, SyncedMark, segment_name},
     scan::SegmentScan,
     shared::SegmentInfo,
 };
@@ -42,22 +46,96 @@ pub(crate) struct Recovered {
     pub(crate) next_number: u64,
     /// The segment the next epoch begins with.
     pub(crate) next_segment: u32,
+    pub(crate) spares: Vec<(u32, bool)>,
+    pub(crate) plan: Plan,
 }
 
-/// Reads all records, cuts the tail and makes what is left durable.
-pub(crate) fn recover(
+/// What recovery would change, in this order.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// To be written down first: the records that tell damage from a tail may be among those cut.
+    pub(crate) keep_synced: Option<SyncedMark>,
+    pub(crate) remove_segments: Vec<u32>,
+    /// A segment to cut, and where.
+    pub(crate) cut_file: Option<(u32, u64)>,
+    /// Segments to write again over themselves, from where on, and to sync.
+    rewrite: Vec<(u32, u64)>,
+    make_start: bool,
+    /// Files that another file says are not needed any more. They may go only when that other file is
+    /// durable: after a mere kill it need not be, and a power cut could keep the removal and lose the
+    /// reason for it.
+    pub(crate) leftovers: Vec<String>,
+}
+
+/// Where recovery starts, if not where the log does.
+pub(crate) fn starting_point(disk: &dyn Disk, from: Position) -> Result<Option<Point>, LogError> {
+    if from == Position(0) {
+        return Ok(None);
+    }
+    let names = disk.list()?;
+    let mut points = names.iter().filter_map(|name| match FileKind::of(name) {
+        FileKind::Snapshot(SnapshotName(point)) => Some(point),
+        _ => None,
+    });
+    let point = points.find(|point| point.at == from);
+    let is_in_a_segment = offset_of(from) >= SEGMENT_HEADER_LEN;
+    point
+        .filter(|_| is_in_a_segment)
+        .map(Some)
+        .ok_or(LogError::Unsupported {
+            what: "recover from a position no snapshot stands at",
+        })
+}
+
+/// Reads all records from `from` on, or from the log's start. Changes nothing.
+pub(crate) fn read(
     disk: &dyn Disk,
+    from: Option<Point>,
     visit: &mut dyn FnMut(LogRecord),
 ) -> Result<Recovered, LogError> {
-    let mut recovery = Recovery::new(disk, survey(disk)?)?;
+    let mut recovery = Recovery::new(disk, survey(disk)?, from)?;
     recovery.read_segments(visit)?;
     recovery.finish()
+}
+
+/// Cuts the tail, makes what is left durable, and removes what is not needed any more.
+pub(crate) fn apply(disk: &dyn Disk, recovered: &mut Recovered) -> Result<(), LogError> {
+    let plan = &recovered.plan;
+    if let Some(mark) = plan.keep_synced {
+        disk.open(&mark.to_string(), OpenMode::CreateNew)?;
+        disk.sync_folder()?;
+    }
+    for &segment in &plan.remove_segments {
+        disk.remove(&segment_name(segment))?;
+    }
+    if let Some((segment, end)) = plan.cut_file {
+        let file = disk.open(&segment_name(segment), OpenMode::Existing)?;
+        file.set_len(end)?;
+        let is_synced_below = plan.rewrite.iter().any(|&(other, _)| other == segment);
+        if !is_synced_below {
+            file.sync()?;
+        }
+    }
+    for &(segment, from) in &plan.rewrite {
+        let file = disk.open(&segment_name(segment), OpenMode::Existing)?;
+        write_again(&*file, from)?;
+        file.sync()?;
+    }
+    disk.sync_folder()?;
+    if plan.make_start {
+        recovered.start = Some(mark_start(disk, StartMark::FIRST)?);
+    }
+    for name in &plan.leftovers {
+        disk.remove(name)?;
+    }
+    Ok(())
 }
 
 /// A segment file and its header.
 struct FoundSegment {
     number: u32,
     header: Option<SegmentHeader>,
+    bytes: u64,
 }
 
 /// What a look at the folder tells.
@@ -66,15 +144,9 @@ struct Survey {
     segments: Vec<FoundSegment>,
     /// The highest point that a header or a mark says was durable.
     synced: Option<Point>,
-    leftovers: Vec<Leftover>,
-}
-
-/// A file that another file says is not needed any more. It may go only when that other file is
-/// durable: after a mere kill it need not be, and a power cut could keep the removal and lose the
-/// reason for it.
-enum Leftover {
-    Remove(String),
-    SetAside(u32),
+    synced_marks: Vec<SyncedMark>,
+    spares: Vec<(u32, bool)>,
+    leftovers: Vec<String>,
 }
 
 /// Lists the folder and reads all headers. Changes nothing: a folder of a newer version must stay as
@@ -83,60 +155,65 @@ fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
     let mut marks = Vec::new();
     let mut synced_marks = Vec::new();
     let mut numbers = Vec::new();
+    let mut snapshots = Vec::new();
+    let mut spares = Vec::new();
+    let mut leftovers = Vec::new();
     for name in disk.list()? {
         match FileKind::of(&name) {
             FileKind::Segment(number) => numbers.push(number),
             FileKind::Start(mark) => marks.push(mark),
             FileKind::Synced(mark) => synced_marks.push(mark),
-            FileKind::Snapshot(_) | FileKind::Other => {}
+            FileKind::Snapshot(snapshot) => snapshots.push(snapshot),
+            FileKind::SnapshotPart => leftovers.push(name),
+            FileKind::Spare { number, is_written } => spares.push((number, is_written)),
+            FileKind::Damaged | FileKind::Other => {}
         }
     }
     marks.sort_unstable();
     numbers.sort_unstable();
+    spares.sort_unstable();
 
     let mut found = Vec::with_capacity(numbers.len());
     for &number in &numbers {
-        let header = read_header(disk, number)?;
-        found.push(FoundSegment { number, header });
+        let (header, bytes) = read_header(disk, number)?;
+        found.push(FoundSegment {
+            number,
+            header,
+            bytes,
+        });
     }
     let start = marks.pop();
-    let mut leftovers: Vec<Leftover> = marks
-        .iter()
-        .map(|mark| Leftover::Remove(mark.to_string()))
-        .collect();
-    if let Some(start) = start {
-        let trimmed = found.extract_if(.., |segment| segment.number < start.segment);
-        leftovers.extend(trimmed.map(|segment| match segment.header {
-            Some(_) => Leftover::Remove(segment_name(segment.number)),
-            None => Leftover::SetAside(segment.number),
-        }));
-    }
+    leftovers.extend(marks.iter().map(StartMark::to_string));
+    // Nothing can be recovered from a snapshot of before the start.
+    let is_trimmed =
+        |snapshot: &&SnapshotName| start.is_some_and(|start| start.is_behind(snapshot.0.at));
+    let trimmed = snapshots.iter().filter(is_trimmed);
+    leftovers.extend(trimmed.map(SnapshotName::to_string));
     let headers = found.iter().filter_map(|segment| segment.header);
     let in_headers = headers.map(|header| header.synced).max();
     // Once a later epoch has begun, its header says more than the mark.
     let stale = synced_marks.extract_if(.., |mark| Some(mark.0) <= in_headers);
-    leftovers.extend(stale.map(|mark| Leftover::Remove(mark.to_string())));
-    let in_marks = synced_marks.into_iter().map(|mark| mark.0).max();
-    let first = start.map(|mark| Point {
-        at: first_record(mark.segment),
-        number: mark.number,
-    });
+    leftovers.extend(stale.map(|mark| mark.to_string()));
+    let in_marks = synced_marks.iter().map(|mark| mark.0).max();
+    let first = start.map(|mark| mark.0);
     Ok(Survey {
         start,
         segments: found,
         synced: in_headers.max(in_marks).max(first),
+        synced_marks,
+        spares,
         leftovers,
     })
 }
 
-fn read_header(disk: &dyn Disk, number: u32) -> Result<Option<SegmentHeader>, LogError> {
+fn read_header(disk: &dyn Disk, number: u32) -> Result<(Option<SegmentHeader>, u64), LogError> {
     let name = segment_name(number);
     let file = disk.open(&name, OpenMode::Read)?;
     let mut block = vec![0; SEGMENT_HEADER_LEN as usize];
     let count = file.read_at(&mut block, 0)?;
     match SegmentHeader::decode(&block[..count], number) {
-        FoundHeader::Valid(header) => Ok(Some(header)),
-        FoundHeader::Unreadable => Ok(None),
+        FoundHeader::Valid(header) => Ok((Some(header), file.len()?)),
+        FoundHeader::Unreadable => Ok((None, file.len()?)),
         FoundHeader::Newer(version) => Err(LogError::NewerFormat {
             what: format!("{} in {}", name, disk.describe()),
             found: version,
@@ -155,8 +232,17 @@ struct Gap {
 struct Recovery<'a> {
     disk: &'a dyn Disk,
     start: Option<StartMark>,
+    /// Where reading starts, and the number of the first record due there.
+    from: Point,
+    /// Nothing before it is judged.
+    floor: Position,
+    /// Whether something says that a log was ever begun here.
+    is_begun: bool,
+    /// The segments from there on.
     found: Vec<FoundSegment>,
-    leftovers: Vec<Leftover>,
+    synced_marks: Vec<SyncedMark>,
+    spares: Vec<(u32, bool)>,
+    plan: Plan,
     report: RecoveryReport,
     segments: BTreeMap<u32, SegmentInfo>,
     /// The number the next record should have.
@@ -165,7 +251,7 @@ struct Recovery<'a> {
     end: Position,
     /// Something unreadable that no record has followed yet.
     gap: Option<Gap>,
-    /// The files that damaged ranges touch.
+    /// The files with bytes that cannot be read.
     damaged: BTreeSet<u32>,
     /// The highest point known to have been durable, as far as it was looked for.
     synced: Point,
@@ -176,78 +262,140 @@ struct Recovery<'a> {
 }
 
 impl<'a> Recovery<'a> {
-    fn new(disk: &'a dyn Disk, survey: Survey) -> Result<Self, LogError> {
+    fn new(disk: &'a dyn Disk, survey: Survey, from: Option<Point>) -> Result<Self, LogError> {
         let Survey {
             start,
-            segments: found,
+            segments: mut found,
             mut synced,
+            synced_marks,
+            spares,
             leftovers,
         } = survey;
-        let headers = || found.iter().filter_map(|segment| segment.header);
-        let first = found.first().map(|segment| segment.number);
+        if let Some(from) = from
+            && start.is_some_and(|start| start.is_behind(from.at))
+        {
+            return Err(LogError::Unsupported {
+                what: "recover from before where it was trimmed to",
+            });
+        }
+        let epoch = found
+            .iter()
+            .filter_map(|segment| segment.header.map(|header| header.epoch))
+            .max();
         // Without a mark the log is taken to start at its first segment and record ever: what is not
         // there counts as lost, because nothing says that it was trimmed.
-        let StartMark { segment, number } = start.unwrap_or(StartMark::FIRST);
+        let mark = start.unwrap_or(StartMark::FIRST);
+        let is_begun = start.is_some() || from.is_some();
+        // What stands before a complete snapshot was durable.
+        synced = synced.max(from);
+        let from = from.unwrap_or(mark.0);
+        // A segment's header belongs to its first record.
+        let floor = if offset_of(from.at) > SEGMENT_HEADER_LEN {
+            from.at
+        } else {
+            segment_start(segment_of(from.at))
+        };
+        let payloads: Vec<FoundSegment> = found
+            .extract_if(.., |segment| segment.number < segment_of(from.at))
+            .collect();
+        let first = found.first().map(|segment| segment.number);
         if let Some(first) = first
             && synced.is_none()
             && !is_first_attempt(disk, &found)?
         {
             // Not one header can be read. A power cut cannot do that to a log that was ever begun.
-            let at = first_record(first);
-            synced = Some(Point { at, number });
+            synced = Some(Point {
+                at: first_record(first),
+                number: from.number,
+            });
         }
-        let epoch = headers().map(|header| header.epoch).max();
         let mut recovery = Self {
             disk,
             start,
             report: RecoveryReport {
                 epoch: epoch.unwrap_or_default(),
+                trimmed: match start {
+                    Some(start) if start != StartMark::FIRST => start.0.at,
+                    _ => Position(0),
+                },
                 ..RecoveryReport::default()
             },
+            from,
+            floor,
+            is_begun,
             segments: BTreeMap::new(),
-            expected: number,
-            end: first_record(segment),
+            expected: from.number,
+            end: from.at,
             gap: None,
             damaged: BTreeSet::new(),
             synced: synced.unwrap_or_default(),
             looked_ahead: false,
             cut: None,
             found,
-            leftovers,
+            synced_marks,
+            spares,
+            plan: Plan {
+                leftovers,
+                ..Plan::default()
+            },
         };
-        if first != Some(segment) && (first.is_some() || start.is_some()) {
-            recovery.open_gap(segment_start(segment));
+        for payload in payloads {
+            recovery.note_segment(&payload, None);
+            if payload.header.is_none() {
+                recovery.damaged.insert(payload.number);
+            }
+        }
+        if first != Some(segment_of(from.at)) && (is_begun || first.is_some()) {
+            recovery.open_gap(segment_start(segment_of(from.at)));
         }
         Ok(recovery)
+    }
+
+    /// Makes the segment known to readers.
+    fn note_segment(&mut self, segment: &FoundSegment, told: Option<SegmentInfo>) {
+        let info = match segment.header {
+            Some(header) => SegmentInfo {
+                generation: Some(header.generation),
+                first_number: Some(header.first_number),
+                bytes: segment.bytes,
+            },
+            None => told.unwrap_or(SegmentInfo {
+                generation: None,
+                first_number: None,
+                bytes: segment.bytes,
+            }),
+        };
+        self.segments.insert(segment.number, info);
     }
 
     fn read_segments(&mut self, visit: &mut dyn FnMut(LogRecord)) -> Result<(), LogError> {
         let mut previous = None;
         for index in 0..self.found.len() {
-            let FoundSegment { number, header } = self.found[index];
+            let FoundSegment { number, header, .. } = self.found[index];
             if let Some(previous) = previous
                 && number != previous + 1
             {
                 self.open_gap(segment_start(previous + 1));
             }
             previous = Some(number);
-            let Some(header) = header else {
-                self.open_gap(segment_start(number));
-                self.read_records(index, visit)?;
+            if self.floor > segment_start(number) {
+                // Its header concerns what is not judged, and its records tell the generation.
+                if header.is_none() {
+                    self.damaged.insert(number);
+                }
+            } else if let Some(header) = header {
+                if header.first_number > self.expected && self.gap.is_none() {
+                    self.open_gap(self.end);
+                }
+                let (to, cut) = (first_record(number), segment_start(number));
+                self.close_gap(index, to, header.first_number, cut)?;
                 if self.cut.is_some() {
                     break;
                 }
-                continue;
-            };
-            if header.first_number > self.expected && self.gap.is_none() {
-                self.open_gap(self.end);
+                self.end = first_record(number);
+            } else {
+                self.open_gap(segment_start(number));
             }
-            let (to, cut) = (first_record(number), segment_start(number));
-            self.close_gap(index, to, header.first_number, cut)?;
-            if self.cut.is_some() {
-                break;
-            }
-            self.end = first_record(number);
             self.read_records(index, visit)?;
             if self.cut.is_some() {
                 break;
@@ -262,12 +410,17 @@ impl<'a> Recovery<'a> {
         index: usize,
         visit: &mut dyn FnMut(LogRecord),
     ) -> Result<(), LogError> {
-        let FoundSegment { number, header } = self.found[index];
+        let FoundSegment {
+            number,
+            header,
+            bytes,
+        } = self.found[index];
         let file = self.disk.open(&segment_name(number), OpenMode::Read)?;
         let generation = header.map(|header| header.generation);
         let mut scan = SegmentScan::new(&*file, number, generation)?;
-        let mut offset = u64::from(SEGMENT_HEADER_LEN);
-        let mut first_number = header.map(|header| header.first_number);
+        let starts_at = first_record(number).max(self.from.at);
+        let mut offset = u64::from(offset_of(starts_at));
+        let mut first_number = None;
         while let Some(record) = scan.next(offset, self.expected)? {
             let next_offset = record.end();
             if u64::from(offset_of(record.at)) != offset || record.header.number != self.expected {
@@ -291,18 +444,25 @@ impl<'a> Recovery<'a> {
             self.end = position(number, to_u32(offset));
         }
         self.report.bytes += scan.bytes_read;
-        let info = scan.generation().map(|generation| SegmentInfo {
-            generation,
-            first_number: first_number.unwrap_or(self.expected),
+        let told = scan.generation().map(|generation| SegmentInfo {
+            generation: Some(generation),
+            first_number: Some(first_number.unwrap_or(self.expected)),
+            bytes,
         });
-        if let Some(info) = info {
-            self.segments.insert(number, info);
+        if header.is_some() || told.is_some() {
+            let segment = FoundSegment {
+                number,
+                header,
+                bytes,
+            };
+            self.note_segment(&segment, told);
         }
         Ok(())
     }
 
     /// Notes that the log cannot be read at `at`.
     fn open_gap(&mut self, at: Position) {
+        let at = at.max(self.floor);
         let gap = self.gap.get_or_insert_with(|| Gap {
             from: at,
             segments: BTreeSet::new(),
@@ -394,7 +554,7 @@ impl<'a> Recovery<'a> {
     fn finish(mut self) -> Result<Recovered, LogError> {
         let last = self.found.last().map(|found| found.number);
         // The number of a segment that is lost is not used again.
-        let next_segment_min = self.start.map_or(1, |start| start.segment + 1);
+        let next_segment_min = segment_of(self.from.at) + u32::from(self.is_begun);
         let mut next_segment = last.map_or(1, |last| last + 1).max(next_segment_min);
         if self.expected < self.synced.number && self.gap.is_none() {
             self.open_gap(self.end);
@@ -410,8 +570,15 @@ impl<'a> Recovery<'a> {
             }
         }
         if let Some(cut) = self.cut {
-            if !self.report.damaged.is_empty() {
-                self.keep_synced()?;
+            let mark = SyncedMark(self.synced);
+            if !self.report.damaged.is_empty() && !self.synced_marks.contains(&mark) {
+                let name = mark.to_string();
+                let is_there = self.plan.leftovers.iter().position(|other| *other == name);
+                match is_there {
+                    // The header that says the same may be among what is cut.
+                    Some(index) => _ = self.plan.leftovers.remove(index),
+                    None => self.plan.keep_synced = Some(mark),
+                }
             }
             next_segment = self.cut_from(cut)?.max(next_segment_min);
         } else if let Some(last) = last
@@ -423,18 +590,8 @@ impl<'a> Recovery<'a> {
         for range in &mut self.report.damaged {
             range.to = range.to.min(first_record(next_segment));
         }
-        self.make_durable()?;
-        if self.start.is_none() && !self.found.is_empty() {
-            self.start = Some(mark_start(self.disk, StartMark::FIRST)?);
-        }
-        for leftover in &self.leftovers {
-            match leftover {
-                Leftover::Remove(name) => self.disk.remove(name)?,
-                Leftover::SetAside(segment) => self
-                    .disk
-                    .rename(&segment_name(*segment), &damaged_name(*segment))?,
-            }
-        }
+        self.plan.rewrite = self.rewrites();
+        self.plan.make_start = self.start.is_none() && !self.found.is_empty();
         Ok(Recovered {
             report: self.report,
             damaged: self.damaged,
@@ -442,17 +599,9 @@ impl<'a> Recovery<'a> {
             start: self.start,
             next_number: self.expected,
             next_segment,
+            spares: self.spares,
+            plan: self.plan,
         })
-    }
-
-    /// Writes down how far the log was durable, because the records that tell damage from a tail may
-    /// be among those to be cut.
-    fn keep_synced(&self) -> Result<(), LogError> {
-        let mark = SyncedMark(self.synced).to_string();
-        if !self.disk.list()?.contains(&mark) {
-            self.disk.open(&mark, OpenMode::CreateNew)?;
-        }
-        Ok(self.disk.sync_folder()?)
     }
 
     /// Cuts everything from `cut` on. Returns the number of the next segment.
@@ -464,13 +613,9 @@ impl<'a> Recovery<'a> {
             .extract_if(.., |found| found.number >= first_removed)
             .collect();
         for segment in &removed {
-            let name = segment_name(segment.number);
-            let file = self.disk.open(&name, OpenMode::Read)?;
-            let mut scan = SegmentScan::new(&*file, segment.number, None)?;
-            let records_at = u64::from(SEGMENT_HEADER_LEN);
-            self.report.tail_bytes_cut += scan.end_of_data(records_at)? - records_at;
-            self.disk.remove(&name)?;
+            self.count_cut(segment, SEGMENT_HEADER_LEN.into())?;
             self.segments.remove(&segment.number);
+            self.plan.remove_segments.push(segment.number);
         }
         if keeps_beginning && self.found.last().map(|last| last.number) == Some(segment_of(cut)) {
             self.cut_file(segment_of(cut), cut)?;
@@ -481,42 +626,63 @@ impl<'a> Recovery<'a> {
             .map_or(first_removed, |last| last.number + 1))
     }
 
-    /// Cuts one file at `end`.
+    /// Cuts the last file at `end`.
     fn cut_file(&mut self, segment: u32, end: Position) -> Result<(), LogError> {
-        let file = self.disk.open(&segment_name(segment), OpenMode::Existing)?;
         let end = u64::from(offset_of(end));
-        if file.len()? > end {
-            let mut scan = SegmentScan::new(&*file, segment, None)?;
-            self.report.tail_bytes_cut += scan.end_of_data(end)? - end;
-            self.report.bytes += scan.bytes_read;
-            // Synced with the other survivors.
-            file.set_len(end)?;
+        let Some(index) = self.found.iter().position(|found| found.number == segment) else {
+            return Ok(());
+        };
+        let found = &self.found[index];
+        let found = FoundSegment {
+            number: found.number,
+            header: found.header,
+            bytes: found.bytes,
+        };
+        if found.bytes > end {
+            self.count_cut(&found, end)?;
+            if let Some(info) = self.segments.get_mut(&segment) {
+                info.bytes = end;
+            }
+            self.plan.cut_file = Some((segment, end));
         }
         Ok(())
     }
 
-    /// Makes every survivor durable. What is not known to be synced is written again first: after a
-    /// failed sync the cache may hold pages that count as clean and never reached the disk, and a
-    /// sync alone would report success without writing them.
-    fn make_durable(&self) -> Result<(), LogError> {
+    /// Counts the bytes of a torn tail. What stands behind it in blocks that were used before is
+    /// none of it.
+    fn count_cut(&mut self, segment: &FoundSegment, from: u64) -> Result<(), LogError> {
+        let name = segment_name(segment.number);
+        let file = self.disk.open(&name, OpenMode::Read)?;
+        let generation = segment.header.map(|header| header.generation);
+        let mut scan = SegmentScan::new(&*file, segment.number, generation)?;
+        let end = match segment.header {
+            Some(header) if !header.was_blank => scan.end_of_generation(from, self.expected)?,
+            _ => scan.end_of_data(from)?,
+        };
+        self.report.tail_bytes_cut += end - from;
+        self.report.bytes += scan.bytes_read;
+        Ok(())
+    }
+
+    /// What must be made durable: every survivor. What is not known to be synced is written again
+    /// first: after a failed sync the cache may hold pages that count as clean and never reached the
+    /// disk, and a sync alone would report success without writing them.
+    fn rewrites(&self) -> Vec<(u32, u64)> {
         let since = self.synced.at;
-        for found in &self.found {
-            if found.number < segment_of(since) || !self.segments.contains_key(&found.number) {
-                continue;
-            }
-            let file = self
-                .disk
-                .open(&segment_name(found.number), OpenMode::Existing)?;
-            // A header says nothing of its own durability, so it goes with the first record.
-            let from = if since > first_record(found.number) {
-                u64::from(offset_of(since))
-            } else {
-                0
-            };
-            write_again(&*file, from)?;
-            file.sync()?;
-        }
-        Ok(self.disk.sync_folder()?)
+        let survivors = self.found.iter().filter(|found| {
+            found.number >= segment_of(since) && self.segments.contains_key(&found.number)
+        });
+        survivors
+            .map(|found| {
+                // A header says nothing of its own durability, so it goes with the first record.
+                let from = if since > first_record(found.number) {
+                    u64::from(offset_of(since))
+                } else {
+                    0
+                };
+                (found.number, from)
+            })
+            .collect()
     }
 }
 

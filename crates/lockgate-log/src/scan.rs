@@ -112,6 +112,22 @@ impl<'a> SegmentScan<'a> {
         Ok(end)
     }
 
+    /// Where what was written from `offset` on under this generation ends, as far as headers tell:
+    /// the rest may be bytes of an earlier use.
+    pub(crate) fn end_of_generation(
+        &mut self,
+        offset: u64,
+        number_min: u64,
+    ) -> Result<u64, DiskError> {
+        let mut end = offset;
+        let mut at = offset;
+        while let Some((candidate, header)) = self.candidate(at, number_min)? {
+            end = end.max(candidate + header.record_len() as u64);
+            at = candidate + 1;
+        }
+        Ok(end)
+    }
+
     /// The header of the record at `offset`, if one that verifies starts there.
     fn check(&mut self, offset: u64, number_min: u64) -> Result<Option<RecordHeader>, DiskError> {
         let Some(header) = RecordHeader::peek(self.bytes(offset, RECORD_HEADER_LEN)?) else {

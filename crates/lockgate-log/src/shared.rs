@@ -1,37 +1,32 @@
 //! What the appender, the syncer and the readers of one log share.
 
 use std::{
-    cell::RefCell,
-    collections::BTreeMap,
-    ops::ControlFlow,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use bytes::Bytes;
 use lockgate_core::{
-    Disk, DiskError, DiskFile, LogError, LogReader, LogRecord, LogSync, OpenMode, Position,
-    ReadError, Scanned, with_sources,
+    Disk, DiskError, DiskFile, LogError, LogSync, LogUpkeep, OpenMode, Position, with_sources,
 };
 
 use crate::{
-    format::{
-        PAYLOAD_BYTES_LIMIT, Point, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN,
-        first_record, offset_of, segment_of, verifies,
-    },
+    format::{Point, first_record, segment_of},
     names::{StartMark, segment_name},
-    scan::SegmentScan,
+    spares::{Spares, StepError},
 };
-
-/// Bytes of a reader's first read: a header and most payloads, so that one call is enough.
-const FIRST_READ_BYTES: usize = 4096;
 
 pub(crate) struct Shared {
     pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) spares: Spares,
     /// Every segment whose records may be read, by number.
     segments: RwLock<BTreeMap<u32, SegmentInfo>>,
+    /// Segment files with bytes that could not be read.
+    damaged: Mutex<BTreeSet<u32>>,
+    /// Bytes of all snapshots.
+    pub(crate) snapshot_bytes: AtomicU64,
     files: Mutex<OpenFiles>,
     /// Where the next record goes; everything before it has been written and may be read.
     appended: AtomicU64,
@@ -43,9 +38,12 @@ pub(crate) struct Shared {
 /// What a reader must know of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentInfo {
-    pub(crate) generation: u64,
-    /// The number of its first record.
-    pub(crate) first_number: u64,
+    /// What its records carry; `None` if its header cannot be read and no record has told.
+    pub(crate) generation: Option<u64>,
+    /// The number of its first record, if that is known.
+    pub(crate) first_number: Option<u64>,
+    /// Bytes of its file.
+    pub(crate) bytes: u64,
 }
 
 /// What has been written and not yet synced.
@@ -64,10 +62,13 @@ struct Progress {
 }
 
 impl Shared {
-    pub(crate) fn new(disk: Arc<dyn Disk>, open_files_max: usize) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, spares: Spares, open_files_max: usize) -> Self {
         Self {
             disk,
+            spares,
             segments: RwLock::default(),
+            damaged: Mutex::default(),
+            snapshot_bytes: AtomicU64::new(0),
             files: Mutex::new(OpenFiles::new(open_files_max)),
             appended: AtomicU64::new(0),
             progress: Mutex::default(),
@@ -123,7 +124,9 @@ impl Shared {
     /// Notes that the segment was written to, before its bytes count as appended.
     pub(crate) fn note_written(&self, segment: u32, file: &Arc<dyn DiskFile>) {
         let mut progress = self.progress();
-        if progress.unsynced.last().map(|(number, _)| *number) != Some(segment) {
+        let last = progress.unsynced.last();
+        // The number alone would not do: a segment that was taken back may be begun again.
+        if !last.is_some_and(|(number, last)| *number == segment && Arc::ptr_eq(last, file)) {
             progress.unsynced.push((segment, file.clone()));
         }
     }
@@ -140,36 +143,64 @@ impl Shared {
         self.files().insert(segment, file);
     }
 
-    pub(crate) fn set_segments(&self, segments: BTreeMap<u32, SegmentInfo>) {
+    pub(crate) fn set_segments(
+        &self,
+        segments: BTreeMap<u32, SegmentInfo>,
+        damaged: BTreeSet<u32>,
+    ) {
         *self.segments_mut() = segments;
+        *self.damaged() = damaged;
+        self.files().open.clear();
     }
 
-    /// The last segment that starts at `position` or before it.
+    pub(crate) fn damaged(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the segment has bytes that cannot be read; false if it is not there any more.
+    pub(crate) fn note_damaged(&self, segment: u32) -> bool {
+        let segments = self.segments();
+        let is_there = segments.contains_key(&segment);
+        if is_there {
+            // With the segments locked, so that whoever forgets this one comes after.
+            self.damaged().insert(segment);
+        }
+        is_there
+    }
+
+    /// The segments whose files there are, in order.
+    pub(crate) fn held(&self) -> BTreeSet<u32> {
+        let mut held = self.damaged().clone();
+        held.extend(self.segments().keys());
+        held
+    }
+
+    /// The first record of the last segment that starts at `position` or before it, of those whose
+    /// first number is known.
     pub(crate) fn segment_at(&self, position: Position) -> Option<StartMark> {
         let segments = self.segments();
-        let (&segment, info) = segments.range(..=segment_of(position)).next_back()?;
-        Some(StartMark {
-            segment,
-            number: info.first_number,
+        let mut before = segments.range(..=segment_of(position)).rev();
+        before.find_map(|(&segment, info)| {
+            let number = info.first_number?;
+            let at = first_record(segment);
+            Some(StartMark(Point { at, number }))
         })
     }
 
-    /// The segments before this one.
-    pub(crate) fn segments_before(&self, segment: u32) -> Vec<u32> {
-        let segments = self.segments();
-        segments
-            .range(..segment)
-            .map(|(&number, _)| number)
-            .collect()
+    /// Bytes of all segment files.
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.segments().values().map(|info| info.bytes).sum()
     }
 
-    /// Forgets a segment; readers in the middle of one finish.
-    pub(crate) fn forget(&self, segment: u32) {
-        self.segments_mut().remove(&segment);
+    /// Forgets a segment; returns whether it was known. A reader in the middle of one finds bytes
+    /// that do not verify, and then that the segment is not there.
+    pub(crate) fn forget(&self, segment: u32) -> bool {
+        let was_known = self.segments_mut().remove(&segment).is_some();
         self.files().open.remove(&segment);
+        was_known
     }
 
-    fn segments(&self) -> RwLockReadGuard<'_, BTreeMap<u32, SegmentInfo>> {
+    pub(crate) fn segments(&self) -> RwLockReadGuard<'_, BTreeMap<u32, SegmentInfo>> {
         self.segments.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -184,7 +215,7 @@ impl Shared {
     }
 
     /// The segment's file, opened if it is not.
-    fn file(&self, segment: u32) -> Result<Arc<dyn DiskFile>, DiskError> {
+    pub(crate) fn file(&self, segment: u32) -> Result<Arc<dyn DiskFile>, DiskError> {
         if let Some(file) = self.files().get(segment) {
             return Ok(file);
         }
@@ -233,6 +264,27 @@ impl OpenFiles {
     }
 }
 
+/// The upkeep handle of a [`LocalLog`](crate::LocalLog).
+pub(crate) struct Upkeep(pub(crate) Arc<Shared>);
+
+impl LogUpkeep for Upkeep {
+    fn step(&self) -> Result<bool, LogError> {
+        self.0.check_running()?;
+        self.0.upkept(self.0.spares.step())
+    }
+}
+
+impl Shared {
+    /// What a piece of upkeep came to: without knowing which names are durable nothing can go on,
+    /// any other failure concerns a file that holds nothing.
+    pub(crate) fn upkept<T>(&self, outcome: Result<T, StepError>) -> Result<T, LogError> {
+        outcome.map_err(|error| match error {
+            StepError::Names(error) => self.stop(error),
+            StepError::Disk(error) => LogError::Disk(error),
+        })
+    }
+}
+
 /// The sync handle of a [`LocalLog`](crate::LocalLog).
 pub(crate) struct Syncer(pub(crate) Arc<Shared>);
 
@@ -275,129 +327,4 @@ impl LogSync for Syncer {
         progress.synced = target;
         Ok(target.at)
     }
-}
-
-/// The read handle of a [`LocalLog`](crate::LocalLog).
-pub(crate) struct Reader(pub(crate) Arc<Shared>);
-
-impl LogReader for Reader {
-    fn read(&self, at: Position) -> Result<Bytes, ReadError> {
-        let shared = &*self.0;
-        let (segment, offset) = (segment_of(at), offset_of(at));
-        let info = {
-            let segments = shared
-                .segments
-                .read()
-                .unwrap_or_else(PoisonError::into_inner);
-            segments.get(&segment).copied()
-        };
-        let Some(info) = info else {
-            return Err(ReadError::Missing { at });
-        };
-        if at >= shared.appended() || offset < SEGMENT_HEADER_LEN {
-            return Err(ReadError::Missing { at });
-        }
-        let file = match shared.file(segment) {
-            Ok(file) => file,
-            // Trimmed since we looked.
-            Err(error) if error.is_not_found() => return Err(ReadError::Missing { at }),
-            Err(error) => return Err(LogError::Disk(error).into()),
-        };
-        read_record(&*file, at, info.generation)
-    }
-
-    fn scan(
-        &self,
-        from: Position,
-        to: Position,
-        visit: &mut dyn FnMut(Scanned) -> ControlFlow<()>,
-    ) -> Result<(), ReadError> {
-        let to = to.min(self.0.appended());
-        let segments: Vec<(u32, u64)> = self
-            .0
-            .segments()
-            .range(segment_of(from)..=segment_of(to))
-            .map(|(&segment, info)| (segment, info.generation))
-            .collect();
-        for (segment, generation) in segments {
-            let file = match self.0.file(segment) {
-                Ok(file) => file,
-                Err(error) if error.is_not_found() => continue,
-                Err(error) => return Err(LogError::Disk(error).into()),
-            };
-            let mut scan =
-                SegmentScan::new(&*file, segment, Some(generation)).map_err(LogError::Disk)?;
-            let mut expected = from.max(first_record(segment));
-            let end = to.min(Position(first_record(segment + 1).0));
-            while expected < end {
-                let found = scan
-                    .next(offset_of(expected).into(), 0)
-                    .map_err(LogError::Disk)?
-                    .filter(|record| record.at < end)
-                    .map(|record| {
-                        let payload = Bytes::copy_from_slice(record.payload);
-                        (record.at, record.header.record_len(), payload)
-                    });
-                let Some((position, len, payload)) = found else {
-                    break;
-                };
-                if position > expected {
-                    let gap = Scanned::Damaged {
-                        from: expected,
-                        to: position,
-                    };
-                    if visit(gap).is_break() {
-                        return Ok(());
-                    }
-                }
-                if visit(Scanned::Record(LogRecord { position, payload })).is_break() {
-                    return Ok(());
-                }
-                expected = Position(position.0 + len as u64);
-            }
-        }
-        Ok(())
-    }
-}
-
-thread_local! {
-    /// Where first reads go. Kept per thread, because clearing a buffer for every read costs more than
-    /// copying the few bytes of a small record out of it, and a record then keeps no more memory than
-    /// it needs.
-    static FIRST_READ: RefCell<Box<[u8]>> = RefCell::new(vec![0; FIRST_READ_BYTES].into());
-}
-
-fn read_record(file: &dyn DiskFile, at: Position, generation: u64) -> Result<Bytes, ReadError> {
-    let damaged = |what| ReadError::Damaged { at, what };
-    let offset = u64::from(offset_of(at));
-    let (mut record, wanted) = FIRST_READ.with_borrow_mut(|first| {
-        let count = file.read_at(first, offset).map_err(LogError::Disk)?;
-        let first = &first[..count];
-        let Some(header) = RecordHeader::peek(first) else {
-            return Err(damaged("the file ends before it"));
-        };
-        if header.generation != generation {
-            return Err(damaged("its generation is not the segment's"));
-        }
-        if header.len as usize > PAYLOAD_BYTES_LIMIT {
-            return Err(damaged("its length is out of range"));
-        }
-        let wanted = header.record_len();
-        let mut record = Vec::with_capacity(wanted);
-        record.extend_from_slice(&first[..count.min(wanted)]);
-        Ok((record, wanted))
-    })?;
-    let count = record.len();
-    if count < wanted {
-        record.resize(wanted, 0);
-        let rest_at = offset + count as u64;
-        let rest = &mut record[count..];
-        if file.read_at(rest, rest_at).map_err(LogError::Disk)? < rest.len() {
-            return Err(damaged("the file ends within it"));
-        }
-    }
-    if !verifies(at, &record) {
-        return Err(damaged("its checksum does not fit"));
-    }
-    Ok(Bytes::from(record).slice(RECORD_HEADER_LEN..))
 }

@@ -1,17 +1,21 @@
 //! Snapshots beside the log: one file each, of checksummed pieces.
 
-use std::sync::Arc;
+use std::{
+    io::ErrorKind,
+    sync::{Arc, atomic::Ordering},
+};
 
 use bytes::Bytes;
 use crc32c::{crc32c, crc32c_append};
 use lockgate_core::{
-    Disk, DiskError, DiskFile, LogError, OpenMode, Position, ReadError, SnapshotReader,
-    SnapshotStore, SnapshotWriter,
+    DiskError, DiskFile, LogError, OpenMode, Position, ReadError, SnapshotReader, SnapshotStore,
+    SnapshotWriter,
 };
 
 use crate::{
     format::{PAYLOAD_BYTES_LIMIT, Point, VERSION},
-    names::{FileKind, SnapshotName, snapshot_part_name},
+    names::{FileKind, SnapshotName, StartMark, snapshot_part_name},
+    shared::Shared,
 };
 
 const MAGIC: &[u8; 8] = b"LOCKSNAP";
@@ -22,23 +26,47 @@ const PIECE_HEADER_LEN: usize = 8;
 const LAST: u32 = u32::MAX;
 
 /// The snapshots in a log's folder.
-pub(crate) struct Snapshots {
-    pub(crate) disk: Arc<dyn Disk>,
-}
+pub(crate) struct Snapshots(pub(crate) Arc<Shared>);
 
 impl Snapshots {
-    /// All complete snapshots, newest first.
-    pub(crate) fn names(&self) -> Result<Vec<SnapshotName>, DiskError> {
-        let names = self.disk.list()?;
-        let mut found: Vec<SnapshotName> = names
-            .iter()
-            .filter_map(|name| match FileKind::of(name) {
-                FileKind::Snapshot(name) => Some(name),
-                _ => None,
-            })
-            .collect();
-        found.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(found)
+    /// All complete snapshots that a recovery can start from, newest first. One from before the
+    /// log's start is a leftover.
+    fn names(&self) -> Result<Vec<SnapshotName>, DiskError> {
+        let (mut names, start) = self.all()?;
+        names.retain(|name| !start.is_some_and(|start| start.is_behind(name.0.at)));
+        names.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(names)
+    }
+
+    /// All complete snapshots, and where the log starts.
+    fn all(&self) -> Result<(Vec<SnapshotName>, Option<StartMark>), DiskError> {
+        let mut found: Vec<SnapshotName> = Vec::new();
+        let mut start: Option<StartMark> = None;
+        for name in self.0.disk.list()? {
+            match FileKind::of(&name) {
+                FileKind::Snapshot(name) => found.push(name),
+                FileKind::Start(mark) => start = start.max(Some(mark)),
+                _ => {}
+            }
+        }
+        Ok((found, start))
+    }
+
+    /// The point a snapshot stands at, if there is one at this position.
+    pub(crate) fn point(&self, at: Position) -> Result<Option<Point>, DiskError> {
+        let (names, _) = self.all()?;
+        let mut points = names.into_iter().map(|name| name.0);
+        Ok(points.find(|point| point.at == at))
+    }
+
+    /// Bytes of all of them.
+    pub(crate) fn bytes(&self) -> Result<u64, DiskError> {
+        let (names, _) = self.all()?;
+        let lens = names.iter().map(|name| {
+            let file = self.0.disk.open(&name.to_string(), OpenMode::Read)?;
+            file.len()
+        });
+        lens.sum()
     }
 }
 
@@ -56,6 +84,7 @@ impl SnapshotStore for Snapshots {
         let damaged = |what| ReadError::Damaged { at, what };
         let what = name.to_string();
         let file = self
+            .0
             .disk
             .open(&what, OpenMode::Read)
             .map_err(LogError::Disk)?;
@@ -90,9 +119,12 @@ impl SnapshotStore for Snapshots {
     }
 
     fn remove(&self, at: Position) -> Result<(), LogError> {
-        for name in self.names()? {
+        for name in self.all()?.0 {
             if name.0.at == at {
-                self.disk.remove(&name.to_string())?;
+                let name = name.to_string();
+                let len = self.0.disk.open(&name, OpenMode::Read)?.len()?;
+                self.0.disk.remove(&name)?;
+                self.0.snapshot_bytes.fetch_sub(len, Ordering::Relaxed);
             }
         }
         Ok(())
@@ -101,7 +133,7 @@ impl SnapshotStore for Snapshots {
 
 /// A snapshot being written, under a name that does not count.
 pub(crate) struct Writing {
-    disk: Arc<dyn Disk>,
+    shared: Arc<Shared>,
     point: Point,
     file: Option<Arc<dyn DiskFile>>,
     offset: u64,
@@ -110,9 +142,9 @@ pub(crate) struct Writing {
 }
 
 impl Writing {
-    pub(crate) fn new(disk: Arc<dyn Disk>, point: Point) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, point: Point) -> Self {
         Self {
-            disk,
+            shared,
             point,
             file: None,
             offset: 0,
@@ -126,7 +158,15 @@ impl Writing {
             return Ok(file.clone());
         }
         let name = snapshot_part_name(self.point);
-        let file = self.disk.open(&name, OpenMode::CreateNew)?;
+        let disk = &self.shared.disk;
+        let file = match disk.open(&name, OpenMode::CreateNew) {
+            // One that failed at the same place, and could not be removed then.
+            Err(error) if error.source.kind() == ErrorKind::AlreadyExists => {
+                disk.remove(&name)?;
+                disk.open(&name, OpenMode::CreateNew)?
+            }
+            file => file?,
+        };
         self.file = Some(file.clone());
         let mut header = Vec::with_capacity(HEADER_LEN);
         header.extend_from_slice(MAGIC);
@@ -172,10 +212,15 @@ impl SnapshotWriter for Writing {
         self.write_piece(LAST, &[])?;
         self.file()?.sync()?;
         let name = SnapshotName(self.point).to_string();
-        self.disk.rename(&snapshot_part_name(self.point), &name)?;
+        let disk = &self.shared.disk;
+        disk.rename(&snapshot_part_name(self.point), &name)?;
+        self.shared
+            .snapshot_bytes
+            .fetch_add(self.offset, Ordering::Relaxed);
         self.finished = true;
-        self.disk.sync_folder()?;
-        Ok(())
+        // Nobody knows which names are durable if that fails.
+        let synced = disk.sync_folder();
+        synced.map_err(|error| self.shared.stop(error))
     }
 }
 
@@ -183,7 +228,7 @@ impl Drop for Writing {
     fn drop(&mut self) {
         if self.file.is_some() && !self.finished {
             // If it stays it does not count, and recovery removes it.
-            let _ = self.disk.remove(&snapshot_part_name(self.point));
+            let _ = self.shared.disk.remove(&snapshot_part_name(self.point));
         }
     }
 }

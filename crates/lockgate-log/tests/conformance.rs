@@ -45,7 +45,12 @@ impl Fixture for Folder {
 
 fn check(options: LocalLogOptions) {
     let temp = tempfile::tempdir().unwrap();
-    let not_run = log::run(&mut Folder { temp, options });
+    let fills_segments = options.segment_bytes < 1 << 20;
+    let mut not_run = log::run(&mut Folder { temp, options });
+    if !fills_segments {
+        // It would take too many bytes to fill some.
+        not_run.retain(|name| *name != "a_released_range_is_gone_and_all_others_stay");
+    }
     assert_eq!(
         not_run,
         [
@@ -58,7 +63,6 @@ fn check(options: LocalLogOptions) {
             "a_deposed_owner_changes_nothing",
             "damage_is_told_while_the_log_is_in_use",
             "a_snapshot_survives_a_power_cut",
-            "a_released_range_is_gone_and_all_others_stay",
         ]
     );
 }
@@ -76,7 +80,9 @@ fn with_small_segments() {
     check(LocalLogOptions {
         segment_bytes: 16 << 10,
         record_bytes_max: 5_000,
+        low_bytes: None,
         free_bytes_min: 0,
+        reserve_segments: 1,
         open_files_max: 2,
         write_ahead_bytes_max: 4 << 20,
         generation_seed: Some(1),

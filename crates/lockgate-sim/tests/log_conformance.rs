@@ -70,7 +70,6 @@ fn check(cut: PowerCut, segment_bytes: u32, record_bytes_max: usize) {
             "of_two_that_recover_the_later_one_begins",
             "a_deposed_owner_changes_nothing",
             "damage_is_told_while_the_log_is_in_use",
-            "a_released_range_is_gone_and_all_others_stay",
         ]
     );
 }

@@ -17,11 +17,10 @@ const BELOW_ENGINE: [&str; 5] = [
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 12] = [
+const LAYERS: [(&str, &[&str]); 11] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
-    ("lockgate-postgres", &["lockgate-core"]),
     ("lockgate-conformance", &["lockgate-core"]),
     ("lockgate-sim", &["lockgate-core"]),
     (

@@ -98,16 +98,15 @@ impl<T: Ticket> Driver<T> {
     /// See [`BackupError`].
     pub fn backup(&mut self, now: Now, out: &mut dyn Write) -> Result<BackupReport, BackupError> {
         let source = Source::of(self, now);
-        write(source, &*self.reader(), out, &|| Ok(()))
+        write(source, &*self.reader(), out)
     }
 }
 
-/// Writes all of it, for as long as `go_on` says so.
+/// Writes all of it.
 pub(crate) fn write(
     mut source: Source,
     reader: &dyn LogReader,
     out: &mut dyn Write,
-    go_on: &dyn Fn() -> Result<(), BackupError>,
 ) -> Result<BackupReport, BackupError> {
     let head = Head {
         created: source.created,
@@ -119,7 +118,6 @@ pub(crate) fn write(
     let places = source.frozen.fork();
     let mut piece = Vec::new();
     while source.frozen.next_piece(&mut piece) {
-        go_on()?;
         stream
             .block(Kind::Piece, &piece)
             .map_err(BackupError::Write)?;
@@ -139,8 +137,7 @@ pub(crate) fn write(
                 let Scanned::Record(record) = scanned else {
                     return ControlFlow::Continue(());
                 };
-                let written = go_on().and_then(|()| write_messages(&record, &places, &mut stream));
-                match written {
+                match write_messages(&record, &places, &mut stream) {
                     Ok(written) => {
                         messages += written;
                         left = left.saturating_sub(written);
@@ -158,7 +155,6 @@ pub(crate) fn write(
         }
         scanned.map_err(BackupError::Read)?;
     }
-    go_on()?;
     Ok(BackupReport {
         created: source.created,
         messages,

@@ -161,7 +161,8 @@ fn a_failed_append_leaves_its_group_unknown_and_stops_the_rest() {
 #[test]
 fn a_full_log_refuses_sends_and_lets_settles_go_on() {
     let disk = FaultyDisk::new();
-    disk.set_free_bytes(Some(300 << 10));
+    // Room for the first segment and the reserve of one.
+    disk.set_free_bytes(Some(2_200 << 10));
     let (mut shard, _) = Shard::start(disk, ManualClock::default(), &EngineOptions::default());
     shard.run(create("q", QueueSettings::default())).unwrap();
     let full = loop {

@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, ops::Range};
 use lockgate_core::{Epoch, Log, LogError, LogRecord, Position, RecoveryReport};
 use lockgate_sim::{Fault, FaultyDisk, PowerCut, SeededRandom};
 
-use crate::history::{History, Step, open, recover};
+use crate::history::{History, Step, open, recover, release_trimmed};
 
 const SECTOR: usize = 512;
 const SEGMENT_HEADER_LEN: u64 = 4_096;
-const SEGMENT_HEADER_USED: u64 = 60;
+const SEGMENT_HEADER_USED: u64 = 64;
 const RECORD_HEADER_LEN: u64 = 44;
 
 type Image = BTreeMap<String, Vec<u8>>;
@@ -256,6 +256,7 @@ fn check_image(image: &Image) -> Result<(RecoveryReport, Vec<LogRecord>), LogErr
     log.begin_epoch(later.epoch.next()).unwrap();
     let named_before = disk.image().len();
     log.trim(log.tail()).unwrap();
+    release_trimmed(&mut log).unwrap();
     drop(log);
     let set_aside = disk
         .image()
@@ -527,8 +528,8 @@ fn a_newer_format_is_refused_and_left_alone() {
     let name = segments(&image)[2].clone();
     let file = image.get_mut(&name).unwrap();
     file[8] = 3;
-    let checksum = crc32c_of(&file[..56]).to_le_bytes();
-    file[56..60].copy_from_slice(&checksum);
+    let checksum = crc32c_of(&file[..60]).to_le_bytes();
+    file[60..64].copy_from_slice(&checksum);
     let disk = FaultyDisk::from_image(image.clone());
     match recover(&mut open(&disk)) {
         Err(LogError::NewerFormat { what, found, known }) => {

@@ -49,7 +49,9 @@ pub(crate) fn options(generation_seed: u64) -> LocalLogOptions {
         // The smallest there are, so that nearly every group changes segments.
         segment_bytes: 8 << 10,
         record_bytes_max: 4_000,
+        low_bytes: None,
         free_bytes_min: 0,
+        reserve_segments: 1,
         open_files_max: 2,
         write_ahead_bytes_max: 4 << 20,
         generation_seed: Some(generation_seed),
@@ -120,6 +122,7 @@ impl History {
                     // Said before it is done: after a failure part of it may have happened.
                     self.trimmed = self.trimmed.max(at);
                     log.trim(at).map_err(|error| format!("{error:?}"))?;
+                    release_trimmed(&mut log).map_err(|error| format!("{error:?}"))?;
                 }
                 Step::Restart => {
                     drop(log);
@@ -185,6 +188,15 @@ impl History {
                 assert_eq!(log.tail(), cursor);
                 Ok(())
             }
+            Err(AppendError::Full(_)) => {
+                // Certain that nothing was written, and the log goes on.
+                self.was_refused = true;
+                assert_eq!(log.tail(), expected);
+                let kept = self.appended.len() - lens.len();
+                self.appended.truncate(kept);
+                self.synced_when_appended.truncate(kept);
+                Ok(())
+            }
             Err(error) => {
                 assert!(matches!(error, AppendError::Unknown(_)), "{error:?}");
                 check_stopped(log);
@@ -232,6 +244,17 @@ impl History {
             );
         }
     }
+}
+
+/// Releases every range before where the log was trimmed to.
+pub(crate) fn release_trimmed(log: &mut LocalLog) -> Result<(), LogError> {
+    for range in log.ranges() {
+        match log.release(range) {
+            Err(LogError::Unsupported { .. }) => break,
+            released => released?,
+        }
+    }
+    Ok(())
 }
 
 /// A failed instance takes nothing and promises nothing any more.

@@ -1,0 +1,582 @@
+//! The files the next segments will be made of, and the room there is.
+//!
+//! Appends only write into blocks that are taken already, so a full disk is met by a reservation and
+//! not by an append. A *spare* is such a file: a new one whose blocks were allocated, or a segment
+//! that was released. Allocated blocks are slower to write for the first time than ever after,
+//! because that changes the file's metadata; so upkeep writes zeros into the next spares, a MiB at a
+//! time, each with a sync of its own, so that a sync of the live segment never waits for many of
+//! them.
+//!
+//! The last spares are the *reserve*: only what makes a full log less full may take them.
+
+use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+use lockgate_core::{Disk, DiskError, DiskFile, DiskSpace, OpenMode, SpaceState};
+
+use crate::{
+    format::SEGMENT_HEADER_LEN,
+    names::{damaged_name, segment_name, spare_name},
+};
+
+/// Zeros written and synced at a time.
+const PIECE_BYTES: u32 = 1 << 20;
+
+/// So many spares are kept with every block written.
+const WRITTEN_SPARES: usize = 2;
+
+/// The default of the low mark: the larger of so many bytes and this part of the file system.
+const LOW_BYTES: u64 = 2 << 30;
+const LOW_PART: u64 = 20;
+
+/// What of the log's options concerns room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) segment_bytes: u32,
+    pub(crate) reserve_segments: u32,
+    pub(crate) free_bytes_min: u64,
+    pub(crate) low_bytes: Option<u64>,
+}
+
+pub(crate) struct Spares {
+    disk: Arc<dyn Disk>,
+    limits: Limits,
+    state: Mutex<State>,
+    /// A spare that was in somebody's hands is back.
+    returned: Condvar,
+    /// Whether somebody else does the work nobody waits for.
+    is_attended: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    spares: Vec<Spare>,
+    /// Spares that [`Spares::step`] is writing to just now.
+    in_hand: usize,
+    /// The next spare's number.
+    next_number: u32,
+    /// Segments nobody will read again.
+    retired: Vec<Retired>,
+    /// Whether the start mark that lets segments retire may not be durable yet.
+    start_unsynced: bool,
+    /// Segments that hold records.
+    held: usize,
+    /// Segments begun since the last trim, and between the two before.
+    begun: usize,
+    begun_before: usize,
+    /// Bytes appended by this instance, and zeros written ahead of them.
+    appended: u64,
+    zeroed: u64,
+    seen: DiskSpace,
+    is_low: bool,
+    is_full: bool,
+}
+
+/// A file to make a segment of.
+pub(crate) struct Spare {
+    number: u32,
+    pub(crate) file: Arc<dyn DiskFile>,
+    /// Whether nothing of an earlier use stands in its header, durably.
+    is_blank: bool,
+    /// Every block before it was written, durably.
+    pub(crate) written_until: u32,
+    /// Whether all of it is zero.
+    pub(crate) is_zero: bool,
+    is_named_written: bool,
+}
+
+impl Spare {
+    pub(crate) fn name(&self) -> String {
+        spare_name(self.number, self.is_named_written)
+    }
+}
+
+/// A segment file the log no longer knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Retired {
+    /// May become a spare.
+    Released(u32),
+    /// Holds bytes that could not be read: keeps them, under another name.
+    Damaged(u32),
+}
+
+/// Why there is no room.
+pub(crate) enum NoRoom {
+    Full { free: u64 },
+    Disk(DiskError),
+}
+
+impl Spares {
+    pub(crate) fn new(disk: Arc<dyn Disk>, limits: Limits) -> Self {
+        Self {
+            disk,
+            limits,
+            state: Mutex::default(),
+            returned: Condvar::new(),
+            is_attended: AtomicBool::new(false),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics between two changes that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that [`step`](Self::step) will be called from now on.
+    pub(crate) fn attend(&self) {
+        self.is_attended.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_attended(&self) -> bool {
+        self.is_attended.load(Ordering::Acquire)
+    }
+
+    /// Takes over the spares a recovery found, and removes what cannot be one or is too much.
+    pub(crate) fn start(&self, found: &[(u32, bool)], held: usize) -> Result<(), DiskError> {
+        let mut spares = Vec::new();
+        for &(number, is_named_written) in found {
+            let name = spare_name(number, is_named_written);
+            let file = self.disk.open(&name, OpenMode::Existing)?;
+            let is_whole = file.len()? == u64::from(self.limits.segment_bytes);
+            if !is_whole || spares.len() >= self.limits.reserve_segments as usize + 1 {
+                self.disk.remove(&name)?;
+                continue;
+            }
+            spares.push(Spare {
+                number,
+                file,
+                // It may have been a segment whose name was lost.
+                is_blank: false,
+                written_until: if is_named_written {
+                    self.limits.segment_bytes
+                } else {
+                    0
+                },
+                is_zero: false,
+                is_named_written,
+            });
+        }
+        let seen = self.disk.space()?;
+        let mut state = self.state();
+        *state = State {
+            spares,
+            next_number: found
+                .iter()
+                .map(|(number, _)| number + 1)
+                .max()
+                .unwrap_or(1),
+            held,
+            ..State::default()
+        };
+        self.note_space(&mut state, seen);
+        Ok(())
+    }
+
+    // What the owner of the log does.
+
+    /// Makes sure that `segments` can be begun without taking more of the disk, and for growth that
+    /// the reserve is left then.
+    pub(crate) fn reserve(&self, segments: usize, is_growth: bool) -> Result<(), NoRoom> {
+        let mut asked = false;
+        loop {
+            let number = {
+                let mut state = self.state();
+                let wanted = self.wanted(&state, segments, is_growth);
+                if state.spares.len() + state.in_hand >= wanted {
+                    state.is_full &= !is_growth;
+                    return Ok(());
+                }
+                // While it is full and somebody else looks at the disk, nobody need ask for every
+                // refused command.
+                if is_growth && !(asked || state.is_full && self.is_attended()) {
+                    let seen = self.disk.space().map_err(NoRoom::Disk)?;
+                    self.note_space(&mut state, seen);
+                    asked = true;
+                }
+                if is_growth
+                    && self.obtainable(&state) + state.spares.len() + state.in_hand < wanted
+                {
+                    state.is_full = true;
+                    let free = self.room_for_growth(&state);
+                    return Err(NoRoom::Full { free });
+                }
+                state.take_number()
+            };
+            match self.create(number) {
+                Ok(spare) => self.put(spare),
+                Err(error) if error.is_full() => {
+                    let mut state = self.state();
+                    state.is_full |= is_growth;
+                    state.seen.free = state.seen.free.min(self.limits.segment_bytes.into());
+                    let free = self.room_for_growth(&state);
+                    return Err(NoRoom::Full { free });
+                }
+                Err(error) => return Err(NoRoom::Disk(error)),
+            }
+        }
+    }
+
+    /// A spare for a new segment, the best there is; `None` if there is none.
+    pub(crate) fn take(&self) -> Result<Option<Spare>, DiskError> {
+        let mut state = self.state();
+        let mut spare = loop {
+            let best = (0..state.spares.len()).max_by_key(|&index| {
+                (
+                    state.spares[index].is_blank,
+                    state.spares[index].written_until,
+                )
+            });
+            if let Some(best) = best {
+                break state.spares.swap_remove(best);
+            }
+            if state.in_hand == 0 {
+                return Ok(None);
+            }
+            // A piece of zeros is being written to it: a few milliseconds.
+            state = self
+                .returned
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        };
+        drop(state);
+        if !spare.is_blank {
+            blank(&*spare.file)?;
+            spare.is_blank = true;
+        }
+        Ok(Some(spare))
+    }
+
+    pub(crate) fn note_begun(&self) {
+        let mut state = self.state();
+        state.held += 1;
+        state.begun += 1;
+    }
+
+    /// A segment was begun and is gone again.
+    pub(crate) fn note_taken_back(&self) {
+        let mut state = self.state();
+        state.held = state.held.saturating_sub(1);
+        state.begun = state.begun.saturating_sub(1);
+    }
+
+    /// The disk was found full where nobody looked for it.
+    pub(crate) fn note_full(&self) {
+        self.state().is_full = true;
+    }
+
+    pub(crate) fn note_appended(&self, bytes: u64) {
+        self.state().appended += bytes;
+    }
+
+    /// The start mark moved on.
+    pub(crate) fn note_trimmed(&self) {
+        let mut state = self.state();
+        state.start_unsynced = true;
+        state.begun_before = std::mem::take(&mut state.begun);
+    }
+
+    /// Takes over a segment that nobody will read again.
+    pub(crate) fn retire(&self, segment: Retired) {
+        let mut state = self.state();
+        state.held = state.held.saturating_sub(1);
+        state.retired.push(segment);
+    }
+
+    /// Bytes in spares, free bytes of the disk as last seen, and what to think of it.
+    pub(crate) fn space(&self) -> (u64, u64, SpaceState) {
+        let state = self.state();
+        let files = state.spares.len() + state.in_hand + state.retired.len();
+        let judgement = if state.is_full {
+            SpaceState::Full
+        } else if state.is_low {
+            SpaceState::Low
+        } else {
+            SpaceState::Normal
+        };
+        let bytes = files as u64 * u64::from(self.limits.segment_bytes);
+        (bytes, state.seen.free, judgement)
+    }
+
+    // What nobody waits for.
+
+    /// One piece of work; whether there is more.
+    pub(crate) fn step(&self) -> Result<bool, StepError> {
+        if self.recycle()? {
+            return Ok(true);
+        }
+        let seen = self.disk.space()?;
+        self.note_space(&mut self.state(), seen);
+        Ok(self.shrink()? || self.supply()? || self.write_piece()?)
+    }
+
+    /// Makes spares of retired segments, or gives them back. Returns whether there were any.
+    pub(crate) fn recycle(&self) -> Result<bool, StepError> {
+        let (retired, start_unsynced) = {
+            let mut state = self.state();
+            if state.retired.is_empty() {
+                return Ok(false);
+            }
+            let retired = std::mem::take(&mut state.retired);
+            (retired, std::mem::take(&mut state.start_unsynced))
+        };
+        // A segment may only go when the mark that says so cannot be lost any more.
+        if start_unsynced {
+            self.disk.sync_folder().map_err(StepError::Names)?;
+        }
+        let mut renamed = Vec::new();
+        for segment in retired {
+            match segment {
+                Retired::Damaged(segment) => {
+                    self.disk
+                        .rename(&segment_name(segment), &damaged_name(segment))?;
+                }
+                Retired::Released(segment) => {
+                    if let Some(spare) = self.to_spare(segment, renamed.len())? {
+                        renamed.push(spare);
+                    }
+                }
+            }
+        }
+        if renamed.is_empty() {
+            return Ok(true);
+        }
+        // Before a byte of it changes: under its old name it is a segment.
+        self.disk.sync_folder().map_err(StepError::Names)?;
+        for mut spare in renamed {
+            blank(&*spare.file)?;
+            spare.is_blank = true;
+            self.state().spares.push(spare);
+        }
+        Ok(true)
+    }
+
+    /// Renames a released segment to a spare, if one is wanted besides `more`, or else removes it.
+    fn to_spare(&self, segment: u32, more: usize) -> Result<Option<Spare>, DiskError> {
+        let name = segment_name(segment);
+        let number = {
+            let mut state = self.state();
+            let count = state.spares.len() + state.in_hand + more;
+            (count < self.spares_max(&state)).then(|| state.take_number())
+        };
+        if let Some(number) = number {
+            let file = self.disk.open(&name, OpenMode::Existing)?;
+            // The last segment of an earlier epoch was cut.
+            if file.len()? == u64::from(self.limits.segment_bytes) {
+                let spare = Spare {
+                    number,
+                    file,
+                    is_blank: false,
+                    written_until: self.limits.segment_bytes,
+                    is_zero: false,
+                    is_named_written: true,
+                };
+                self.disk.rename(&name, &spare.name())?;
+                return Ok(Some(spare));
+            }
+        }
+        self.disk.remove(&name)?;
+        Ok(None)
+    }
+
+    /// Removes a spare that is not wanted any more.
+    fn shrink(&self) -> Result<bool, DiskError> {
+        let spare = {
+            let mut state = self.state();
+            if state.spares.len() <= self.spares_max(&state) {
+                return Ok(false);
+            }
+            let worst =
+                (0..state.spares.len()).min_by_key(|&index| state.spares[index].written_until);
+            worst.map(|worst| state.spares.swap_remove(worst))
+        };
+        if let Some(spare) = spare {
+            self.disk.remove(&spare.name())?;
+        }
+        Ok(true)
+    }
+
+    /// Takes one more spare if there are fewer than the next segment and the reserve need.
+    fn supply(&self) -> Result<bool, DiskError> {
+        let number = {
+            let mut state = self.state();
+            let count = state.spares.len() + state.in_hand;
+            if state.is_full && count + self.obtainable(&state) >= self.wanted(&state, 1, true) {
+                state.is_full = false;
+            }
+            // The next segment's only once the log is in use: an idle one takes little.
+            let next = usize::from(state.appended >= u64::from(self.limits.segment_bytes / 2));
+            if count >= self.wanted(&state, next, true) || self.obtainable(&state) == 0 {
+                return Ok(false);
+            }
+            state.take_number()
+        };
+        match self.create(number) {
+            Ok(spare) => {
+                self.put(spare);
+                Ok(true)
+            }
+            // Somebody else took it.
+            Err(error) if error.is_full() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes zeros to a spare that will be needed.
+    fn write_piece(&self) -> Result<bool, DiskError> {
+        let whole = self.limits.segment_bytes;
+        let mut spare = {
+            let mut state = self.state();
+            let is_written = |spare: &&Spare| spare.written_until == whole;
+            if state.spares.iter().filter(is_written).count() >= WRITTEN_SPARES {
+                return Ok(false);
+            }
+            // Twice what was appended, to get ahead of it: a log that is hardly used pays little.
+            if state.zeroed >= state.appended.saturating_mul(2) {
+                return Ok(false);
+            }
+            let next = (0..state.spares.len())
+                .filter(|&index| state.spares[index].written_until < whole)
+                .max_by_key(|&index| state.spares[index].written_until);
+            let Some(next) = next else {
+                return Ok(false);
+            };
+            state.in_hand += 1;
+            state.spares.swap_remove(next)
+        };
+        let outcome = self.write_zeros(&mut spare);
+        let mut state = self.state();
+        state.in_hand -= 1;
+        match outcome {
+            Ok(written) => {
+                state.zeroed += u64::from(written);
+                state.spares.push(spare);
+                self.returned.notify_all();
+                Ok(true)
+            }
+            Err(error) => {
+                // After a failed sync its bytes cannot be trusted.
+                self.returned.notify_all();
+                drop(state);
+                let _ = self.disk.remove(&spare.name());
+                Err(error)
+            }
+        }
+    }
+
+    fn write_zeros(&self, spare: &mut Spare) -> Result<u32, DiskError> {
+        let from = spare.written_until;
+        let count = PIECE_BYTES.min(self.limits.segment_bytes - from);
+        spare
+            .file
+            .write_at(&vec![0; count as usize], u64::from(from))?;
+        spare.file.sync()?;
+        spare.is_blank = true;
+        spare.written_until = from + count;
+        if spare.written_until == self.limits.segment_bytes {
+            spare.is_zero = true;
+            let before = spare.name();
+            spare.is_named_written = true;
+            self.disk.rename(&before, &spare.name())?;
+        }
+        Ok(count)
+    }
+
+    /// A new file with its blocks taken.
+    fn create(&self, number: u32) -> Result<Spare, DiskError> {
+        let name = spare_name(number, false);
+        let file = self.disk.open(&name, OpenMode::CreateNew)?;
+        if let Err(error) = file.allocate(self.limits.segment_bytes.into()) {
+            // What could be taken of it goes back; if not, the next recovery removes it.
+            let _ = self.disk.remove(&name);
+            return Err(error);
+        }
+        Ok(Spare {
+            number,
+            file,
+            is_blank: true,
+            written_until: 0,
+            is_zero: true,
+            is_named_written: false,
+        })
+    }
+
+    fn put(&self, spare: Spare) {
+        let mut state = self.state();
+        state.seen.free = (state.seen.free).saturating_sub(self.limits.segment_bytes.into());
+        state.spares.push(spare);
+    }
+
+    // Marks.
+
+    fn note_space(&self, state: &mut State, seen: DiskSpace) {
+        state.seen = seen;
+        let low = self
+            .limits
+            .low_bytes
+            .unwrap_or_else(|| LOW_BYTES.max(seen.total / LOW_PART));
+        // Back only when it is clearly above, so that it does not come and go.
+        state.is_low = seen.free < low || state.is_low && seen.free < low.saturating_add(low / 8);
+    }
+
+    /// How many spares there must be before `segments` may be begun. A log that holds little needs
+    /// little to be emptied, so its reserve is no larger than what it holds. Once it was full, there
+    /// must be one more than that.
+    fn wanted(&self, state: &State, segments: usize, is_growth: bool) -> usize {
+        if !is_growth {
+            return segments;
+        }
+        let reserve = (self.limits.reserve_segments as usize).min(state.held);
+        segments + reserve + usize::from(state.is_full)
+    }
+
+    /// Segments that could still be taken from the disk without passing the stop mark.
+    fn obtainable(&self, state: &State) -> usize {
+        let above = state.seen.free.saturating_sub(self.limits.free_bytes_min);
+        usize::try_from(above / u64::from(self.limits.segment_bytes)).unwrap_or(usize::MAX / 4)
+    }
+
+    /// Spares beyond these go back. After a trim as many segments come back as were begun since the
+    /// one before, and they will be needed again until the next.
+    fn spares_max(&self, state: &State) -> usize {
+        let lately = state.begun.max(state.begun_before).saturating_sub(1);
+        self.limits.reserve_segments as usize + 1 + lately.min(state.held)
+    }
+
+    fn room_for_growth(&self, state: &State) -> u64 {
+        let reserve = self.wanted(state, 0, true);
+        let segments =
+            (state.spares.len() + state.in_hand + self.obtainable(state)).saturating_sub(reserve);
+        (segments as u64).saturating_mul(u64::from(self.limits.segment_bytes - SEGMENT_HEADER_LEN))
+    }
+}
+
+impl State {
+    fn take_number(&mut self) -> u32 {
+        let number = self.next_number;
+        self.next_number += 1;
+        number
+    }
+}
+
+/// Why a piece of work failed.
+pub(crate) enum StepError {
+    /// Nobody knows which names are durable any more.
+    Names(DiskError),
+    Disk(DiskError),
+}
+
+impl From<DiskError> for StepError {
+    fn from(error: DiskError) -> Self {
+        Self::Disk(error)
+    }
+}
+
+/// Takes the header of an earlier use away for good. Without that, a spare that becomes a segment of
+/// the same number as in a life that a power cut took would, if the new header is lost as well, be
+/// that old segment again.
+fn blank(file: &dyn DiskFile) -> Result<(), DiskError> {
+    file.write_at(&[0; SEGMENT_HEADER_LEN as usize], 0)?;
+    file.sync()
+}
