@@ -273,7 +273,7 @@ impl World {
             self.known(number).seen = true;
             self.model.delivered += 1;
             self.tally.count("deliveries", 1);
-            if queue == KEYED && all_read && known.order.is_some() {
+            if queue == KEYED && all_read && !self.wall_goes_back && known.order.is_some() {
                 self.check_order(number, &earlier)?;
                 earlier.push(number);
             }

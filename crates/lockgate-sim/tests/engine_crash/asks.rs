@@ -14,8 +14,8 @@ use crate::{
     answers::{Asked, AskedSettle},
     model::{Existence, Known},
     world::{
-        DEAD, KEYED, KEYS, LEASE_MS, PASSING, PLAIN, QUEUES, SKIPPED, SKIPPING, WRITTEN, World,
-        in_order, key, name,
+        DEAD, DELAY_MS_MAX, KEYED, KEYS, LEASE_MS, PASSING, PLAIN, QUEUES, SKIPPED, SKIPPING,
+        WRITTEN, World, in_order, key, name,
     },
 };
 
@@ -121,7 +121,10 @@ impl World {
             queue,
             key: (is_keyed || self.random.chance(30)).then(|| self.random.below(KEYS)),
             unique: self.random.chance(40).then(|| self.random.below(12)),
-            delay_ms: self.random.chance(20).then(|| self.random.below(3_000)),
+            delay_ms: self
+                .random
+                .chance(20)
+                .then(|| self.random.below(DELAY_MS_MAX)),
         }
     }
 
@@ -339,7 +342,7 @@ impl World {
 
     fn any_reschedule(&mut self) -> Request<u64> {
         let message = self.any_message();
-        let span = self.random.below(4_000);
+        let span = self.random.below(DELAY_MS_MAX);
         match message.and_then(|message| self.reschedule(message, span)) {
             Some(request) => request,
             None => self.any_receive(),

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use lockgate_core::{Clock, DiskOperation};
+use lockgate_core::{Clock, DiskOperation, WallTime};
 use lockgate_machine::Command;
 use lockgate_sim::{Fault, PowerCut};
 
@@ -27,6 +27,7 @@ impl World {
         if self.random.chance(25) {
             self.body_parts = Some(self.random.below(4));
         }
+        self.wall_goes_back = self.random.chance(10);
         let lives = 1 + self.random.below(4);
         for life in 0..lives {
             if life > 0 && self.random.chance(25) {
@@ -182,6 +183,12 @@ impl World {
             let wall = self.clock.wall().plus(self.random.below(500));
             self.clock.set_wall(wall);
             self.pass(0);
+        }
+        if self.wall_goes_back && self.random.chance(10) {
+            let back = 1 + self.random.below(3_600_000);
+            self.note(format!("the wall clock goes back by {back} ms"));
+            self.clock
+                .set_wall(WallTime(self.clock.wall().0.saturating_sub(back)));
         }
     }
 

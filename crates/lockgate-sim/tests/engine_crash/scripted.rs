@@ -1,6 +1,7 @@
 //! Every scripted history, with everything that can go wrong with it, point by point.
 
 use std::{
+    collections::BTreeMap,
     io::ErrorKind,
     num::NonZero,
     sync::{
@@ -10,9 +11,13 @@ use std::{
 };
 
 use lockgate_core::DiskOperation;
-use lockgate_sim::Fault;
+use lockgate_sim::{Fault, FaultyDisk, PowerCut, SeededRandom};
 
-use crate::{script, tally::Tally, world::World};
+use crate::{
+    script,
+    tally::Tally,
+    world::{End, World},
+};
 
 /// The power goes, or the process dies, at every change of the disk that a scripted history makes
 /// (every write, sync, allocation, change of a name), and is left of it whatever may be. Afterwards
@@ -96,6 +101,98 @@ fn every_operation_of_every_scripted_history_fails_once() {
         }
     });
     println!("{}", total.lock().unwrap().table());
+}
+
+/// Whatever is in the folder, a start ends: with a shard that says what was lost, or with a refusal;
+/// and the next start ends the same way. Files of a good folder are damaged in many places, cut,
+/// swapped, doubled, removed, and made of noise.
+#[test]
+fn any_folder_starts_or_is_refused() {
+    let scripts = script::scripts();
+    let total = Mutex::new((0, 0));
+    each_on_all_cores(&scripts, |index, (name, steps)| {
+        let mut whole = World::new(index, None);
+        assert_eq!(whole.play(steps), Ok(true), "{name}");
+        whole.sync().unwrap();
+        for seed in 0..60 {
+            let mut world = whole.fork();
+            world.end(End::Power(PowerCut::LoseAllUnsynced));
+            let mut random = SeededRandom::new(seed);
+            let mut image = world.disk.image();
+            let wounds: Vec<_> = (0..1 + random.index(4))
+                .map(|_| wound(&mut image, &mut random))
+                .collect();
+            world.disk = FaultyDisk::from_image(image);
+            world.damage();
+            let starts = [(); 2].map(|()| {
+                let started = world.start().unwrap_or_else(|violation| {
+                    panic!(
+                        "{name}, seed {seed}, {wounds:?}: {}",
+                        world.told(&violation)
+                    )
+                });
+                let mut total = total.lock().unwrap();
+                total.0 += u32::from(started);
+                total.1 += 1;
+                drop(total);
+                world.end(End::Power(PowerCut::LoseAllUnsynced));
+                started
+            });
+            assert_eq!(starts[0], starts[1], "{name}, seed {seed}, {wounds:?}");
+        }
+    });
+    let (started, all) = total.into_inner().unwrap();
+    println!("{started} of {all} starts");
+    assert!(started > all / 2, "{started} of {all}");
+}
+
+/// Does something to a file of the folder, and says what.
+fn wound(image: &mut BTreeMap<String, Vec<u8>>, random: &mut SeededRandom) -> String {
+    let names: Vec<_> = image.keys().cloned().collect();
+    if names.is_empty() {
+        return "nothing is left".to_owned();
+    }
+    let name = names[random.index(names.len())].clone();
+    let other = names[random.index(names.len())].clone();
+    let mut bytes = image.remove(&name).expect("listed");
+    let what = match random.below(8) {
+        0 => {
+            bytes.truncate(random.index(bytes.len() + 1));
+            "cut"
+        }
+        1 => {
+            bytes = random.bytes(bytes.len().min(20_000));
+            "noise"
+        }
+        2 => return format!("{name} removed"),
+        3 => {
+            if let Some(mut others) = image.remove(&other) {
+                std::mem::swap(&mut bytes, &mut others);
+                image.insert(other.clone(), others);
+            }
+            "swapped"
+        }
+        4 => {
+            image.insert(other.clone(), bytes.clone());
+            "doubled"
+        }
+        5 => {
+            let more = random.index(3_000);
+            bytes.extend(random.bytes(more));
+            "longer"
+        }
+        _ => {
+            for _ in 0..1 + random.index(20) {
+                if !bytes.is_empty() {
+                    let at = random.index(bytes.len());
+                    bytes[at] ^= 1 << random.below(8);
+                }
+            }
+            "bits"
+        }
+    };
+    image.insert(name.clone(), bytes);
+    format!("{name} {what} {other}")
 }
 
 /// Runs `work` for each item, with its number, on all cores.

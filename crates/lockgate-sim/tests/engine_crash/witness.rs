@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use lockgate_core::{LogRecord, Position, RecoveryReport};
+use lockgate_core::{DamagedRange, LogRecord, Position, RecoveryReport};
 use lockgate_machine::{Effects, Machine, MachineLimits, decode_record};
 
 use crate::Violation;
@@ -169,7 +169,8 @@ impl Seen {
         Ok(())
     }
 
-    /// What is there was there before, and what is missing between was told.
+    /// What is there was there before, and what is missing between was told: by the range it was in,
+    /// or by the number of records that are.
     fn check_damaged(
         &mut self,
         first: usize,
@@ -177,7 +178,7 @@ impl Seen {
         report: &RecoveryReport,
     ) -> Result<(), Violation> {
         let last = visited.last().map(|record| record.position);
-        let mut missing = 0;
+        let (mut missing, mut untold) = (0, 0);
         let known = self.records.split_off(first);
         for record in &known {
             let found = visited.binary_search_by_key(&record.position, |other| other.position);
@@ -187,7 +188,13 @@ impl Seen {
                 }
                 Ok(_) => {}
                 Err(_) => {
-                    missing += u64::from(Some(record.position) < last);
+                    let told =
+                        |range: &DamagedRange| (range.from..range.to).contains(&record.position);
+                    let is_told = report.damaged.iter().any(told);
+                    if Some(record.position) < last {
+                        missing += 1;
+                        untold += u64::from(!is_told);
+                    }
                     self.set_aside.push(record.clone());
                 }
             }
@@ -199,10 +206,10 @@ impl Seen {
             return Err(format!("{} was never appended", record.position));
         }
         self.records.extend_from_slice(visited);
-        if missing > report.records_lost() {
+        if untold > 0 && missing > report.records_lost() {
             return Err(format!(
-                "{missing} records are missing, {} are reported",
-                report.records_lost()
+                "{missing} records are missing and not told, the last of them at {:?}: {report:?}",
+                self.set_aside.last().map(|record| record.position)
             ));
         }
         Ok(())

@@ -67,6 +67,8 @@ pub(crate) struct World {
     pub(crate) damaged: bool,
     /// A read gave wrong bytes.
     pub(crate) misread: bool,
+    /// The wall clock steps back, and the order of a key is what the shard's clock says it is.
+    pub(crate) wall_goes_back: bool,
     /// To be told to the shard with the next group.
     pub(crate) unreadable: Vec<Command>,
     /// Set: all bodies have this length, in parts of 90 bytes.
@@ -111,6 +113,7 @@ impl World {
             refused_for_space: false,
             damaged: false,
             misread: false,
+            wall_goes_back: false,
             unreadable: Vec::new(),
             body_parts: None,
         }
@@ -445,6 +448,10 @@ impl World {
     pub(crate) fn drain(&mut self) -> Result<(), Violation> {
         self.note("drain".to_owned());
         self.lift_limits();
+        // What is due by any time that was ever shown comes soon.
+        let wall = self.wall_max.plus(DELAY_MS_MAX);
+        self.clock.set_wall(wall);
+        self.pass(0);
         let requests = self.unpark();
         self.group(requests)?;
         self.sync()?;
@@ -544,6 +551,8 @@ impl World {
 
 /// Rounds without a delivery after which nothing is left. The longest wait is a lease horizon.
 const IDLE_ROUNDS: u32 = 6;
+
+pub(crate) const DELAY_MS_MAX: u64 = 4_000;
 
 pub(crate) const KEYS: u64 = 4;
 
