@@ -42,8 +42,10 @@
 //! # }
 //! ```
 
+mod auth;
 mod http;
 mod server;
 mod sqs;
 
+pub use auth::{AccessKey, Authentication, Grant, Secret, SignError, Verb, sign_request};
 pub use server::{BindError, Deadlines, Limits, RunReport, Server, ServerOptions};

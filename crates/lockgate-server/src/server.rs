@@ -10,16 +10,19 @@ use std::{
 use lockgate_engine::Engine;
 use tokio::net::{TcpListener, TcpSocket};
 
-use crate::http::{self, Core, Endpoint};
+use crate::{
+    auth::Authentication,
+    http::{self, Core, Endpoint},
+};
 
 /// What a server may be told. Every field has a default that is safe on a developer's machine.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// Where to listen; port 0 takes a free one. Default: `127.0.0.1:9324`.
     pub listen: SocketAddr,
-    /// Whether `listen` may be an address that other machines can reach. There is no
-    /// authentication: whoever reaches the address can read and delete every message. Default:
-    /// false, and [`Server::bind`] refuses such an address.
+    /// Whether `listen` may be an address that other machines can reach although there is no
+    /// [`authentication`](Self::authentication): whoever reaches the address can then read and delete
+    /// every message. Default: false, and [`Server::bind`] refuses such an address.
     pub allow_remote: bool,
     /// Names under which clients may address the server, beside `localhost`, `127.0.0.1`, `[::1]`
     /// and the address they are connected to: host names without port, in any case. A request whose
@@ -33,6 +36,8 @@ pub struct ServerOptions {
     pub account: String,
     /// The region that ARNs name: letters, digits and `-`. Default: `us-east-1`.
     pub region: String,
+    /// How clients say who they are. Default: not at all.
+    pub authentication: Authentication,
     /// How much of everything.
     pub limits: Limits,
     /// How long everything may take.
@@ -122,7 +127,7 @@ pub enum BindError {
     #[error(
         "listening on {listen} would let everybody who reaches this machine read and delete \
          messages, as there is no authentication: listen on 127.0.0.1, or allow remote clients \
-         explicitly"
+         explicitly, or configure access keys"
     )]
     Remote {
         /// The address.
@@ -162,6 +167,7 @@ impl Default for ServerOptions {
             advertised_host: None,
             account: "000000000000".to_owned(),
             region: "us-east-1".to_owned(),
+            authentication: Authentication::None,
             limits: Limits::default(),
             deadlines: Deadlines::default(),
         }
@@ -256,7 +262,8 @@ impl ServerOptions {
     /// # Errors
     /// [`BindError::Remote`] and [`BindError::Option`].
     pub fn check(&self) -> Result<(), BindError> {
-        if !self.allow_remote && !self.listen.ip().is_loopback() {
+        let open = matches!(self.authentication, Authentication::None);
+        if open && !self.allow_remote && !self.listen.ip().is_loopback() {
             return Err(BindError::Remote {
                 listen: self.listen,
             });
@@ -289,6 +296,24 @@ impl ServerOptions {
                     .bytes()
                     .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'),
         )?;
+        if let Authentication::AccessKeys(keys) = &self.authentication {
+            for (at, key) in keys.iter().enumerate() {
+                option(
+                    "access key",
+                    &key.id,
+                    "expected 1 to 128 letters and digits, each id once",
+                    (1..=128).contains(&key.id.len())
+                        && key.id.bytes().all(|byte| byte.is_ascii_alphanumeric())
+                        && keys[..at].iter().all(|other| other.id != key.id),
+                )?;
+                option(
+                    "secret of access key",
+                    &key.id,
+                    "expected a secret of 8 to 256 characters",
+                    (8..=256).contains(&key.secret.len()),
+                )?;
+            }
+        }
         for host in &self.allowed_hosts {
             option(
                 "allowed host",

@@ -1,9 +1,11 @@
 //! A small client of the SQS JSON protocol: one connection, one call at a time.
 
 mod api;
+mod credentials;
 mod endpoint;
 
 pub(crate) use api::*;
+pub(crate) use credentials::Credentials;
 pub(crate) use endpoint::Endpoint;
 
 use std::{io, time::Duration};
@@ -16,6 +18,7 @@ use hyper::{
     header::{CONTENT_TYPE, HOST},
 };
 use hyper_util::rt::TokioIo;
+use lockgate_server::sign_request;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::TcpStream, time::timeout};
 
@@ -32,6 +35,7 @@ pub(crate) struct Client {
     endpoint: Endpoint,
     timeout: Duration,
     consumer: Option<String>,
+    credentials: Option<Credentials>,
     connection: Option<SendRequest<Full<Bytes>>>,
 }
 
@@ -73,6 +77,7 @@ impl Client {
             endpoint,
             timeout,
             consumer: None,
+            credentials: None,
             connection: None,
         }
     }
@@ -80,6 +85,12 @@ impl Client {
     /// The same client, whose leases are held under this name.
     pub(crate) fn with_consumer(mut self, consumer: Option<String>) -> Self {
         self.consumer = consumer;
+        self
+    }
+
+    /// The same client, whose requests are signed.
+    pub(crate) fn with_credentials(mut self, credentials: Option<Credentials>) -> Self {
+        self.credentials = credentials;
         self
     }
 
@@ -173,13 +184,29 @@ impl Client {
         if let Some(consumer) = &self.consumer {
             request = request.header("x-lockgate-consumer", consumer);
         }
-        request
+        let mut request = request
             .header(HOST, self.endpoint.authority())
             .header(CONTENT_TYPE, "application/x-amz-json-1.0")
             .header("x-amz-target", target)
             .header("x-amzn-query-mode", "true")
-            .body(Full::new(body))
-            .expect("path, authority and consumer were checked when they were read")
+            .body(Full::new(body.clone()))
+            .expect("path, authority and consumer were checked when they were read");
+        if let Some(Credentials { id, secret, region }) = &self.credentials {
+            let now = jiff::Timestamp::now().as_second();
+            let headers = request.headers_mut();
+            let key = (&**id, secret);
+            // Checked when the credentials were read; what is not signed is refused by the server.
+            let _signed = sign_request(
+                "POST",
+                self.endpoint.path(),
+                headers,
+                &body,
+                key,
+                region,
+                now,
+            );
+        }
+        request
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, CallError> {

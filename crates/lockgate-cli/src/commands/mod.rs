@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{
     args::Command,
     bench,
-    client::{CallError, Client, GetQueueUrl},
+    client::{CallError, Client, Credentials, GetQueueUrl},
     exit::{Exit, Failure},
     settings::{ClientFlags, Resolved, ServeFlags, resolve, table},
 };
@@ -52,7 +52,8 @@ fn client(flags: &ClientFlags) -> Result<Client, Failure> {
         settings.get(&table::ENDPOINT),
         settings.get(&table::TIMEOUT),
     )
-    .with_consumer(settings.get(&table::CONSUMER)))
+    .with_consumer(settings.get(&table::CONSUMER))
+    .with_credentials(Credentials::from_environment()))
 }
 
 /// Runs a command that talks to a server. A signal ends it where it stands.

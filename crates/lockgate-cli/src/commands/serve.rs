@@ -5,7 +5,9 @@ use std::{error::Error as _, io, path::Path, sync::Arc, time::Duration};
 use lockgate_core::{LockError, LogError};
 use lockgate_engine::{Engine, EngineOptions, StartError, StartReport, Status};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock};
-use lockgate_server::{BindError, Deadlines, Limits, RunReport, Server, ServerOptions};
+use lockgate_server::{
+    Authentication, BindError, Deadlines, Limits, RunReport, Server, ServerOptions,
+};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::{error, info, warn};
 
@@ -13,7 +15,10 @@ use super::{Signals, serve_settings};
 use crate::{
     args::Serve,
     exit::{Exit, Failure},
-    settings::{Resolved, table},
+    settings::{
+        Resolved, access_keys,
+        table::{self, Auth},
+    },
     telemetry,
 };
 
@@ -38,7 +43,8 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
 }
 
 fn serve(settings: &Resolved) -> Result<(), Failure> {
-    let options = server_options(settings);
+    let mut options = server_options(settings);
+    options.authentication = authentication(settings)?;
     // Nothing is opened, and no folder made, for a server that could not listen.
     options.check().map_err(bind_failure)?;
     allow_open_files(options.limits.connections_max);
@@ -185,6 +191,25 @@ fn server_options(settings: &Resolved) -> ServerOptions {
             shutdown: settings.get(&table::SHUTDOWN_TIMEOUT),
             ..Deadlines::default()
         },
+        ..ServerOptions::default()
+    }
+}
+
+fn authentication(settings: &Resolved) -> Result<Authentication, Failure> {
+    match (
+        settings.get(&table::AUTH),
+        settings.get(&table::ACCESS_KEYS),
+    ) {
+        (Auth::None, None) => Ok(Authentication::None),
+        (Auth::Sigv4, Some(file)) => Ok(Authentication::AccessKeys(access_keys::read(&file)?)),
+        (Auth::Sigv4, None) => Err(Failure::new(
+            Exit::Usage,
+            "--auth sigv4 needs the file of keys: --access-keys FILE",
+        )),
+        (Auth::None, Some(_)) => Err(Failure::new(
+            Exit::Usage,
+            "--access-keys has no effect with --auth none: say --auth sigv4",
+        )),
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Precedence: flag, then variable, then file, then default.
 
+pub(crate) mod access_keys;
 mod file;
 mod flags;
 mod resolve;

@@ -14,6 +14,8 @@ pub(crate) static SETTINGS: &[&dyn AnySetting] = &[
     &ACCOUNT,
     &REGION,
     &ALLOW_REMOTE,
+    &AUTH,
+    &ACCESS_KEYS,
     &CONNECTIONS_MAX,
     &CONNECTIONS_PER_ADDRESS_MAX,
     &BODY_MAX,
@@ -135,6 +137,53 @@ pub(crate) static REGION: Setting<String> = Setting {
     },
 };
 
+/// How clients say who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Auth {
+    None,
+    Sigv4,
+}
+
+pub(crate) static AUTH: Setting<Auth> = Setting {
+    about: About {
+        name: "auth",
+        value_name: "WAY",
+        default: &["none"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "How clients say who they are: none, or sigv4",
+        detail: "With sigv4 every request must be signed with one of the --access-keys, as every AWS \
+                 SDK does. Without, whoever reaches the server may do everything.",
+    },
+    read: |texts| {
+        one(texts, |text| match text {
+            "none" => Ok(Auth::None),
+            "sigv4" => Ok(Auth::Sigv4),
+            _ => Err(format!("{text:?} is neither none nor sigv4")),
+        })
+    },
+};
+
+pub(crate) static ACCESS_KEYS: Setting<Option<PathBuf>> = Setting {
+    about: About {
+        name: "access-keys",
+        value_name: "FILE",
+        default: &[],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "File of access keys and what each may do, for --auth sigv4",
+        detail: "TOML with a [[key]] for each: id, secret (or secret_env, or secret_file), and grants: \
+                 { queues = \"orders-*\", verbs = [\"send\", \"receive\", \"read\", \"manage\", \
+                 \"purge\"] }. Only its owner may be able to read it.",
+    },
+    read: |texts| {
+        texts
+            .first()
+            .map(|text| not_empty(text).map(PathBuf::from))
+            .transpose()
+    },
+};
+
 pub(crate) static ALLOW_REMOTE: Setting<bool> = Setting {
     about: About {
         name: "allow-remote",
@@ -142,7 +191,7 @@ pub(crate) static ALLOW_REMOTE: Setting<bool> = Setting {
         default: &["false"],
         form: Form::Switch,
         scope: Scope::Serve,
-        help: "Listen on an address that other machines can reach, without authentication",
+        help: "Listen on an address that other machines can reach without authentication",
         detail: "Everybody who can reach the port can then read and delete every message. Without \
                  this flag such an address is refused.",
     },

@@ -43,6 +43,8 @@ labels! {
         Origin = "origin",
         Path = "path",
         Method = "method",
+        /// Not signed, or not well.
+        Authentication = "authentication",
         ContentEncoding = "content_encoding",
         BodyTooLarge = "body_too_large",
         BodyBroken = "body_broken",

@@ -34,11 +34,13 @@ use self::{
     drain::{Drain, DrainTrigger},
     hosts::Hosts,
 };
-use crate::{Deadlines, Limits, ServerOptions, sqs};
+use crate::{Deadlines, Limits, ServerOptions, auth::Authenticator, sqs};
 
 /// All that the connections of one server share.
 #[derive(Debug)]
 pub(crate) struct Core {
+    /// `None`: nobody has to say who they are.
+    authenticator: Option<Authenticator>,
     limits: Limits,
     deadlines: Deadlines,
     hosts: Hosts,
@@ -100,6 +102,7 @@ impl Core {
     /// `options` have been checked.
     pub(crate) fn new(options: ServerOptions, endpoint: impl FnOnce(&Setup) -> Endpoint) -> Self {
         let (drain_trigger, drain) = drain::drain();
+        let authenticator = Authenticator::new(&options.authentication, &options.region);
         let setup = Setup {
             config: sqs::Config {
                 account: options.account,
@@ -110,6 +113,7 @@ impl Core {
         let advertised = options.advertised_host.as_deref().and_then(hosts::split);
         let advertised_name = advertised.map(|(host, _port)| host.to_owned());
         Self {
+            authenticator,
             hosts: Hosts::new(options.allowed_hosts.into_iter().chain(advertised_name)),
             advertised_host: options.advertised_host,
             endpoint: endpoint(&setup),

@@ -7,7 +7,7 @@ use hyper::{
 use lockgate_core::NameError;
 
 use super::{counters::Refused, framing::Violation, printable::Printable};
-use crate::sqs;
+use crate::{auth::AuthError, sqs};
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +31,8 @@ pub(crate) enum Refusal {
         Printable(.origin)
     )]
     Origin { origin: String },
+    #[error("{error}")]
+    Authentication { error: AuthError, json: bool },
     #[error("Requests that pages of other sites make are not served.")]
     CrossSite,
     #[error(
@@ -66,7 +68,10 @@ impl Refusal {
             | Self::HostRepeated
             | Self::BodyBroken
             | Self::Consumer(_) => StatusCode::BAD_REQUEST,
-            Self::Host { .. } | Self::Origin { .. } | Self::CrossSite => StatusCode::FORBIDDEN,
+            Self::Host { .. }
+            | Self::Origin { .. }
+            | Self::CrossSite
+            | Self::Authentication { .. } => StatusCode::FORBIDDEN,
             Self::Path { .. } => StatusCode::NOT_FOUND,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::ContentEncoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -78,7 +83,10 @@ impl Refusal {
     /// What SQS clients see as the error's name.
     fn code(&self) -> &'static str {
         match self {
-            Self::Host { .. } | Self::Origin { .. } | Self::CrossSite => "AccessDenied",
+            Self::Host { .. }
+            | Self::Origin { .. }
+            | Self::CrossSite
+            | Self::Authentication { .. } => "AccessDenied",
             Self::Path { .. } => "InvalidAddress",
             Self::Method { .. } => "UnsupportedOperation",
             Self::BodyTooLarge { .. } => "RequestEntityTooLarge",
@@ -99,6 +107,7 @@ impl Refusal {
             Self::Path { .. } => Refused::Path,
             Self::Method { .. } => Refused::Method,
             Self::ContentEncoding { .. } => Refused::ContentEncoding,
+            Self::Authentication { .. } => Refused::Authentication,
             Self::BodyTooLarge { .. } => Refused::BodyTooLarge,
             Self::BodyBroken => Refused::BodyBroken,
             Self::BodiesFull => Refused::BodiesFull,
@@ -110,7 +119,10 @@ impl Refusal {
     /// The answer. The connection ends with it if the rest of the request is not worth reading, or
     /// cannot be trusted.
     pub(crate) fn response(&self) -> sqs::Response {
-        let mut response = sqs::refusal(self.status(), self.code(), &self.to_string());
+        let mut response = match self {
+            Self::Authentication { error, json } => sqs::unauthenticated(error.clone(), *json),
+            _ => sqs::refusal(self.status(), self.code(), &self.to_string()),
+        };
         let headers = &mut response.headers;
         match self {
             Self::Method { allowed, .. } => {

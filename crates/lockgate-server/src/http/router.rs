@@ -1,5 +1,7 @@
 //! From a parsed head to an answer: checks first, then what the path names.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{
@@ -14,14 +16,18 @@ use lockgate_core::HolderName;
 use tokio::time::Instant;
 
 use super::{
-    Endpoint, body,
+    Endpoint,
+    body::{self, BodyBudget, BodyShare},
     connection::Client,
     counters::{Action, Counters},
     health, metrics,
     printable::Printable,
     refusal::Refusal,
 };
-use crate::sqs;
+use crate::{
+    auth::{AccessKey, AuthError, Head},
+    sqs,
+};
 
 /// What a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +55,7 @@ pub(crate) async fn answer(client: &Client, request: Request<Incoming>) -> Respo
     let (parts, body) = request.into_parts();
     let route = Route::of(parts.uri.path());
     let page = page(route);
-    let outcome = match check(client, index, &parts) {
+    let outcome = match check(client, index, route, &parts) {
         Ok(()) => serve(client, index, route, &parts, body).await,
         Err(refusal) => Err(refusal),
     };
@@ -134,9 +140,13 @@ fn page(route: Route) -> Option<Action> {
 }
 
 /// What holds for every request, before a byte of its body is read.
-fn check(client: &Client, index: u64, parts: &Parts) -> Result<(), Refusal> {
+fn check(client: &Client, index: u64, route: Route, parts: &Parts) -> Result<(), Refusal> {
     if let Some(violation) = client.progress.violation(index) {
         return Err(Refusal::Framing(violation));
+    }
+    if client.core.authenticator.is_some() && route == Route::Sqs {
+        // No page can sign a request, whatever name it reaches the server by.
+        return check_encoding(parts);
     }
     let hosts = &client.core.hosts;
     let host_refused = |host: &[u8]| Refusal::Host {
@@ -179,6 +189,10 @@ fn check(client: &Client, index: u64, parts: &Parts) -> Result<(), Refusal> {
     {
         return Err(Refusal::CrossSite);
     }
+    check_encoding(parts)
+}
+
+fn check_encoding(parts: &Parts) -> Result<(), Refusal> {
     for encoding in parts.headers.get_all(CONTENT_ENCODING) {
         if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") {
             let encoding = String::from_utf8_lossy(encoding.as_bytes()).into_owned();
@@ -227,7 +241,12 @@ async fn serve_sqs(
             allowed: "GET, POST",
         });
     }
-    let (body, _share) = body::read(client, index, body).await?;
+    let identity = identify(client, index, parts, body).await?;
+    let Identified {
+        body,
+        identity,
+        _share,
+    } = identity;
     let Endpoint::Queues { service, .. } = &client.core.endpoint else {
         return Ok(floor());
     };
@@ -247,6 +266,7 @@ async fn serve_sqs(
             .is_some_and(|mode| mode.as_bytes().eq_ignore_ascii_case(b"true")),
         body,
         holder: holder(client, &parts.headers)?,
+        identity,
         host: client
             .core
             .advertised_host
@@ -255,6 +275,54 @@ async fn serve_sqs(
             .unwrap_or_else(|| client.local.to_string()),
     };
     Ok(service.handle(request).await)
+}
+
+/// A request whose body was read, and whose maker is known if that matters.
+struct Identified<'c> {
+    body: Bytes,
+    identity: Option<Arc<AccessKey>>,
+    _share: BodyShare<&'c BodyBudget>,
+}
+
+/// Reads the body, after what can be refused without it.
+async fn identify<'c>(
+    client: &'c Client,
+    index: u64,
+    parts: &Parts,
+    body: Incoming,
+) -> Result<Identified<'c>, Refusal> {
+    let head = Head {
+        method: parts.method.as_str(),
+        path: parts.uri.path(),
+        query: parts.uri.query(),
+        headers: &parts.headers,
+    };
+    let Some(authenticator) = &client.core.authenticator else {
+        let (body, _share) = body::read(client, index, body).await?;
+        return Ok(Identified {
+            body,
+            identity: None,
+            _share,
+        });
+    };
+    let refused = |error: AuthError| Refusal::Authentication {
+        error,
+        json: parts.headers.contains_key(TARGET),
+    };
+    let claim = authenticator.claim(head, now()).map_err(refused)?;
+    let (body, _share) = body::read(client, index, body).await?;
+    let key = authenticator.verify(&claim, head, &body).map_err(refused)?;
+    Ok(Identified {
+        body,
+        identity: Some(key),
+        _share,
+    })
+}
+
+/// The wall clock, in seconds: signatures are compared with the clocks of clients, not with the
+/// engine's time.
+fn now() -> i64 {
+    jiff::Timestamp::now().as_second()
 }
 
 /// The name the client gave itself, else its access key and address, else its address.

@@ -75,16 +75,22 @@ impl Protocol for AwsJson<'_> {
     }
 
     fn error(&self, error: &SqsError) -> Response {
-        let row = error.code.row();
-        let kind = format!("{}#{}", row.namespace.as_str(), row.name);
-        let mut response = respond(row.status(), &kind, row.legacy, row.blame, &error.message);
-        say_when(error, &mut response);
-        response
+        error_response(error)
     }
 
     fn content_type(&self) -> HeaderValue {
         CONTENT_TYPE_JSON
     }
+}
+
+/// An error as this protocol writes it.
+pub(super) fn error_response(error: &SqsError) -> Response {
+    let row = error.code.row();
+    let kind = format!("{}#{}", row.namespace.as_str(), row.name);
+    let mut response = respond(row.status(), &kind, row.legacy, row.blame, &error.message);
+    response.headers.insert(CONTENT_TYPE, CONTENT_TYPE_JSON);
+    say_when(error, &mut response);
+    response
 }
 
 /// Says when to try again, if that is worth it.

@@ -155,6 +155,7 @@ impl Service {
             holder: &request.holder,
             trace_id: request.trace_id.as_deref(),
             request: &request.body,
+            identity: request.identity.as_deref(),
         };
         match action {
             Action::SendMessage => {
@@ -172,26 +173,33 @@ impl Service {
                 let capacity = output.messages.iter().map(message_len).sum();
                 Ok((protocol.write(&output, capacity)?, guard))
             }
-            Action::DeleteMessage => write(protocol, &self.delete_message(protocol.read()?).await?),
+            Action::DeleteMessage => write(
+                protocol,
+                &self.delete_message(call, protocol.read()?).await?,
+            ),
             Action::DeleteMessageBatch => write(
                 protocol,
-                &self.delete_message_batch(protocol.read()?).await?,
+                &self.delete_message_batch(call, protocol.read()?).await?,
             ),
             Action::ChangeMessageVisibility => write(
                 protocol,
-                &self.change_message_visibility(protocol.read()?).await?,
+                &self
+                    .change_message_visibility(call, protocol.read()?)
+                    .await?,
             ),
             Action::ChangeMessageVisibilityBatch => write(
                 protocol,
                 &self
-                    .change_message_visibility_batch(protocol.read()?)
+                    .change_message_visibility_batch(call, protocol.read()?)
                     .await?,
             ),
             Action::CreateQueue => {
                 write(protocol, &self.create_queue(call, protocol.read()?).await?)
             }
-            Action::DeleteQueue => write(protocol, &self.delete_queue(protocol.read()?).await?),
-            Action::PurgeQueue => write(protocol, &self.purge_queue(protocol.read()?).await?),
+            Action::DeleteQueue => {
+                write(protocol, &self.delete_queue(call, protocol.read()?).await?)
+            }
+            Action::PurgeQueue => write(protocol, &self.purge_queue(call, protocol.read()?).await?),
             Action::GetQueueUrl => write(protocol, &self.get_queue_url(call, protocol.read()?)?),
             Action::ListQueues => write(protocol, &self.list_queues(call, protocol.read()?)?),
             Action::ListDeadLetterSourceQueues => write(
@@ -200,15 +208,17 @@ impl Service {
             ),
             Action::GetQueueAttributes => write(
                 protocol,
-                &self.get_queue_attributes(protocol.read()?).await?,
+                &self.get_queue_attributes(call, protocol.read()?).await?,
             ),
             Action::SetQueueAttributes => write(
                 protocol,
-                &self.set_queue_attributes(protocol.read()?).await?,
+                &self.set_queue_attributes(call, protocol.read()?).await?,
             ),
-            Action::TagQueue => write(protocol, &self.tag_queue(protocol.read()?).await?),
-            Action::UntagQueue => write(protocol, &self.untag_queue(protocol.read()?).await?),
-            Action::ListQueueTags => write(protocol, &self.list_queue_tags(protocol.read()?)?),
+            Action::TagQueue => write(protocol, &self.tag_queue(call, protocol.read()?).await?),
+            Action::UntagQueue => write(protocol, &self.untag_queue(call, protocol.read()?).await?),
+            Action::ListQueueTags => {
+                write(protocol, &self.list_queue_tags(call, protocol.read()?)?)
+            }
             Action::AddPermission
             | Action::RemovePermission
             | Action::StartMessageMoveTask

@@ -5,6 +5,9 @@
 use std::borrow::Cow;
 
 use hyper::StatusCode;
+use lockgate_core::QueueName;
+
+use crate::auth::{AuthError, Verb};
 
 /// Declares the codes once: the enum, and what each is called on the wire.
 macro_rules! error_codes {
@@ -58,8 +61,15 @@ error_codes! {
     UnsupportedOperation = Sqs "UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400 Sender;
 
     // The caller's fault, found by the framework that AWS's services stand on.
+    /// The caller may not do that.
+    AccessDenied = Framework "AccessDeniedException", "AccessDenied", 403 Sender;
+    IncompleteSignature = Framework "IncompleteSignatureException", "IncompleteSignature", 400 Sender;
+    InvalidClientTokenId = Framework "UnrecognizedClientException", "InvalidClientTokenId", 403 Sender;
     InvalidParameterValue = Framework "InvalidParameterValueException", "InvalidParameterValue", 400 Sender;
+    MissingAuthenticationToken = Framework "MissingAuthenticationTokenException", "MissingAuthenticationToken", 403 Sender;
     MissingParameter = Framework "MissingRequiredParameterException", "MissingParameter", 400 Sender;
+    RequestExpired = Framework "RequestExpired", "RequestExpired", 400 Sender;
+    SignatureDoesNotMatch = Framework "InvalidSignatureException", "SignatureDoesNotMatch", 403 Sender;
     Serialization = Framework "SerializationException", "SerializationException", 400 Sender;
     UnknownOperation = Framework "UnknownOperationException", "InvalidAction", 400 Sender;
 
@@ -179,6 +189,17 @@ impl SqsError {
         Self::new(ErrorCode::InvalidParameterValue, message)
     }
 
+    /// The caller may not do that with that queue.
+    pub(crate) fn access_denied(who: &str, verb: Verb, queue: &QueueName) -> Self {
+        Self::new(
+            ErrorCode::AccessDenied,
+            format!(
+                "The access key {who} is not allowed to {} the queue {queue}.",
+                verb.as_str()
+            ),
+        )
+    }
+
     /// No such queue.
     pub(crate) fn queue_does_not_exist() -> Self {
         Self::new(
@@ -216,6 +237,19 @@ impl SqsError {
     /// The request cannot be read.
     pub(crate) fn serialization(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorCode::Serialization, message)
+    }
+}
+
+impl From<AuthError> for SqsError {
+    fn from(error: AuthError) -> Self {
+        let code = match error {
+            AuthError::Missing => ErrorCode::MissingAuthenticationToken,
+            AuthError::Incomplete(_) => ErrorCode::IncompleteSignature,
+            AuthError::UnknownKey => ErrorCode::InvalidClientTokenId,
+            AuthError::Mismatch | AuthError::Scope { .. } => ErrorCode::SignatureDoesNotMatch,
+            AuthError::Expired { .. } => ErrorCode::RequestExpired,
+        };
+        Self::new(code, error.to_string())
     }
 }
 

@@ -22,14 +22,27 @@ mod shapes;
 mod tests;
 mod text;
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 use lockgate_core::HolderName;
 
+use crate::auth::{AccessKey, AuthError};
+
 pub(crate) use actions::Service;
 pub(crate) use aws_json::refusal;
+pub(crate) use text::hex;
+
+/// The answer to whom nobody is believed to be, in the protocol of the request.
+pub(crate) fn unauthenticated(error: AuthError, json: bool) -> Response {
+    let error = error::SqsError::from(error);
+    if json {
+        aws_json::error_response(&error)
+    } else {
+        query::error_response(&error, "")
+    }
+}
 
 /// A request to the SQS endpoint. Its body is whole and within the server's limit.
 #[derive(Debug)]
@@ -50,6 +63,8 @@ pub(crate) struct Request {
     pub(crate) body: Bytes,
     /// Who will hold the leases it takes.
     pub(crate) holder: HolderName,
+    /// Who asks; `None` where nobody has to say.
+    pub(crate) identity: Option<Arc<AccessKey>>,
     /// Host and port that queue URLs of the answer name: the advertised host, else what the client
     /// sent as `Host`.
     pub(crate) host: String,

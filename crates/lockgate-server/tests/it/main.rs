@@ -7,6 +7,7 @@ mod bad_input;
 mod connections;
 mod deadlines;
 mod hosts;
+mod identity;
 mod logs;
 mod metrics;
 mod pages;

@@ -5,21 +5,27 @@ use std::collections::BTreeMap;
 use lockgate_core::WallTime;
 use lockgate_machine::{Answer, Command, Query};
 
-use super::{Service, required};
-use crate::sqs::{
-    error::{ErrorCode, SqsError},
-    names,
-    queue_attributes::{self, Attribute, Form},
-    shapes::{GetQueueAttributesInput, GetQueueAttributesOutput, Nothing, SetQueueAttributesInput},
+use super::{Call, Service, queues::Reachable, required};
+use crate::{
+    auth::Verb,
+    sqs::{
+        error::{ErrorCode, SqsError},
+        names,
+        queue_attributes::{self, Attribute, Form},
+        shapes::{
+            GetQueueAttributesInput, GetQueueAttributesOutput, Nothing, SetQueueAttributesInput,
+        },
+    },
 };
 
 impl Service {
     /// The attributes asked for by name. Counts are exact.
     pub(crate) async fn get_queue_attributes(
         &self,
+        call: &Call<'_>,
         input: GetQueueAttributesInput<'_>,
     ) -> Result<GetQueueAttributesOutput, SqsError> {
-        let queue = self.queue(input.queue_url.as_ref())?;
+        let queue = self.queue(call, Verb::Read, input.queue_url.as_ref())?;
         let names = input.attribute_names.unwrap_or_default();
         let wanted = queue_attributes::wanted(names.iter().map(|name| &**name))?;
         // Only counts need the engine, and then all comes from its one answer.
@@ -63,9 +69,13 @@ impl Service {
     /// Changes the given attributes and leaves the others.
     pub(crate) async fn set_queue_attributes(
         &self,
+        call: &Call<'_>,
         input: SetQueueAttributesInput<'_>,
     ) -> Result<Nothing, SqsError> {
-        let name = self.queue(input.queue_url.as_ref())?.name.clone();
+        let name = self
+            .queue(call, Verb::Manage, input.queue_url.as_ref())?
+            .name
+            .clone();
         let given = required(
             input.attributes.filter(|given| !given.is_empty()),
             "Attributes",
@@ -74,7 +84,11 @@ impl Service {
         let queue = self.queue_named(Some(&name))?;
         let before = Form::of(&queue.settings, &queue.annotations);
         let mut form = before.clone();
-        form.apply(&given, &name, &self.config, self)?;
+        let targets = Reachable {
+            service: self,
+            call,
+        };
+        form.apply(&given, &name, &self.config, &targets)?;
         if form == before {
             return Ok(Nothing {});
         }

@@ -18,7 +18,10 @@ use tokio::sync::Mutex;
 
 use self::queues::Purges;
 use super::{Config, dispatch::RequestIds, error::SqsError, names, receipt::Receipts, text::Text};
-use crate::http::drain::Drain;
+use crate::{
+    auth::{AccessKey, Verb},
+    http::drain::Drain,
+};
 
 /// All actions, over one engine.
 #[derive(Debug)]
@@ -45,6 +48,34 @@ pub(crate) struct Call<'a> {
     pub(crate) trace_id: Option<&'a str>,
     /// What the texts of its input may be borrowed from.
     pub(crate) request: &'a Bytes,
+    /// Who asks; `None` where nobody has to say.
+    pub(crate) identity: Option<&'a AccessKey>,
+}
+
+impl Call<'_> {
+    /// Whether the caller may do that with that queue.
+    fn may(&self, verb: Verb, queue: &QueueName) -> bool {
+        self.identity.is_none_or(|key| key.may(verb, queue))
+    }
+
+    /// Refuses what the caller may not do. Whoever may not even read of a queue is told what is told
+    /// of one that is not there.
+    fn check(&self, verb: Verb, queue: &QueueName) -> Result<(), SqsError> {
+        if self.may(verb, queue) || self.may(Verb::Read, queue) {
+            self.check_openly(verb, queue)
+        } else {
+            Err(SqsError::queue_does_not_exist())
+        }
+    }
+
+    /// The same where the answer tells nothing of whether there is such a queue.
+    fn check_openly(&self, verb: Verb, queue: &QueueName) -> Result<(), SqsError> {
+        if self.may(verb, queue) {
+            return Ok(());
+        }
+        let who = self.identity.map_or("", |key| &key.id);
+        Err(SqsError::access_denied(who, verb, queue))
+    }
 }
 
 impl Service {
@@ -61,10 +92,17 @@ impl Service {
         }
     }
 
-    /// The queue that a URL names.
-    fn queue(&self, url: Option<&Text<'_>>) -> Result<Arc<QueueEntry>, SqsError> {
+    /// The queue that a URL names, for a caller who may do that with it.
+    fn queue(
+        &self,
+        call: &Call<'_>,
+        verb: Verb,
+        url: Option<&Text<'_>>,
+    ) -> Result<Arc<QueueEntry>, SqsError> {
         let url = required(url, "QueueUrl")?;
-        self.queue_named(names::queue_in_url(&self.config, url).as_ref())
+        let entry = self.queue_named(names::queue_in_url(&self.config, url).as_ref())?;
+        call.check(verb, &entry.name)?;
+        Ok(entry)
     }
 
     /// The queue of that name, as it is now; `None` is a name that no queue of ours can have.

@@ -10,16 +10,19 @@ use lockgate_core::{MachineTime, Millis, QueueId, QueueName};
 use lockgate_machine::{Command, CreateQueue, Reply};
 
 use super::{Call, Service, in_range, required, tags};
-use crate::sqs::{
-    error::{ErrorCode, SqsError},
-    names::{self, Kind},
-    queue_attributes::{Attribute, Form, Targets, kind_of},
-    shapes::{
-        CreateQueueInput, GetQueueUrlInput, ListDeadLetterSourceQueuesInput,
-        ListDeadLetterSourceQueuesOutput, ListQueuesInput, ListQueuesOutput, Nothing, QueueInput,
-        QueueUrlOutput, TextMap,
+use crate::{
+    auth::Verb,
+    sqs::{
+        error::{ErrorCode, SqsError},
+        names::{self, Kind},
+        queue_attributes::{Attribute, Form, Targets, kind_of},
+        shapes::{
+            CreateQueueInput, GetQueueUrlInput, ListDeadLetterSourceQueuesInput,
+            ListDeadLetterSourceQueuesOutput, ListQueuesInput, ListQueuesOutput, Nothing,
+            QueueInput, QueueUrlOutput, TextMap,
+        },
+        text::Text,
     },
-    text::Text,
 };
 
 /// How many queues a page lists at most.
@@ -39,9 +42,14 @@ impl Service {
             .is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let kind = if fifo { Kind::Fifo } else { Kind::Standard };
         let name = names::queue_name(&name, kind)?;
+        call.check_openly(Verb::Manage, &name)?;
         let tags = tags::checked(input.tags.unwrap_or_default(), BTreeMap::new(), &name)?;
         let mut wanted = Form::new(kind);
-        wanted.apply(&attributes, &name, &self.config, self)?;
+        let targets = Reachable {
+            service: self,
+            call,
+        };
+        wanted.apply(&attributes, &name, &self.config, &targets)?;
         let url = QueueUrlOutput {
             queue_url: names::queue_url(&self.config, call.host, &name),
         };
@@ -90,15 +98,26 @@ impl Service {
 
     /// Removes a queue and all it holds. A queue of the same name can be made at once: AWS asks
     /// for 60 seconds in between, which protects its caches and nothing that is here.
-    pub(crate) async fn delete_queue(&self, input: QueueInput<'_>) -> Result<Nothing, SqsError> {
-        let queue = self.queue(input.queue_url.as_ref())?.name.clone();
+    pub(crate) async fn delete_queue(
+        &self,
+        call: &Call<'_>,
+        input: QueueInput<'_>,
+    ) -> Result<Nothing, SqsError> {
+        let queue = self
+            .queue(call, Verb::Purge, input.queue_url.as_ref())?
+            .name
+            .clone();
         self.engine.submit(Command::DeleteQueue { queue }).await?;
         Ok(Nothing {})
     }
 
     /// Removes all messages of a queue; once in 60 seconds.
-    pub(crate) async fn purge_queue(&self, input: QueueInput<'_>) -> Result<Nothing, SqsError> {
-        let queue = self.queue(input.queue_url.as_ref())?;
+    pub(crate) async fn purge_queue(
+        &self,
+        call: &Call<'_>,
+        input: QueueInput<'_>,
+    ) -> Result<Nothing, SqsError> {
+        let queue = self.queue(call, Verb::Purge, input.queue_url.as_ref())?;
         let now = self.engine.now().machine;
         if !self.purges.begin(queue.id, now) {
             return Err(SqsError::new(
@@ -131,6 +150,7 @@ impl Service {
             .is_none_or(|owner| *owner == *self.config.account);
         let name = QueueName::new(&name).ok().filter(|_| ours);
         let entry = self.queue_named(name.as_ref())?;
+        call.check(Verb::Read, &entry.name)?;
         Ok(QueueUrlOutput {
             queue_url: names::queue_url(&self.config, call.host, &entry.name),
         })
@@ -148,7 +168,7 @@ impl Service {
         let matching = all
             .iter()
             .map(|entry| &entry.name)
-            .filter(|name| name.as_str().starts_with(prefix));
+            .filter(|name| name.as_str().starts_with(prefix) && call.may(Verb::Read, name));
         let (names, next_token) = page.cut(matching);
         Ok(ListQueuesOutput {
             queue_urls: self.urls(call, &names),
@@ -162,12 +182,13 @@ impl Service {
         call: &Call<'_>,
         input: ListDeadLetterSourceQueuesInput<'_>,
     ) -> Result<ListDeadLetterSourceQueuesOutput, SqsError> {
-        let target = self.queue(input.queue_url.as_ref())?;
+        let target = self.queue(call, Verb::Read, input.queue_url.as_ref())?;
         let page = Page::new(input.max_results, input.next_token.as_ref())?;
         let all = self.engine.directory().all();
         let sources = all.iter().filter_map(|entry| {
             let dead_letter = entry.settings.dead_letter.as_ref()?;
-            (dead_letter.queue == target.name).then_some(&entry.name)
+            let is_source = dead_letter.queue == target.name && call.may(Verb::Read, &entry.name);
+            is_source.then_some(&entry.name)
         });
         let (names, next_token) = page.cut(sources);
         Ok(ListDeadLetterSourceQueuesOutput {
@@ -184,10 +205,18 @@ impl Service {
     }
 }
 
-impl Targets for Service {
+/// The queues that a caller may name as where dead letters go: they are messages sent there.
+pub(super) struct Reachable<'a> {
+    pub(super) service: &'a Service,
+    pub(super) call: &'a Call<'a>,
+}
+
+impl Targets for Reachable<'_> {
     fn target(&self, name: &QueueName) -> Option<(Kind, BTreeMap<String, String>)> {
-        let entry = self.engine.directory().get(name)?;
-        Some((kind_of(&entry.settings), entry.annotations.clone()))
+        let entry = self.service.engine.directory().get(name)?;
+        self.call
+            .may(Verb::Send, name)
+            .then(|| (kind_of(&entry.settings), entry.annotations.clone()))
     }
 }
 

@@ -7,17 +7,20 @@ use lockgate_engine::{Batch, EngineError, QueueEntry, Received};
 use lockgate_machine::{DeadLetterReason, Receive, Rejection};
 
 use super::{Call, Service, in_range};
-use crate::sqs::{
-    KeepGuard,
-    error::SqsError,
-    message_attributes::{self, Filter},
-    names::{self, Kind},
-    queue_attributes::{Attribute, VISIBILITY_SECONDS_MAX, WAIT_SECONDS_MAX, kind_of},
-    shapes::{
-        BodyText, ReceiveMessageInput, ReceiveMessageOutput, ReceivedMessage, SequenceNumber,
-        SystemAttributes,
+use crate::{
+    auth::Verb,
+    sqs::{
+        KeepGuard,
+        error::SqsError,
+        message_attributes::{self, Filter},
+        names::{self, Kind},
+        queue_attributes::{Attribute, VISIBILITY_SECONDS_MAX, WAIT_SECONDS_MAX, kind_of},
+        shapes::{
+            BodyText, ReceiveMessageInput, ReceiveMessageOutput, ReceivedMessage, SequenceNumber,
+            SystemAttributes,
+        },
+        text::Text,
     },
-    text::Text,
 };
 
 /// How many messages one receive takes at most.
@@ -31,7 +34,7 @@ impl Service {
         call: &Call<'_>,
         input: ReceiveMessageInput<'_>,
     ) -> Result<(ReceiveMessageOutput, Option<KeepGuard>), SqsError> {
-        let queue = self.queue(input.queue_url.as_ref())?;
+        let queue = self.queue(call, Verb::Receive, input.queue_url.as_ref())?;
         let max = in_range(
             input.max_number_of_messages,
             1,

@@ -11,16 +11,19 @@ use super::{
     refusals::{NEEDS_DEDUPLICATION, not_for_this_kind},
     required,
 };
-use crate::sqs::{
-    error::{ErrorCode, SqsError},
-    message_attributes::{self, forbidden_character, forbidden_character_text},
-    names::{self, Kind},
-    queue_attributes::{DELAY_SECONDS_MAX, MESSAGE_BYTES_MAX, kind_of},
-    shapes::{
-        BatchOutput, SendMessageBatchInput, SendMessageEntry, SendMessageInput, SendMessageOutput,
-        SentEntry, SequenceNumber,
+use crate::{
+    auth::Verb,
+    sqs::{
+        error::{ErrorCode, SqsError},
+        message_attributes::{self, forbidden_character, forbidden_character_text},
+        names::{self, Kind},
+        queue_attributes::{DELAY_SECONDS_MAX, MESSAGE_BYTES_MAX, kind_of},
+        shapes::{
+            BatchOutput, SendMessageBatchInput, SendMessageEntry, SendMessageInput,
+            SendMessageOutput, SentEntry, SequenceNumber,
+        },
+        text::{Md5Hex, Text, hex},
     },
-    text::{Md5Hex, Text, hex},
 };
 
 impl batch::Entry for SendMessageEntry<'_> {
@@ -46,7 +49,7 @@ impl Service {
         call: &Call<'_>,
         input: SendMessageInput<'_>,
     ) -> Result<SendMessageOutput, SqsError> {
-        let queue = self.queue(input.queue_url.as_ref())?;
+        let queue = self.queue(call, Verb::Send, input.queue_url.as_ref())?;
         let entry = SendMessageEntry {
             id: None,
             message_body: input.message_body,
@@ -76,7 +79,7 @@ impl Service {
         call: &Call<'_>,
         input: SendMessageBatchInput<'_>,
     ) -> Result<BatchOutput<SentEntry>, SqsError> {
-        let queue = self.queue(input.queue_url.as_ref())?;
+        let queue = self.queue(call, Verb::Send, input.queue_url.as_ref())?;
         let entries = batch::check(input.entries)?;
         check_fifo_entries(&queue, &entries)?;
         let sizes: Vec<u64> = entries.iter().map(|(_, entry)| size(entry)).collect();

@@ -5,19 +5,22 @@ use lockgate_engine::QueueEntry;
 use lockgate_machine::{Command, Rejection, Reply, Settle, SettleAction, Settled, StaleReason};
 
 use super::{
-    Service, batch, in_range,
+    Call, Service, batch, in_range,
     refusals::{not_available, receipt_expired},
     required,
 };
-use crate::sqs::{
-    error::{ErrorCode, SqsError},
-    names::Kind,
-    queue_attributes::{VISIBILITY_SECONDS_MAX, kind_of},
-    shapes::{
-        BatchOutput, ChangeMessageVisibilityInput, DeleteMessageInput, Nothing, SettleBatchInput,
-        SettleEntry, SettledEntry,
+use crate::{
+    auth::Verb,
+    sqs::{
+        error::{ErrorCode, SqsError},
+        names::Kind,
+        queue_attributes::{VISIBILITY_SECONDS_MAX, kind_of},
+        shapes::{
+            BatchOutput, ChangeMessageVisibilityInput, DeleteMessageInput, Nothing,
+            SettleBatchInput, SettleEntry, SettledEntry,
+        },
+        text::{Object, Text},
     },
-    text::{Object, Text},
 };
 
 /// What is done with a lease.
@@ -31,9 +34,10 @@ impl Service {
     /// Deletes a message.
     pub(crate) async fn delete_message(
         &self,
+        call: &Call<'_>,
         input: DeleteMessageInput<'_>,
     ) -> Result<Nothing, SqsError> {
-        let queue = self.queue(input.queue_url.as_ref())?;
+        let queue = self.queue(call, Verb::Receive, input.queue_url.as_ref())?;
         let handle = required(input.receipt_handle, "ReceiptHandle")?;
         self.settle(&queue, &handle, Wanted::Delete).await
     }
@@ -41,9 +45,10 @@ impl Service {
     /// Changes how long a message stays invisible, counted from now.
     pub(crate) async fn change_message_visibility(
         &self,
+        call: &Call<'_>,
         input: ChangeMessageVisibilityInput<'_>,
     ) -> Result<Nothing, SqsError> {
-        let queue = self.queue(input.queue_url.as_ref())?;
+        let queue = self.queue(call, Verb::Receive, input.queue_url.as_ref())?;
         let handle = required(input.receipt_handle, "ReceiptHandle")?;
         let wanted = visibility(input.visibility_timeout)?;
         self.settle(&queue, &handle, wanted).await
@@ -52,9 +57,10 @@ impl Service {
     /// Deletes several messages, each by itself.
     pub(crate) async fn delete_message_batch(
         &self,
+        call: &Call<'_>,
         input: SettleBatchInput<'_>,
     ) -> Result<BatchOutput<SettledEntry>, SqsError> {
-        let queue = self.queue(input.queue_url.as_ref())?;
+        let queue = self.queue(call, Verb::Receive, input.queue_url.as_ref())?;
         let entries = input.entries.map(|entries| wrap(entries, DeleteEntry));
         self.settle_all(&queue, batch::check(entries)?, |_| Ok(Wanted::Delete))
             .await
@@ -63,9 +69,10 @@ impl Service {
     /// Changes how long several messages stay invisible, each by itself.
     pub(crate) async fn change_message_visibility_batch(
         &self,
+        call: &Call<'_>,
         input: SettleBatchInput<'_>,
     ) -> Result<BatchOutput<SettledEntry>, SqsError> {
-        let queue = self.queue(input.queue_url.as_ref())?;
+        let queue = self.queue(call, Verb::Receive, input.queue_url.as_ref())?;
         let entries = input.entries.map(|entries| wrap(entries, VisibilityEntry));
         self.settle_all(&queue, batch::check(entries)?, |entry| {
             visibility(entry.visibility_timeout)

@@ -5,10 +5,15 @@ use std::collections::BTreeMap;
 use lockgate_core::QueueName;
 use lockgate_machine::Command;
 
-use super::{Service, required};
-use crate::sqs::{
-    error::SqsError,
-    shapes::{ListQueueTagsOutput, Nothing, QueueInput, TagQueueInput, TextMap, UntagQueueInput},
+use super::{Call, Service, required};
+use crate::{
+    auth::Verb,
+    sqs::{
+        error::SqsError,
+        shapes::{
+            ListQueueTagsOutput, Nothing, QueueInput, TagQueueInput, TextMap, UntagQueueInput,
+        },
+    },
 };
 
 /// How many tags a queue may have.
@@ -18,8 +23,15 @@ const VALUE_LEN_MAX: usize = 256;
 
 impl Service {
     /// Adds tags to a queue; a key that it has gets the new value.
-    pub(crate) async fn tag_queue(&self, input: TagQueueInput<'_>) -> Result<Nothing, SqsError> {
-        let name = self.queue(input.queue_url.as_ref())?.name.clone();
+    pub(crate) async fn tag_queue(
+        &self,
+        call: &Call<'_>,
+        input: TagQueueInput<'_>,
+    ) -> Result<Nothing, SqsError> {
+        let name = self
+            .queue(call, Verb::Manage, input.queue_url.as_ref())?
+            .name
+            .clone();
         let added = required(input.tags.filter(|tags| !tags.is_empty()), "Tags")?;
         self.change_tags(name, |name, tags| checked(added, tags, name))
             .await
@@ -28,9 +40,13 @@ impl Service {
     /// Removes tags from a queue; keys that it does not have are ignored.
     pub(crate) async fn untag_queue(
         &self,
+        call: &Call<'_>,
         input: UntagQueueInput<'_>,
     ) -> Result<Nothing, SqsError> {
-        let name = self.queue(input.queue_url.as_ref())?.name.clone();
+        let name = self
+            .queue(call, Verb::Manage, input.queue_url.as_ref())?
+            .name
+            .clone();
         let keys = required(input.tag_keys, "TagKeys")?;
         if keys.is_empty() {
             return Err(key_length());
@@ -50,9 +66,10 @@ impl Service {
     /// All tags of a queue.
     pub(crate) fn list_queue_tags(
         &self,
+        call: &Call<'_>,
         input: QueueInput<'_>,
     ) -> Result<ListQueueTagsOutput, SqsError> {
-        let queue = self.queue(input.queue_url.as_ref())?;
+        let queue = self.queue(call, Verb::Read, input.queue_url.as_ref())?;
         Ok(ListQueueTagsOutput {
             tags: queue.tags.clone(),
         })

@@ -9,7 +9,10 @@ mod form;
 mod input;
 mod output;
 
-use hyper::{HeaderMap, StatusCode, header::HeaderValue};
+use hyper::{
+    HeaderMap, StatusCode,
+    header::{CONTENT_TYPE, HeaderValue},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -125,21 +128,23 @@ impl Protocol for Query<'_> {
                 "<UnknownOperationException/>\n".into(),
             );
         }
-        let row = error.code.row();
-        let body = output::error(
-            row.blame.as_str(),
-            row.legacy,
-            wording(error),
-            self.request_id,
-        );
-        let mut response = respond(row.status(), body);
-        say_when(error, &mut response);
-        response
+        error_response(error, self.request_id)
     }
 
     fn content_type(&self) -> HeaderValue {
         CONTENT_TYPE_XML
     }
+}
+
+/// An error as this protocol writes it.
+pub(super) fn error_response(error: &SqsError, request_id: &str) -> Response {
+    let row = error.code.row();
+    let (blame, message) = (row.blame.as_str(), wording(error));
+    let body = output::error(blame, row.legacy, message, request_id);
+    let mut response = respond(row.status(), body);
+    response.headers.insert(CONTENT_TYPE, CONTENT_TYPE_XML);
+    say_when(error, &mut response);
+    response
 }
 
 /// The one text that AWS words otherwise here.

@@ -107,6 +107,7 @@ impl Shop {
             query_mode: true,
             body: body.into(),
             holder: HolderName::new("tester").unwrap(),
+            identity: None,
             host: HOST.into(),
         };
         // A guard against hanging for ever, not a measurement.

@@ -48,6 +48,7 @@ impl Shop {
             query_mode: false,
             body: body.to_owned().into(),
             holder: HolderName::new("tester").unwrap(),
+            identity: None,
             host: HOST.into(),
         };
         let response = tokio::time::timeout(HANGS_AFTER, self.service.handle(request))

@@ -1,0 +1,177 @@
+//! The file of access keys: who may ask, and what for.
+
+use std::{fs, io::Read as _, os::unix::fs::PermissionsExt as _, path::Path};
+
+use lockgate_server::{AccessKey, Grant, Secret, Verb};
+use serde::Deserialize;
+
+use crate::exit::{Exit, Failure};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    key: Vec<Key>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Key {
+    id: String,
+    secret: Option<String>,
+    secret_env: Option<String>,
+    secret_file: Option<String>,
+    #[serde(default)]
+    grants: Vec<GrantEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GrantEntry {
+    queues: String,
+    verbs: Vec<String>,
+}
+
+/// Reads the keys.
+///
+/// # Errors
+/// If the file cannot be read, others may read the secrets in it, or something in it is wrong.
+pub(crate) fn read(path: &Path) -> Result<Vec<AccessKey>, Failure> {
+    let about = || format!("reading the access keys in {}", path.display());
+    let (text, is_private) = read_file(path).map_err(|failure| failure.context(about()))?;
+    let keys = parse(&text, path.parent().unwrap_or(Path::new("")), is_private);
+    keys.map_err(|what| Failure::new(Exit::Usage, what).context(about()))
+}
+
+fn parse(text: &str, folder: &Path, is_private: bool) -> Result<Vec<AccessKey>, String> {
+    let file: File = toml::from_str(text).map_err(|error| {
+        // The library shows the line with it, and the line may have a secret in it.
+        let line = error.span().map_or(0, |span| span.start);
+        let line = 1 + text.as_bytes()[..line.min(text.len())]
+            .iter()
+            .filter(|&&byte| byte == b'\n')
+            .count();
+        format!("line {line}: {}", error.message())
+    })?;
+    if file.key.is_empty() {
+        return Err("there is no [[key]] in it".to_owned());
+    }
+    file.key
+        .into_iter()
+        .map(|key| access_key(key, folder, is_private))
+        .collect()
+}
+
+fn access_key(key: Key, folder: &Path, is_private: bool) -> Result<AccessKey, String> {
+    let id = key.id;
+    let secret = match (key.secret, key.secret_env, key.secret_file) {
+        (Some(_), None, None) if !is_private => {
+            return Err(format!(
+                "key {id}: others may read the file that has its secret; chmod 600 it"
+            ));
+        }
+        (Some(secret), None, None) => Secret::new(secret),
+        (None, Some(name), None) => {
+            Secret::new(std::env::var(&name).map_err(|_| format!("key {id}: ${name} is not set"))?)
+        }
+        (None, None, Some(name)) => {
+            let path = folder.join(name);
+            let (secret, is_private) =
+                read_file(&path).map_err(|failure| format!("key {id}: {failure}"))?;
+            if !is_private {
+                let path = path.display();
+                return Err(format!("key {id}: others may read {path}; chmod 600 it"));
+            }
+            Secret::new(secret.trim_end_matches(['\r', '\n']))
+        }
+        _ => {
+            return Err(format!(
+                "key {id}: exactly one of secret, secret_env and secret_file is needed"
+            ));
+        }
+    };
+    let grants = key.grants.into_iter().map(|grant| {
+        let verbs = grant.verbs.iter().map(|word| {
+            Verb::from_word(word).ok_or_else(|| {
+                let known: Vec<&str> = Verb::ALL.iter().map(|verb| verb.as_str()).collect();
+                format!(
+                    "key {id}: {word:?} is no verb; there are {}",
+                    known.join(", ")
+                )
+            })
+        });
+        Ok(Grant {
+            queues: grant.queues,
+            verbs: verbs.collect::<Result<_, String>>()?,
+        })
+    });
+    let grants = grants.collect::<Result<_, String>>()?;
+    Ok(AccessKey { id, secret, grants })
+}
+
+/// The file's text, and whether nobody but its owner may read it.
+fn read_file(path: &Path) -> Result<(String, bool), Failure> {
+    let opened = fs::File::open(path).and_then(|mut file| {
+        let mode = file.metadata()?.permissions().mode();
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        Ok((text, mode & 0o077 == 0))
+    });
+    opened.map_err(|error| {
+        let what = format!("{}: {error}", path.display());
+        Failure::new(Exit::Failed, what)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_with_their_grants() {
+        let text = r#"
+            [[key]]
+            id = "ORDERS"
+            secret = "do not show this"
+            grants = [
+                { queues = "orders-*", verbs = ["send", "read"] },
+                { queues = "dead", verbs = [] },
+            ]
+        "#;
+        let keys = parse(text, Path::new(""), true).unwrap();
+        assert_eq!(keys.len(), 1);
+        assert_eq!(keys[0].grants[0].verbs, [Verb::Send, Verb::Read]);
+        assert!(!format!("{keys:?}").contains("show"));
+        let open = parse(text, Path::new(""), false).unwrap_err();
+        assert!(open.contains("chmod 600"), "{open}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_the_secret() {
+        for (text, said) in [
+            ("", "no [[key]]"),
+            ("[[key]]\nid = \"A\"", "exactly one of secret"),
+            (
+                "[[key]]\nid = \"A\"\nsecret = \"hush\"\nsecret_env = \"X\"",
+                "exactly one",
+            ),
+            (
+                "[[key]]\nid = \"A\"\nsecret_env = \"LOCKGATE_NOT_SET\"",
+                "$LOCKGATE_NOT_SET",
+            ),
+            (
+                "[[key]]\nid = \"A\"\nsecret = \"hush\"\ngrant = []",
+                "unknown field",
+            ),
+            ("[[key]]\nid = \"A\"\nsecret = \"hush\" hush", "line 3"),
+            (
+                "[[key]]\nid = \"A\"\nsecret = \"hush\"\ngrants = [{queues = \"*\", verbs = [\"fly\"]}]",
+                "send, receive, read, manage, purge",
+            ),
+        ] {
+            let error = parse(text, Path::new(""), true).unwrap_err();
+            assert!(error.contains(said), "{error}");
+            assert!(!error.contains("hush"), "{error}");
+        }
+    }
+}

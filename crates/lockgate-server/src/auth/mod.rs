@@ -1,0 +1,286 @@
+//! Who asks, and what they may.
+//!
+//! An access key is an id and a secret, as on AWS; requests are signed with the secret and never
+//! carry it. A key has grants: which queues, by pattern, and what may be done with them. What is not
+//! granted is refused.
+
+mod sigv4;
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use lockgate_core::QueueName;
+use zeroize::Zeroizing;
+
+pub(crate) use sigv4::{Claim, Head};
+pub use sigv4::{SignError, sign_request};
+
+/// A text that never shows: not in logs, not in errors, not in memory that was given back.
+#[derive(Clone)]
+pub struct Secret(Zeroizing<String>);
+
+impl Secret {
+    /// Keeps the text.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(Zeroizing::new(text.into()))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn expose(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// What may be done with a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verb {
+    /// Send messages; also be named as where another queue's dead letters go.
+    Send,
+    /// Receive, delete, and change the visibility of messages.
+    Receive,
+    /// Read its attributes, tags and counts, and find it in lists.
+    Read,
+    /// Make it, and change its attributes, tags and permissions.
+    Manage,
+    /// Empty it, or remove it with all it holds.
+    Purge,
+}
+
+impl Verb {
+    /// All verbs.
+    pub const ALL: [Self; 5] = [
+        Self::Send,
+        Self::Receive,
+        Self::Read,
+        Self::Manage,
+        Self::Purge,
+    ];
+
+    /// Its word in settings.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Receive => "receive",
+            Self::Read => "read",
+            Self::Manage => "manage",
+            Self::Purge => "purge",
+        }
+    }
+
+    /// The verb of that word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|verb| verb.as_str() == word)
+    }
+}
+
+/// Verbs for the queues of a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Names of queues; each `*` stands for any number of characters.
+    pub queues: String,
+    /// What may be done with them.
+    pub verbs: Vec<Verb>,
+}
+
+impl Grant {
+    fn covers(&self, queue: &str) -> bool {
+        matches(&self.queues, queue)
+    }
+}
+
+/// Whether a name fits a pattern in which `*` stands for any number of characters.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or("");
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        // The earliest place leaves the most for what follows.
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+/// An access key.
+#[derive(Clone, Debug)]
+pub struct AccessKey {
+    /// Its id, which requests name: 1 to 128 letters and digits.
+    pub id: String,
+    /// What requests are signed with: 8 to 256 characters.
+    pub secret: Secret,
+    /// What it may do; without any, nothing.
+    pub grants: Vec<Grant>,
+}
+
+impl AccessKey {
+    /// Whether it may do that with that queue.
+    #[must_use]
+    pub fn may(&self, verb: Verb, queue: &QueueName) -> bool {
+        self.grants
+            .iter()
+            .any(|grant| grant.verbs.contains(&verb) && grant.covers(queue.as_str()))
+    }
+}
+
+/// How clients say who they are.
+#[derive(Clone, Debug, Default)]
+pub enum Authentication {
+    /// Not at all: whoever reaches the server may do everything. The default, for loopback.
+    #[default]
+    None,
+    /// By requests signed with one of these keys (AWS Signature Version 4).
+    AccessKeys(Vec<AccessKey>),
+}
+
+/// The keys of a server.
+#[derive(Debug)]
+pub(crate) struct Authenticator {
+    keys: BTreeMap<String, Arc<AccessKey>>,
+    region: String,
+    /// Stands in for the secret of a key that is not there, so that its absence takes as long.
+    nobodys: Secret,
+}
+
+impl Authenticator {
+    /// `None` if there is nothing to check.
+    pub(crate) fn new(authentication: &Authentication, region: &str) -> Option<Self> {
+        let Authentication::AccessKeys(keys) = authentication else {
+            return None;
+        };
+        Some(Self {
+            keys: keys
+                .iter()
+                .map(|key| (key.id.clone(), Arc::new(key.clone())))
+                .collect(),
+            region: region.to_owned(),
+            nobodys: Secret::new("x".repeat(40)),
+        })
+    }
+
+    /// What can be refused before the body is read. `now` is in seconds since 1970.
+    pub(crate) fn claim(&self, head: Head<'_>, now: i64) -> Result<Claim, AuthError> {
+        let claim = Claim::of(head)?.ok_or(AuthError::Missing)?;
+        claim.check_time(now)?;
+        if claim.region != self.region {
+            return Err(AuthError::Scope {
+                what: "region",
+                expected: self.region.clone(),
+                found: claim.region,
+            });
+        }
+        if claim.service != "sqs" {
+            return Err(AuthError::Scope {
+                what: "service",
+                expected: "sqs".to_owned(),
+                found: claim.service,
+            });
+        }
+        Ok(claim)
+    }
+
+    /// Who made the request.
+    pub(crate) fn verify(
+        &self,
+        claim: &Claim,
+        head: Head<'_>,
+        body: &[u8],
+    ) -> Result<Arc<AccessKey>, AuthError> {
+        let key = self.keys.get(&claim.key_id);
+        let secret = key.map_or(&self.nobodys, |key| &key.secret);
+        let good = claim.verify(head, body, secret);
+        match key {
+            None => Err(AuthError::UnknownKey),
+            Some(_) if !good => Err(AuthError::Mismatch),
+            Some(key) => Ok(key.clone()),
+        }
+    }
+}
+
+/// Why nobody is believed to have made a request. The texts are AWS's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AuthError {
+    #[error("Request is missing Authentication Token.")]
+    Missing,
+    #[error("The request signature does not conform to AWS standards: {0}.")]
+    Incomplete(&'static str),
+    #[error("The security token included in the request is invalid.")]
+    UnknownKey,
+    #[error(
+        "The request signature we calculated does not match the signature you provided. Check your \
+         AWS Secret Access Key and signing method. Consult the service documentation for details."
+    )]
+    Mismatch,
+    #[error("Credential should be scoped to a valid {what}: {expected}, not {found:.64}.")]
+    Scope {
+        what: &'static str,
+        expected: String,
+        found: String,
+    },
+    #[error("The signature of {signed} has expired, or the clocks differ by more than 15 minutes.")]
+    Expired { signed: String },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_whole_names() {
+        for (pattern, name, fits) in [
+            ("*", "anything.fifo", true),
+            ("orders", "orders", true),
+            ("orders", "orders2", false),
+            ("orders-*", "orders-", true),
+            ("orders-*", "orders", false),
+            ("*.fifo", "a.fifo", true),
+            ("*.fifo", "a.fifo2", false),
+            ("a*b*c", "aXbYc", true),
+            ("a*b*c", "acb", false),
+            ("a*a", "a", false),
+            ("**", "x", true),
+            ("", "x", false),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_granted_by_default() {
+        let mut key = AccessKey {
+            id: "K".into(),
+            secret: Secret::new("do not show"),
+            grants: vec![],
+        };
+        let queue = QueueName::new("orders").unwrap();
+        assert!(Verb::ALL.iter().all(|&verb| !key.may(verb, &queue)));
+        key.grants.push(Grant {
+            queues: "orders".into(),
+            verbs: vec![Verb::Send],
+        });
+        assert!(key.may(Verb::Send, &queue));
+        assert!(!key.may(Verb::Receive, &queue));
+        assert!(!format!("{key:?}").contains("show"));
+    }
+}

@@ -1,0 +1,245 @@
+//! Who may do what, over the wire.
+
+use hyper::{HeaderMap, header::HeaderValue};
+use lockgate_server::{AccessKey, Authentication, Grant, Secret, Verb, sign_request};
+use serde_json::{Value, json};
+
+use crate::support::{Answer, TestServer};
+
+const HOST: &str = "queue.example:9324";
+
+fn key(id: &str, grants: &[(&str, &[Verb])]) -> AccessKey {
+    AccessKey {
+        id: id.to_owned(),
+        secret: Secret::new(format!("secret of {id}")),
+        grants: grants
+            .iter()
+            .map(|(queues, verbs)| Grant {
+                queues: (*queues).to_owned(),
+                verbs: verbs.to_vec(),
+            })
+            .collect(),
+    }
+}
+
+async fn start() -> TestServer {
+    TestServer::start_with(|options| {
+        options.authentication = Authentication::AccessKeys(vec![
+            key("ADMIN", &[("*", &Verb::ALL)]),
+            key("PRODUCER", &[("orders*", &[Verb::Send, Verb::Read])]),
+            key("CONSUMER", &[("orders", &[Verb::Receive])]),
+            key("OWNER", &[("mine", &Verb::ALL), ("orders", &[Verb::Send])]),
+            key("NOBODY", &[]),
+        ]);
+    })
+    .await
+}
+
+fn now() -> i64 {
+    jiff::Timestamp::now().as_second()
+}
+
+/// A signed call, changed on its way by `tamper`.
+async fn call_with(
+    server: &TestServer,
+    id: &str,
+    secret: &str,
+    at: i64,
+    action: &str,
+    input: &Value,
+    tamper: impl FnOnce(&mut HeaderMap, &mut String),
+) -> Answer {
+    let mut headers = HeaderMap::new();
+    headers.insert("host", HeaderValue::from_static(HOST));
+    let target = format!("AmazonSQS.{action}");
+    headers.insert("x-amz-target", HeaderValue::try_from(target).unwrap());
+    let mut body = input.to_string();
+    let secret = Secret::new(secret);
+    sign_request(
+        "POST",
+        "/",
+        &mut headers,
+        body.as_bytes(),
+        (id, &secret),
+        "us-east-1",
+        at,
+    )
+    .unwrap();
+    tamper(&mut headers, &mut body);
+    let mut request = "POST / HTTP/1.1\r\n".to_owned();
+    for (name, value) in &headers {
+        request.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap()));
+    }
+    request.push_str(&format!("content-length: {}\r\n\r\n{body}", body.len()));
+    server.ask(request).await
+}
+
+async fn call(server: &TestServer, id: &str, action: &str, input: Value) -> Answer {
+    let secret = format!("secret of {id}");
+    call_with(server, id, &secret, now(), action, &input, |_, _| ()).await
+}
+
+fn code(answer: &Answer) -> String {
+    let header = answer.header("x-amzn-query-error").unwrap_or_default();
+    header.split(';').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn only_whom_the_signature_names_is_served() {
+    let server = start().await;
+    let ok = call(&server, "ADMIN", "ListQueues", json!({})).await;
+    assert_eq!(ok.status, 200, "{ok:?}");
+    let refused = |answer: Answer, status, expected: &str| {
+        assert_eq!(
+            (answer.status, &*code(&answer)),
+            (status, expected),
+            "{answer:?}"
+        );
+    };
+    let input = json!({});
+    let (id, secret) = ("ADMIN", "secret of ADMIN");
+    let with = async |id, secret, at, tamper: fn(&mut HeaderMap, &mut String)| {
+        call_with(&server, id, secret, at, "ListQueues", &input, tamper).await
+    };
+    let insert = |headers: &mut HeaderMap, name: &'static str, value: &'static str| {
+        headers.insert(name, HeaderValue::from_static(value));
+    };
+    let none = with(id, secret, now(), |headers, _| {
+        headers.remove("authorization");
+    });
+    refused(none.await, 403, "MissingAuthenticationToken");
+    refused(
+        with("OTHER", secret, now(), |_, _| ()).await,
+        403,
+        "InvalidClientTokenId",
+    );
+    refused(
+        with(id, "another secret", now(), |_, _| ()).await,
+        403,
+        "SignatureDoesNotMatch",
+    );
+    refused(
+        with(id, secret, now() - 16 * 60, |_, _| ()).await,
+        400,
+        "RequestExpired",
+    );
+    refused(
+        with(id, secret, now() + 16 * 60, |_, _| ()).await,
+        400,
+        "RequestExpired",
+    );
+    let body = with(id, secret, now(), |_, body| body.push(' '));
+    refused(body.await, 403, "SignatureDoesNotMatch");
+    let target = with(id, secret, now(), |headers, _| {
+        headers.insert(
+            "x-amz-target",
+            HeaderValue::from_static("AmazonSQS.PurgeQueue"),
+        );
+    });
+    refused(target.await, 403, "SignatureDoesNotMatch");
+    let host = with(id, secret, now(), |headers, _| {
+        headers.insert("host", HeaderValue::from_static("other.example"));
+    });
+    refused(host.await, 403, "SignatureDoesNotMatch");
+    let added = with(id, secret, now(), |headers, _| {
+        headers.insert("x-amz-security-token", HeaderValue::from_static("x"));
+    });
+    refused(added.await, 400, "IncompleteSignature");
+    let mut elsewhere = HeaderMap::new();
+    insert(&mut elsewhere, "host", HOST);
+    let region = with(id, secret, now(), |headers, _| {
+        let value = headers["authorization"].to_str().unwrap();
+        let value = value.replace("us-east-1", "eu-north-1");
+        headers.insert("authorization", HeaderValue::try_from(value).unwrap());
+    });
+    refused(region.await, 403, "SignatureDoesNotMatch");
+}
+
+#[tokio::test]
+async fn a_key_does_what_it_was_granted_and_nothing_else() {
+    let server = start().await;
+    for queue in ["orders", "orders-eu", "secret"] {
+        let made = call(&server, "ADMIN", "CreateQueue", json!({"QueueName": queue})).await;
+        assert_eq!(made.status, 200, "{made:?}");
+    }
+    let url = |queue: &str| format!("http://{HOST}/000000000000/{queue}");
+    let missing = "AWS.SimpleQueueService.NonExistentQueue";
+    for (id, action, queue, outcome) in [
+        ("PRODUCER", "SendMessage", "orders", ""),
+        ("PRODUCER", "SendMessage", "orders-eu", ""),
+        ("PRODUCER", "SendMessage", "secret", missing),
+        ("PRODUCER", "ReceiveMessage", "orders", "AccessDenied"),
+        ("PRODUCER", "GetQueueAttributes", "orders", ""),
+        ("PRODUCER", "PurgeQueue", "orders", "AccessDenied"),
+        ("PRODUCER", "DeleteQueue", "orders", "AccessDenied"),
+        ("PRODUCER", "ListQueueTags", "secret", missing),
+        ("CONSUMER", "ReceiveMessage", "orders", ""),
+        ("CONSUMER", "SendMessage", "orders", missing),
+        ("CONSUMER", "GetQueueAttributes", "orders", missing),
+        ("NOBODY", "ReceiveMessage", "orders", missing),
+        ("NOBODY", "PurgeQueue", "orders", missing),
+        ("ADMIN", "PurgeQueue", "orders", ""),
+    ] {
+        let input = json!({"QueueUrl": url(queue), "MessageBody": "x"});
+        let answer = call(&server, id, action, input).await;
+        assert_eq!(code(&answer), outcome, "{id} {action} {queue}: {answer:?}");
+    }
+    for (id, queues) in [
+        ("ADMIN", 3),
+        ("PRODUCER", 2),
+        ("CONSUMER", 0),
+        ("NOBODY", 0),
+    ] {
+        let answer = call(&server, id, "ListQueues", json!({})).await;
+        let listed: Value = serde_json::from_str(&answer.body).unwrap();
+        let listed = listed["QueueUrls"].as_array().map_or(0, Vec::len);
+        assert_eq!(listed, queues, "{id}");
+    }
+    let made = call(
+        &server,
+        "PRODUCER",
+        "CreateQueue",
+        json!({"QueueName": "orders-us"}),
+    )
+    .await;
+    assert_eq!(code(&made), "AccessDenied");
+    let redrive = |target: &str| {
+        let arn = format!("arn:aws:sqs:us-east-1:000000000000:{target}");
+        let policy = json!({"deadLetterTargetArn": arn, "maxReceiveCount": 3}).to_string();
+        json!({"QueueUrl": url("mine"), "QueueName": "mine", "Attributes": {"RedrivePolicy": policy}})
+    };
+    let there = call(&server, "OWNER", "CreateQueue", redrive("secret")).await;
+    let not_there = call(&server, "OWNER", "CreateQueue", redrive("none")).await;
+    let unnamed = there.body.replace(":secret", ":none");
+    assert_eq!(
+        unnamed, not_there.body,
+        "what may not be sent to is not there"
+    );
+    let made = call(&server, "OWNER", "CreateQueue", redrive("orders")).await;
+    assert_eq!(made.status, 200, "{made:?}");
+    let made = call(
+        &server,
+        "NOBODY",
+        "CreateQueue",
+        json!({"QueueName": "orders"}),
+    )
+    .await;
+    assert_eq!(code(&made), "AccessDenied", "{made:?}");
+}
+
+#[tokio::test]
+async fn an_address_signed_beforehand_is_refused_without_its_signature() {
+    let server = start().await;
+    let plain = server
+        .ask(format!(
+            "GET /?Action=ListQueues HTTP/1.1\r\nHost: {HOST}\r\n\r\n"
+        ))
+        .await;
+    assert_eq!(plain.status, 403);
+    assert!(
+        plain
+            .body
+            .contains("<Code>MissingAuthenticationToken</Code>"),
+        "in the words of the Query protocol: {plain:?}"
+    );
+}
