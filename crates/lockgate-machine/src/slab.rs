@@ -478,4 +478,66 @@ mod tests {
             prop_assert!(slab.get(NONE).is_none());
         }
     }
+    fn addresses<T: Clone>(slab: &Slab<T>) -> Vec<*const Slot<T>> {
+        let pages = slab.pages.iter();
+        pages.map(|page| page.slots.get().as_ptr()).collect()
+    }
+
+    #[test]
+    fn a_shared_page_is_copied_once_by_the_first_change_and_only_while_it_is_shared() {
+        let mut slab = Slab::default();
+        for value in 0..100_u64 {
+            slab.insert(value);
+        }
+        let before = addresses(&slab);
+        let shared = slab.share();
+        assert_eq!(addresses(&shared), before);
+        slab[0] = 1000;
+        slab.remove(40);
+        let after = addresses(&slab);
+        assert!(after[0] != before[0] && after[1] != before[1]);
+        assert_eq!(after[2..], before[2..], "nothing else is copied");
+        slab[1] = 1000;
+        slab.insert(1000);
+        assert_eq!(addresses(&slab), after, "nothing is copied twice");
+        assert_eq!(addresses(&shared), before);
+        drop(shared);
+        slab[70] = 1000;
+        slab[99] = 1000;
+        assert_eq!(addresses(&slab), after, "what nobody shares is taken over");
+    }
+
+    proptest! {
+        #[test]
+        fn who_shares_a_slab_has_it_as_it_was(
+            steps in prop::collection::vec((0..8_u8, any::<u16>()), 0..400),
+        ) {
+            let mut slab = Slab::default();
+            let mut map = BTreeMap::new();
+            let mut shared: Vec<(Slab<u16>, BTreeMap<u32, u16>)> = Vec::new();
+            for (what, number) in steps {
+                let at = map.keys().nth(number as usize % map.len().max(1)).copied();
+                match (what, at) {
+                    (0..4, _) => {
+                        map.insert(slab.insert(number), number);
+                    }
+                    (4, Some(index)) => prop_assert_eq!(Some(slab.remove(index)), map.remove(&index)),
+                    (5, Some(index)) => {
+                        slab[index] = number;
+                        map.insert(index, number);
+                    }
+                    (6, _) if shared.len() < 3 => shared.push((slab.share(), map.clone())),
+                    _ => {
+                        shared.pop();
+                    }
+                }
+            }
+            shared.push((slab, map));
+            for (slab, map) in shared {
+                let all: BTreeMap<_, _> = slab.iter().map(|(index, &value)| (index, value)).collect();
+                prop_assert_eq!(slab.len(), map.len());
+                prop_assert_eq!(all, map);
+            }
+        }
+    }
 }

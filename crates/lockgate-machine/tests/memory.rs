@@ -19,6 +19,12 @@ const FROM: u32 = 50_000;
 
 /// The most bytes per message at any time from [`FROM`] messages on.
 fn worst(keyed: bool, leased: bool, message: impl Fn(u32) -> Message) -> f64 {
+    let without = measure(keyed, leased, false, &message);
+    without.max(measure(keyed, leased, true, &message))
+}
+
+/// With `frozen` just after a frozen machine was given up, which is once in a while.
+fn measure(keyed: bool, leased: bool, frozen: bool, message: impl Fn(u32) -> Message) -> f64 {
     let mut machine = Machine::new(MachineLimits::default());
     machine.fold(
         &[Effect::QueueCreated {
@@ -62,6 +68,9 @@ fn worst(keyed: bool, leased: bool, message: impl Fn(u32) -> Message) -> f64 {
             });
         }
         machine.fold(&effects, Position(u64::from(number) * 1000));
+        if frozen && number % 6_400 == 0 {
+            drop(machine.freeze());
+        }
         if number >= FROM && number % 64 == 0 {
             let bytes = u32::try_from(machine.heap_bytes()).unwrap();
             worst = worst.max(f64::from(bytes) / f64::from(number));

@@ -1,6 +1,6 @@
 //! The index of a queue's messages in an image: its leaves. The table over them is built anew.
 
-use super::{LEAF_SLOTS, Leaf, Sequences, hash_block};
+use super::{LEAF_SLOTS, Leaf, Sequences, hash_block, split};
 use crate::{
     columns::{Columns, ImageError, Input, Row, damaged},
     slab::{Link, Slab},
@@ -67,6 +67,11 @@ impl Sequences {
                 hash_block(leaves[leaf].block)
             });
         }
+    }
+
+    /// Whether a number may be added.
+    pub(crate) fn takes(&self, number: u64) -> bool {
+        split(number).0 >= self.newest.block
     }
 
     /// All numbers with what they were added with, in no order.

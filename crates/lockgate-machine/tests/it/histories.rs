@@ -29,6 +29,7 @@
 //! | nobody is woken when a key becomes ready | says so |
 //! | the codec drops a field | what is decoded differs |
 //! | folding looks at what is volatile | serving and recovering differ |
+//! | a page that an image shares is changed without a copy | the image is damaged |
 
 use lockgate_core::{Level, Millis};
 use lockgate_machine::*;
@@ -229,6 +230,7 @@ fn step(clock: Clock) -> impl Strategy<Value = Step> {
         4 => any::<bool>().prop_map(|orderly| Step::Restart { orderly }),
         5 => which().prop_map(|survivors| Step::PowerCut { survivors }),
         5 => (1..6_usize).prop_map(Step::Housekeep),
+        4 => Just(Step::Freeze),
     ]
 }
 
@@ -303,6 +305,8 @@ proptest! {
         for ((position, record), _) in records.iter().zip(kept.iter().cycle()).filter(|(_, kept)| **kept) {
             machine.fold(&decode_record(record).unwrap(), *position);
         }
+        let image = machine.freeze();
         crate::world::go_on(machine);
+        crate::world::go_on(crate::world::load(image));
     }
 }

@@ -48,6 +48,9 @@ pub(crate) enum Step {
         survivors: usize,
     },
     Housekeep(usize),
+    /// From now on a start loads the machine as it is now, and folds only what came after. The
+    /// image is not written before it is needed: until then the machine goes on beside it.
+    Freeze,
 }
 
 #[derive(Clone, Debug)]
@@ -68,6 +71,8 @@ pub(crate) struct World {
     now: Now,
     tail: Position,
     pub(crate) records: Vec<(Position, Bytes)>,
+    /// A frozen machine, and of how many records.
+    frozen: Option<(usize, Frozen)>,
     durable: Position,
     /// How many records there were, and the model then.
     checkpoints: Vec<(usize, Model)>,
@@ -118,6 +123,7 @@ impl World {
             },
             tail: Position(0),
             records: Vec::new(),
+            frozen: None,
             durable: Position(0),
             checkpoints: Vec::new(),
             tokens: Vec::new(),
@@ -149,6 +155,7 @@ impl World {
             Step::Housekeep(budget) => {
                 self.machine.housekeep(*budget);
             }
+            Step::Freeze => self.frozen = Some((self.records.len(), self.machine.freeze())),
             Step::Restart { orderly } => self.restart(*orderly),
             Step::PowerCut { survivors } => self.power_cut(*survivors),
             _ => {
@@ -433,11 +440,25 @@ impl World {
         self.start_term();
     }
 
-    /// Another machine, from the records alone.
+    /// Another machine: from the last image, if its records are still there, and what came after.
+    /// The one beside it is made from the records alone.
     fn recover(&mut self) {
-        let mut machine = Machine::new(MachineLimits::default());
-        for (position, record) in &self.records {
+        let frozen = self.frozen.as_mut();
+        let (folded, mut machine) = frozen
+            .filter(|(records, _)| *records <= self.records.len())
+            .map_or_else(
+                || (0, Machine::new(MachineLimits::default())),
+                |(records, frozen)| (*records, load(frozen.fork())),
+            );
+        for (position, record) in &self.records[folded..] {
             machine.fold(&decode_record(record).unwrap(), *position);
+        }
+        if self
+            .frozen
+            .as_ref()
+            .is_some_and(|(records, _)| *records > self.records.len())
+        {
+            self.frozen = None;
         }
         self.tail = self
             .records
@@ -543,7 +564,8 @@ impl World {
             | Step::Sync
             | Step::Restart { .. }
             | Step::PowerCut { .. }
-            | Step::Housekeep(_) => return None,
+            | Step::Housekeep(_)
+            | Step::Freeze => return None,
         })
     }
 
@@ -587,6 +609,16 @@ fn order(token: LeaseToken) -> LeaseToken_ {
         token.term.epoch.0,
         token.lease.0,
     )
+}
+
+/// The machine of an image.
+pub(crate) fn load(mut frozen: Frozen) -> Machine {
+    let mut loader = ImageLoader::new(MachineLimits::default());
+    let mut piece = Vec::new();
+    while frozen.next_piece(&mut piece) {
+        loader.piece(&piece).expect("what was written can be read");
+    }
+    loader.finish().expect("what was written is whole")
 }
 
 /// Uses a machine that was recovered from part of its records, far into the future.

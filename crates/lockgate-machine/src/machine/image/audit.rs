@@ -309,15 +309,16 @@ impl Audit {
                 continue;
             }
             self.list(Relation::Keys, key_list(index, READY), content.ready_keys);
-            let next = machine
-                .queues
-                .get(content.queue)
-                .map(|queue| queue.next_sequence.0);
+            let next = machine.queues.get(content.queue);
+            let next = next.map_or(0, |queue| queue.next_sequence.0);
             for (number, message) in content.by_sequence.iter() {
-                if Some(number) >= next {
+                if number >= next {
                     return Err(damaged("a number was given out that is still to come"));
                 }
                 self.subtract(Relation::Numbers, numbered(index, number, message), 1);
+            }
+            if !content.by_sequence.takes(next) {
+                return Err(damaged("a queue's next number was given out"));
             }
             if *self.content(index) != content.counts {
                 return Err(damaged("a queue's counts do not fit its messages"));

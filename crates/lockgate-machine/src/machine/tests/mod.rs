@@ -5,6 +5,7 @@ mod dead_letters;
 mod dedup;
 mod durability;
 mod harness;
+mod images;
 mod keys;
 mod queues;
 mod random;

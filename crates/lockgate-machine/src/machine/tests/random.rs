@@ -9,16 +9,15 @@ use proptest::prelude::*;
 
 use super::harness::{Run, name};
 use crate::{
-    Command, CreateQueue, DeadLetter, Delivery, Effect, Frozen, ImageLoader, KeyAction, KeyPolicy,
-    KeyProfile, Machine, MachineLimits, QueueSettings, Receive, Reply, SendMessage, Settle,
-    SettleAction,
+    Command, CreateQueue, DeadLetter, Delivery, Effect, KeyAction, KeyPolicy, KeyProfile, Machine,
+    MachineLimits, QueueSettings, Receive, Reply, SendMessage, Settle, SettleAction,
 };
 
 const QUEUES: [&str; 5] = ["strict", "sqs", "unkeyed", "parking", "memory"];
 
 /// One step of a history; the numbers choose among what there is.
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Send {
         queue: u8,
         key: u8,
@@ -85,7 +84,7 @@ enum Step {
     },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(super) fn step() -> impl Strategy<Value = Step> {
     let any8 = any::<u8>;
     prop_oneof![
         12 => (any8(), any8(), any8(), any8(), any8()).prop_map(|(queue, key, id, delay, ttl)| {
@@ -117,14 +116,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-struct History {
-    run: Run,
+pub(super) struct History {
+    pub(super) run: Run,
     tokens: Vec<LeaseToken>,
     ids: Vec<(QueueName, MessageId)>,
 }
 
 impl History {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut history = Self {
             run: Run::with_limits(MachineLimits {
                 // Records are a hundred positions apart: a few stand in each range.
@@ -152,7 +151,7 @@ impl History {
         outcome.expect("the queue is made or exists");
     }
 
-    fn step(&mut self, step: &Step) {
+    pub(super) fn step(&mut self, step: &Step) {
         match *step {
             Step::Send {
                 queue,
@@ -431,24 +430,6 @@ fn settings(queue: &str) -> QueueSettings {
     }
 }
 
-/// The pieces of an image.
-fn pieces(mut frozen: Frozen) -> Vec<Vec<u8>> {
-    let mut pieces = vec![Vec::new()];
-    while frozen.next_piece(pieces.last_mut().unwrap()) {
-        pieces.push(Vec::new());
-    }
-    pieces.pop();
-    pieces
-}
-
-fn load(pieces: &[Vec<u8>]) -> Machine {
-    let mut loader = ImageLoader::new(MachineLimits::default());
-    for piece in pieces {
-        loader.piece(piece).unwrap();
-    }
-    loader.finish().unwrap()
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -476,42 +457,5 @@ proptest! {
         while damaged.housekeep(100) {}
         let problems = damaged.problems();
         prop_assert!(problems.is_empty(), "freed, without records {lost:?}: {problems:#?}");
-    }
-
-    #[test]
-    fn a_machine_that_was_loaded_goes_on_as_the_one_that_was_frozen(
-        before in prop::collection::vec(step(), 0..120),
-        between in prop::collection::vec(step(), 0..40),
-        after in prop::collection::vec(step(), 0..60),
-    ) {
-        let mut history = History::new();
-        for step in &before {
-            history.step(step);
-        }
-        let expected = history.run.machine.snapshot();
-        let mut frozen = history.run.machine.freeze();
-        let folded = history.run.log.len();
-        // The image is made while the machine goes on.
-        for step in &between {
-            history.step(step);
-        }
-        let mut loaded = load(&pieces(frozen.fork()));
-        prop_assert_eq!(loaded.snapshot(), expected);
-        for step in &after {
-            history.step(step);
-        }
-        let mut again = load(&pieces(frozen));
-        let problems = loaded.problems();
-        prop_assert!(problems.is_empty(), "loaded: {problems:#?}");
-        prop_assert_eq!(pieces(again.freeze()), pieces(loaded.freeze()));
-
-        for (position, effects) in &history.run.log[folded..] {
-            loaded.fold(effects, *position);
-        }
-        let problems = loaded.problems();
-        prop_assert!(problems.is_empty(), "gone on: {problems:#?}");
-        prop_assert_eq!(loaded.snapshot(), history.run.machine.snapshot());
-        // And the one that was frozen is as if it never had been.
-        history.run.check_recovery();
     }
 }
