@@ -19,7 +19,7 @@ Tasks:
   licenses          check licences, sources and duplicates of all dependencies against deny.toml
   wasm              build the pure crates for wasm32-unknown-unknown
   kill --times N    the process kill test in its long form, over a release build (default: 50)
-  torture           faults for as long as one likes: `torture seeds`, `torture kernel`
+  torture           every fault for as long as one likes, and docs/reliability.md: `torture --help`
 ";
 
 /// Crates that do no I/O, read no clock and draw no random number.

@@ -49,6 +49,9 @@ pub trait Log: Send {
     /// [`begin_epoch`](Log::begin_epoch). Recovering twice without an append in between visits the
     /// same records.
     ///
+    /// Storage that several instances can have open at once is fenced here already, before it is
+    /// read: no earlier owner appends anything behind what was visited.
+    ///
     /// `from` is the position of a complete snapshot, or zero for all that can be recovered. What
     /// stands before it is neither read nor judged. New records get positions above `from`, also
     /// where everything behind it was lost.
@@ -66,7 +69,8 @@ pub trait Log: Send {
     /// instance or any other over the same storage.
     ///
     /// # Errors
-    /// [`AppendError::Fenced`] if an epoch at least as high was begun before.
+    /// [`AppendError::Fenced`] if an epoch at least as high was begun before, or another instance has
+    /// recovered since this one did.
     fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError>;
 
     /// Where the next record goes.

@@ -12,3 +12,4 @@ mod write;
 
 pub use restore::{RestoreError, RestoreReport, restore};
 pub use write::{BackupError, BackupReport};
+pub(crate) use write::{Source, write};

@@ -16,6 +16,8 @@ use crate::{DriverCounts, Output, SyncWindow, What, inbox::Ticket};
 pub(crate) struct Desk {
     state: Mutex<State>,
     work: Condvar,
+    /// Something more is durable, or nothing will be any more.
+    reached: Condvar,
     window: SyncWindow,
 }
 
@@ -37,6 +39,8 @@ struct State {
     sync_thread_waits: bool,
     /// Sync what there is and end.
     finishing: bool,
+    /// The sync thread has ended.
+    ended: bool,
     failed: Option<Arc<str>>,
     counts: Counts,
 }
@@ -77,10 +81,12 @@ impl Desk {
                 owner_cares: false,
                 sync_thread_waits: false,
                 finishing: false,
+                ended: false,
                 failed: None,
                 counts: Counts::default(),
             }),
             work: Condvar::new(),
+            reached: Condvar::new(),
             window,
         }
     }
@@ -91,6 +97,28 @@ impl Desk {
         match &state.failed {
             Some(reason) => Err(reason.clone()),
             None => Ok(state.durable),
+        }
+    }
+
+    /// Waits until everything that starts before `position` is durable, and has it synced at once.
+    ///
+    /// # Errors
+    /// If it never will be: the reason of the failure, if there was one.
+    pub(crate) fn wait_durable(&self, position: Position) -> Result<(), Option<Arc<str>>> {
+        let mut state = self.lock();
+        state.wanted = state.wanted.max(position);
+        self.work.notify_one();
+        loop {
+            if state.durable >= position {
+                return Ok(());
+            }
+            if state.failed.is_some() || state.ended {
+                return Err(state.failed.clone());
+            }
+            state = self
+                .reached
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -135,6 +163,7 @@ impl Desk {
         let held = std::mem::take(&mut state.held);
         drop(state);
         self.work.notify_one();
+        self.reached.notify_all();
         let mut fail = fail;
         held.into_iter().for_each(|output| fail(output, &reason));
     }
@@ -171,6 +200,8 @@ impl Desk {
                 return Err(reason.clone());
             }
             if state.unsynced_records == 0 && state.wanted <= state.durable {
+                state.ended = true;
+                self.reached.notify_all();
                 return Ok(());
             }
             state.unsynced_records = 0;
@@ -186,7 +217,10 @@ impl Desk {
             state.counts.sync_time += took;
             state.counts.sync_time_max = state.counts.sync_time_max.max(took);
             match synced {
-                Ok(position) => state.durable = state.durable.max(position),
+                Ok(position) => {
+                    state.durable = state.durable.max(position);
+                    self.reached.notify_all();
+                }
                 Err(error) => {
                     // Never tried again: the pages may be gone, and the next try would succeed.
                     let reason: Arc<str> = with_sources(&error).into();

@@ -1,13 +1,13 @@
 //! The handle through which callers use an engine.
 
-use std::{sync::Arc, time::Duration};
+use std::{io::Write, sync::Arc, time::Duration};
 
 use lockgate_core::{Clock, Log, MachineTime, Now, Term};
 use lockgate_machine::{Answer, Command, Query, Receive, Rejection, Reply};
 
 use crate::{
-    Batch, Directory, EngineError, EngineMetrics, EngineOptions, StartError, StartReport,
-    StopReason,
+    BackupError, BackupReport, Batch, Directory, EngineError, EngineMetrics, EngineOptions,
+    StartError, StartReport, StopReason,
     batch::Leases,
     inbox::{Answered, Ticket, millis},
     request::{Outcome, Request, Work},
@@ -216,6 +216,24 @@ impl Engine {
     #[must_use]
     pub fn metrics(&self) -> EngineMetrics {
         self.handle.shared.metrics()
+    }
+
+    /// Writes a backup of the whole shard as it is at one instant between the call and the first byte:
+    /// everything that was answered before the call is in it, and all in it is durable. Service goes
+    /// on meanwhile; what happens to a message later does not change the backup. Make a log of it with
+    /// [`restore`](crate::restore).
+    ///
+    /// While it runs no space of the log comes back that messages lived in when it began, and pages of
+    /// the state that change are copied once; so `out` should not be slow for no reason. Memory is that
+    /// and a few MiB.
+    ///
+    /// Blocks the calling thread until all is written: not for an async task.
+    ///
+    /// # Errors
+    /// If the engine stops meanwhile, the log cannot be read or `out` fails. What was written then is
+    /// of no use, and a restore says so.
+    pub fn backup(&self, out: &mut dyn Write) -> Result<BackupReport, BackupError> {
+        self.handle.shared.backup(out)
     }
 
     /// Makes the engine look at its clock again. Only for clocks that are set by hand: the engine

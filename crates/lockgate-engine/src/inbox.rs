@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::Millis;
+use lockgate_core::{Millis, Now};
 use lockgate_machine::Command;
 use tokio::sync::{Semaphore, TryAcquireError, oneshot};
 
@@ -52,6 +52,10 @@ impl crate::Ticket for Ticket {
     }
 }
 
+/// What the owner thread does with its driver between two groups, when everything decided so far is
+/// appended. Short: nobody is answered meanwhile.
+pub(crate) type OwnerTask = Box<dyn FnOnce(&mut crate::Driver<Ticket>, Now) + Send>;
+
 /// Both inboxes (sends, and everything else) count in one unit of so many bytes: a request takes
 /// what its payload takes, and at least its share of
 /// [`inbox_requests_max`](EngineOptions::inbox_requests_max), so one count bounds both.
@@ -76,6 +80,7 @@ struct State {
     /// Commands nobody waits for: leases that go back, payloads found damaged. Not bounded by a
     /// count of their own: there are never more than messages in flight.
     notices: Vec<Command>,
+    tasks: Vec<OwnerTask>,
     /// Something other than a request wants the owner's attention.
     poked: bool,
     /// Whether the owner waits on `arrived`, so that others save a system call when it does not.
@@ -98,6 +103,7 @@ struct Entry {
 pub(crate) struct Taken {
     pub(crate) requests: Vec<Request<Ticket>>,
     pub(crate) notices: Vec<Command>,
+    pub(crate) tasks: Vec<OwnerTask>,
     /// Nothing more will come, and this was the last of it.
     pub(crate) finished: bool,
 }
@@ -182,6 +188,15 @@ impl Inbox {
         }
     }
 
+    /// Hands over a task; never blocks. After the end it is dropped.
+    pub(crate) fn task(&self, task: OwnerTask) {
+        let mut state = self.lock();
+        if state.closed.is_none() {
+            state.tasks.push(task);
+            self.wake(state);
+        }
+    }
+
     /// Makes the owner look at the time and at what was synced.
     pub(crate) fn poke(&self) {
         let mut state = self.lock();
@@ -212,6 +227,7 @@ impl Inbox {
         let idle = |state: &State| {
             state.requests.is_empty()
                 && state.notices.is_empty()
+                && state.tasks.is_empty()
                 && !state.poked
                 && state.closed.is_none()
         };
@@ -234,6 +250,7 @@ impl Inbox {
         }
         state.poked = false;
         std::mem::swap(&mut taken.notices, &mut state.notices);
+        std::mem::swap(&mut taken.tasks, &mut state.tasks);
         let (mut bytes, mut units_of_sends, mut units_of_others) = (0, 0, 0);
         while taken.requests.len() < requests_max
             && (taken.requests.is_empty() || bytes < bytes_max as u64)

@@ -1,11 +1,13 @@
 //! The threads around the driver: one that owns it, one that syncs.
 
 use std::{
+    io::Write,
     mem,
     panic::{self, AssertUnwindSafe},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc,
     },
     thread::{self, JoinHandle},
     time::Duration,
@@ -19,8 +21,9 @@ use lockgate_machine::{Command, Delivery, SettleAction, StoredMessage, read_mess
 use tokio::sync::watch;
 
 use crate::{
-    AnsweredCounts, Batch, Beginning, Directory, Driver, EngineError, EngineMetrics, EngineOptions,
-    Outcome, Output, Received, Request, StartError, StartReport, Status, StopReason, What, Work,
+    AnsweredCounts, BackupError, BackupReport, Batch, Beginning, Directory, Driver, EngineError,
+    EngineMetrics, EngineOptions, Outcome, Output, Received, Request, StartError, StartReport,
+    Status, StopReason, What, Work, backup,
     batch::Leases,
     desk::{Desk, Filing},
     inbox::{Answered, Inbox, Taken, Ticket},
@@ -218,6 +221,12 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
             };
             driver.run_group([last], now, &mut out);
         }
+        for task in taken.tasks.drain(..) {
+            // A driver that has stopped may have decided what is not in the log.
+            if driver.stopped().is_none() {
+                task(driver, now);
+            }
+        }
         let filing = Filing {
             outputs: &mut held,
             appended: driver.tail(),
@@ -293,6 +302,37 @@ impl Shared {
             }
         }
         Ok(Batch::new(received, leases))
+    }
+
+    /// Takes a backup in the thread that calls.
+    pub(crate) fn backup(&self, out: &mut dyn Write) -> Result<BackupReport, BackupError> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        self.inbox.task(Box::new(move |driver, now| {
+            drop(sender.send(backup::Source::of(driver, now)));
+        }));
+        let stopped = || match &*self.status.borrow() {
+            Status::Stopped { reason } => BackupError::Stopped {
+                reason: reason.clone(),
+            },
+            _ => BackupError::Stopped {
+                reason: StopReason::ShutDown,
+            },
+        };
+        let source = receiver.recv().map_err(|_gone| stopped())?;
+        // What a backup holds must be true whatever happens to the shard it was taken from.
+        self.desk
+            .wait_durable(source.position)
+            .map_err(|reason| match reason {
+                Some(reason) => BackupError::Stopped {
+                    reason: StopReason::Failed(reason),
+                },
+                None => stopped(),
+            })?;
+        // Once it has stopped, the log may be another owner's.
+        let is_serving = || *self.status.borrow() == Status::Serving;
+        backup::write(source, &*self.reader, out, &|| {
+            is_serving().then_some(()).ok_or_else(stopped)
+        })
     }
 
     pub(crate) fn metrics(&self) -> EngineMetrics {

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use tempfile::TempDir;
 
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     history::{EventKind, History},
     random::{Random, fresh_seed},
     server::{Launch, Server, log_tail},
-    volume::Volume,
+    volume::{self, Volume},
     workload::Workload,
 };
 
@@ -71,11 +71,11 @@ impl Episode {
 
     /// Runs it to its end; broken promises and failures of the run are in the figures.
     ///
-    /// Leaves data, log and history behind if something was wrong, and says where. Stops early, and
-    /// cleans up, when the process is told to end.
+    /// Leaves log and history behind if something was wrong, and says where. Stops early, and cleans
+    /// up, when the process is told to end.
     ///
     /// # Errors
-    /// If the stage could not be set.
+    /// If it was told to end, or what it found could not be written down.
     pub fn run(&self) -> Result<Figures> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -101,7 +101,7 @@ impl Episode {
         let result = tokio::select! {
             result = self.perform(folder.path(), &history, &mut figures) => result,
             () = stalled(&history) => Err(anyhow!("no answer came for {STALL_MAX:?}")),
-            () = told_to_end() => Err(anyhow!("told to end")),
+            () = told_to_end() => bail!("told to end"),
         };
         let mut report = history.with(|records| checker::check(records));
         if result.is_err() {
@@ -251,6 +251,18 @@ pub fn enter_namespace() -> Result<()> {
         .env(OUTSIDE, namespace()?)
         .exec();
     Err(error).context("could not start unshare")
+}
+
+/// Makes, breaks and mends a file system of each kind, to see whether that works here.
+///
+/// # Errors
+/// What does not work.
+pub fn rehearse() -> Result<()> {
+    ensure!(
+        in_namespace()?,
+        "file systems are mounted only in a mount namespace of one's own"
+    );
+    volume::rehearse()
 }
 
 /// Names the mount namespace that was left, for the process that was started in another one.

@@ -31,7 +31,7 @@ mod server;
 mod volume;
 mod workload;
 
-pub use episode::{Episode, enter_namespace};
+pub use episode::{Episode, enter_namespace, rehearse};
 pub use faults::Fault;
 pub use figures::Figures;
 pub use random::fresh_seed;

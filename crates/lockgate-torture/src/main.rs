@@ -7,9 +7,9 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Parser, Subcommand};
-use lockgate_torture::{Episode, Fault, FileSystem, enter_namespace, fresh_seed};
+use lockgate_torture::{Episode, Fault, FileSystem, enter_namespace, fresh_seed, rehearse};
 use serde::Serialize;
 
 mod plan;
@@ -36,6 +36,8 @@ enum What {
     Run(Run),
     /// Run one episode and print its figures as JSON
     Episode(One),
+    /// Say whether faults of file systems can be injected here
+    Check,
 }
 
 #[derive(Args)]
@@ -79,10 +81,26 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         What::Run(run) => self::run(&run),
         What::Episode(one) => episode(one),
+        What::Check => check(),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         ExitCode::FAILURE
+    })
+}
+
+fn check() -> Result<ExitCode> {
+    if let Some(obstacle) = Fault::Cut.obstacle() {
+        eprintln!("{obstacle}");
+        return Ok(ExitCode::from(NOT_RUN));
+    }
+    enter_namespace()?;
+    Ok(match rehearse() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("no file system can be made and broken here: {error:#}");
+            ExitCode::from(NOT_RUN)
+        }
     })
 }
 
@@ -127,12 +145,13 @@ fn run(run: &Run) -> Result<ExitCode> {
     } else {
         &run.only
     };
-    if let Some((fault, obstacle)) = faults
-        .iter()
-        .find_map(|fault| Some((fault, fault.obstacle()?)))
-    {
-        eprintln!("{fault} cannot run here: {obstacle}");
-        return Ok(ExitCode::from(NOT_RUN));
+    if faults.iter().any(|fault| fault.needs_volume()) {
+        let check = Command::new(std::env::current_exe()?).arg("check").status();
+        match check?.code() {
+            Some(0) => {}
+            Some(code) if code == i32::from(NOT_RUN) => return Ok(ExitCode::from(NOT_RUN)),
+            _ => bail!("whether file systems can be made here is unknown"),
+        }
     }
     let amount = match (run.rounds, run.minutes) {
         (Some(rounds), _) => Amount::Rounds(rounds),

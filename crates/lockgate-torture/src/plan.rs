@@ -22,8 +22,6 @@ const EPISODE_MAX: Duration = Duration::from_secs(20 * 60);
 const CLEAN_UP_MAX: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(50);
 
-const FILE_SYSTEMS: [FileSystem; 2] = [FileSystem::Ext4, FileSystem::Xfs];
-
 /// How much is to be done.
 pub(crate) enum Amount {
     /// Enough for a test suite.
@@ -73,7 +71,7 @@ impl Plan {
         for fault in faults {
             let places: &[FileSystem] = match fault {
                 Fault::Kill => &[FileSystem::Ext4],
-                _ => &FILE_SYSTEMS,
+                _ => &FileSystem::ALL,
             };
             for &file_system in places {
                 let job = |rounds| Job {
@@ -195,8 +193,7 @@ fn rounds_of_a_short_run(fault: Fault, file_system: FileSystem) -> u64 {
         (Fault::Cut, _) => 10,
         (Fault::Thin, _) => 1,
         (Fault::Freeze, FileSystem::Ext4) => 2,
-        (Fault::Full, FileSystem::Ext4) => 3,
-        (Fault::Freeze | Fault::Full, FileSystem::Xfs) => 0,
+        (Fault::Freeze, FileSystem::Xfs) | (Fault::Full, _) => 0,
     }
 }
 

@@ -39,6 +39,11 @@ pub enum FileSystem {
     Xfs,
 }
 
+impl FileSystem {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Ext4, Self::Xfs];
+}
+
 impl fmt::Display for FileSystem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -69,6 +74,21 @@ pub(crate) fn missing() -> Option<String> {
     }
     let (program, package) = PROGRAMS.iter().find(|(program, _)| !exists(program))?;
     Some(format!("needs {program}, of the package {package}"))
+}
+
+/// Makes, breaks and mends a volume of each kind, to see whether that works here.
+pub(crate) fn rehearse() -> Result<()> {
+    for file_system in FileSystem::ALL {
+        let folder = tempfile::tempdir()?;
+        let (bytes, memory) = (1 << 30, 256 << 20);
+        let mut volume = Volume::create_thin(folder.path(), file_system, bytes, memory)?;
+        fs::write(volume.path().join("file"), "written")?;
+        volume.freeze()?;
+        volume.thaw()?;
+        volume.cut()?;
+        volume.remount()?;
+    }
+    Ok(())
 }
 
 /// A mounted file system of our own; unmounted and removed when dropped.

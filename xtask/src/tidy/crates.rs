@@ -17,10 +17,11 @@ const BELOW_ENGINE: [&str; 5] = [
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 11] = [
+const LAYERS: [(&str, &[&str]); 12] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
+    ("lockgate-postgres", &["lockgate-core"]),
     ("lockgate-conformance", &["lockgate-core"]),
     ("lockgate-sim", &["lockgate-core"]),
     (

@@ -98,15 +98,16 @@ impl<T: Ticket> Driver<T> {
     /// See [`BackupError`].
     pub fn backup(&mut self, now: Now, out: &mut dyn Write) -> Result<BackupReport, BackupError> {
         let source = Source::of(self, now);
-        write(source, &*self.reader(), out)
+        write(source, &*self.reader(), out, &|| Ok(()))
     }
 }
 
-/// Writes all of it.
+/// Writes all of it, for as long as `go_on` says so.
 pub(crate) fn write(
     mut source: Source,
     reader: &dyn LogReader,
     out: &mut dyn Write,
+    go_on: &dyn Fn() -> Result<(), BackupError>,
 ) -> Result<BackupReport, BackupError> {
     let head = Head {
         created: source.created,
@@ -118,6 +119,7 @@ pub(crate) fn write(
     let places = source.frozen.fork();
     let mut piece = Vec::new();
     while source.frozen.next_piece(&mut piece) {
+        go_on()?;
         stream
             .block(Kind::Piece, &piece)
             .map_err(BackupError::Write)?;
@@ -137,7 +139,8 @@ pub(crate) fn write(
                 let Scanned::Record(record) = scanned else {
                     return ControlFlow::Continue(());
                 };
-                match write_messages(&record, &places, &mut stream) {
+                let written = go_on().and_then(|()| write_messages(&record, &places, &mut stream));
+                match written {
                     Ok(written) => {
                         messages += written;
                         left = left.saturating_sub(written);
@@ -155,6 +158,7 @@ pub(crate) fn write(
         }
         scanned.map_err(BackupError::Read)?;
     }
+    go_on()?;
     Ok(BackupReport {
         created: source.created,
         messages,

@@ -1,16 +1,26 @@
 //! Backups, and logs made of them.
 
-use std::io::{self, Read};
+use std::{
+    collections::BTreeSet,
+    io::{self, Read},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use lockgate_core::{Clock as _, Location, Log, MessageId, Position, ReadError};
-use lockgate_engine::{BackupReport, RestoreError, RestoreReport, restore};
+use lockgate_engine::{BackupError, BackupReport, RestoreError, RestoreReport, restore};
 use lockgate_machine::{
     Command, DeadLetter, ImageLoader, Machine, MachineLimits, QueueSettings, SettleAction,
     Snapshot, decode_record, read_message,
 };
 use lockgate_sim::FaultyDisk;
 
-use crate::support::{Shard, create, keyed, local_log, name, send, settle, text, unique};
+use crate::support::{
+    Shard, Watched, create, keyed, local_log, name, receive, send, settle, text, unique, until,
+};
 
 /// Queues with messages in every state there is.
 fn filled() -> Shard {
@@ -50,11 +60,9 @@ fn filled() -> Shard {
         shard.run(settle(lease.token, SettleAction::Ack)).unwrap();
     }
     for lease in shard.receive_now("failing", 3) {
-        let nack = SettleAction::Nack { delay: 0 };
-        shard.run(settle(lease.token, nack)).unwrap();
+        let reject = SettleAction::Reject { reason: None };
+        shard.run(settle(lease.token, reject)).unwrap();
     }
-    // The next lease moves what has failed.
-    shard.receive_now("failing", 1);
     assert!(shard.driver.machine().totals().moved_out > 0);
     shard.receive_now("plain", 2);
     shard
@@ -256,4 +264,134 @@ fn damage(disk: &FaultyDisk, at: Position) {
     let mut byte = [0];
     file.read_at(&mut byte, offset).unwrap();
     file.write_at(&[byte[0] ^ 1], offset).unwrap();
+}
+
+/// What the callers of one key know.
+#[derive(Default)]
+struct Known {
+    /// Answered before the backup was asked for.
+    sent: Vec<String>,
+    /// Acks that were asked for before the backup was written, whether answered or not.
+    acked: BTreeSet<String>,
+}
+
+/// Every message that was answered before the backup began and was not acked is in it, with its body,
+/// and messages of a key keep their order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_backup_under_load_has_all_that_was_answered() {
+    let keys = QueueSettings {
+        keyed: true,
+        ..QueueSettings::default()
+    };
+    let shard = Watched::with_queue(keys).await;
+    let engine = shard.engine.clone();
+    let (begun, written) = (AtomicBool::new(false), AtomicBool::new(false));
+    let flags = Arc::new((begun, written));
+    let mut callers = Vec::new();
+    for key in 0..8 {
+        let (engine, flags) = (engine.clone(), flags.clone());
+        callers.push(tokio::spawn(async move {
+            let mut known = Known::default();
+            let mut number = 0;
+            while !flags.1.load(SeqCst) {
+                let body = format!("{key} {number:08} {}", "x".repeat(number % 300));
+                let message = keyed(&body, &format!("key-{key}"));
+                engine.submit(send("q", message)).await.unwrap();
+                if !flags.0.load(SeqCst) {
+                    known.sent.push(body);
+                }
+                number += 1;
+                if number.is_multiple_of(3) {
+                    let batch = engine.receive(receive("q", 1), Duration::ZERO).await;
+                    for received in batch.unwrap().keep() {
+                        let body = received.stored.message.body.to_vec();
+                        known.acked.insert(String::from_utf8(body).unwrap());
+                        let ack = settle(received.delivery.token, SettleAction::Ack);
+                        engine.submit(ack).await.unwrap();
+                    }
+                }
+            }
+            known
+        }));
+    }
+    let counted = || engine.metrics().commands > 4_000;
+    until(counted).await;
+    let bytes = tokio::task::spawn_blocking({
+        let (engine, flags) = (engine.clone(), flags.clone());
+        move || {
+            let mut bytes = Vec::new();
+            flags.0.store(true, SeqCst);
+            let report = engine.backup(&mut bytes).unwrap();
+            flags.1.store(true, SeqCst);
+            assert_eq!(report.unreadable, 0);
+            bytes
+        }
+    });
+    let bytes = bytes.await.unwrap();
+    let (mut sent, mut acked) = (Vec::new(), BTreeSet::new());
+    for caller in callers {
+        let known = caller.await.unwrap();
+        sent.extend(known.sent);
+        acked.extend(known.acked);
+    }
+    engine.shutdown().await;
+
+    let (disk, _) = restored(&bytes);
+    let mut log = local_log(&disk);
+    let machine = load(&mut log);
+    let queue = machine.snapshot().queues.remove(&name("q")).unwrap();
+    let reader = log.reader();
+    let body = |location: Location| {
+        let record = reader.read(location.position).unwrap();
+        let stored = read_message(&record, location.part).unwrap();
+        String::from_utf8(stored.message.body.to_vec()).unwrap()
+    };
+    let mut there = BTreeSet::new();
+    for (key, state) in &queue.keys {
+        let order = state.order.iter();
+        let bodies: Vec<_> = order
+            .map(|sequence| body(queue.messages[sequence].location))
+            .collect();
+        assert!(bodies.is_sorted(), "{key:?}");
+        there.extend(bodies);
+    }
+    for body in &sent {
+        assert!(there.contains(body) || acked.contains(body), "{body}");
+    }
+    assert!(sent.len() > 1_000 && there.len() > 500);
+}
+
+#[tokio::test]
+async fn a_stopped_engine_gives_no_backup() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    shard.engine.shutdown().await;
+    let error = shard.engine.backup(&mut Vec::new()).unwrap_err();
+    assert!(matches!(error, BackupError::Stopped { .. }), "{error}");
+}
+
+/// Whoever takes a backup and goes away ends it, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_that_cannot_be_written_ends() {
+    struct Full(usize);
+
+    impl io::Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = (self.0.checked_sub(bytes.len())).ok_or(io::ErrorKind::StorageFull)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    for room in [0, 50, 1_000] {
+        let error = shard.engine.backup(&mut Full(room)).unwrap_err();
+        assert!(matches!(error, BackupError::Write(_)), "{error}");
+    }
+    let bytes = shard.engine.backup(&mut Vec::new()).unwrap().bytes;
+    assert!(bytes > 1_000);
+    shard.engine.submit(send("q", text("more"))).await.unwrap();
+    shard.engine.shutdown().await;
 }

@@ -19,7 +19,7 @@ pub(super) async fn round(stage: &mut Stage, volume: &mut Volume, round: u64) ->
     let (messages, pause) = (random.below(300), random.below(200_000));
     // Between the cut and the end of the server it must not promise anything either.
     let dying = Duration::from_micros(random.below(30_000));
-    let whole_machine = round + 1 == stage.rounds || random.once_in(16);
+    let whole_machine = round + 1 == stage.rounds || stage.rounds > 10 && random.once_in(16);
     stage.workload.progress(messages).await?;
     tokio::time::sleep(Duration::from_micros(pause)).await;
 

@@ -1,6 +1,6 @@
 //! One owner at a time.
 
-use lockgate_core::{AppendError, Epoch, Position, RecordGroup};
+use lockgate_core::{AppendError, Epoch, RecordGroup};
 
 use crate::log::{
     Fixture,

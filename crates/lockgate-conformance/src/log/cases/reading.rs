@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use lockgate_core::{LogReader, LogRecord, Position, ReadError, Scanned};
+use lockgate_core::{LogReader, LogRecord, Position, ReadError};
 
 use crate::log::{
     Fixture,

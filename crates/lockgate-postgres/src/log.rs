@@ -1,0 +1,571 @@
+//! The log: recovering, owning, appending.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+use lockgate_core::{
+    AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogReader, LogRecord, LogSpace,
+    LogSync, LogUpkeep, Position, Purpose, RecordGroup, RecoveryReport, ReserveError,
+    SnapshotStore, SnapshotWriter, SpaceState,
+};
+
+use crate::{
+    options::{OpenError, PostgresLogOptions, SHARD_NAME_BYTES_MAX},
+    reader::Reader,
+    recover::recover,
+    schema,
+    session::{Commit, Failure, Link, Renewed, Session},
+    shared::{
+        Fence, Handle, Point, ROW_BYTES, Shared, checksum, deposed, from_database, to_database,
+    },
+    snapshots::{Snapshots, Writing},
+    sync::{Syncer, check_replicated},
+    upkeep::Upkeep,
+};
+
+/// A log in a PostgreSQL database. See the [crate](crate) for how.
+///
+/// Four connections: appends and syncs have one each, which is never made again; reads and what goes
+/// on in the background have one each, made when first needed and made again when lost.
+pub struct PostgresLog {
+    name: String,
+    options: PostgresLogOptions,
+    shared: Handle,
+    appending: Session,
+    syncing: Arc<Session>,
+    phase: Phase,
+    /// The number of the next record.
+    next_number: u64,
+    /// Where no recovery starts before.
+    trimmed: Position,
+    fence: Arc<OnceLock<Fence>>,
+    /// Handed out to whoever does it.
+    upkeep: Arc<Upkeep>,
+}
+
+#[derive(Clone, Copy)]
+enum Phase {
+    Opened,
+    Recovered {
+        /// The number of the recovery.
+        claim: i64,
+        /// The tail in the database.
+        stored_tail: i64,
+    },
+    Serving(Fence),
+}
+
+const FIND_SHARD: &str = "SELECT id FROM lockgate.shard WHERE name = $1";
+
+const MAKE_SHARD: &str = "
+    WITH made AS (
+        INSERT INTO lockgate.shard (name) VALUES ($1) ON CONFLICT (name) DO NOTHING RETURNING id
+    )
+    INSERT INTO lockgate.durable (shard) SELECT id FROM made";
+
+const SETTINGS: &str = "
+    SELECT current_setting('fsync'),
+           pg_is_in_recovery(),
+           coalesce(current_setting('synchronous_standby_names', true), '')";
+
+const BEGIN_EPOCH: &str = "
+    UPDATE lockgate.shard SET epoch = $3, tail = $5, next_number = $6
+    WHERE id = $1 AND claim = $2 AND epoch < $3 AND tail = $4";
+
+/// Appends and fences in one statement, which is one transaction: no row of records is written
+/// unless the row of the shard could be changed, and that waits for whoever changes it just now.
+const APPEND: &str = "
+    WITH head AS (
+        UPDATE lockgate.shard SET tail = $5, next_number = $7
+        WHERE id = $1 AND claim = $2 AND epoch = $3 AND tail = $4
+        RETURNING 1
+    )
+    INSERT INTO lockgate.record (shard, checksum, position, number, epoch, payload)
+    SELECT $1, row.checksum, row.position, $6 + row.index - 1, $3, row.payload
+    FROM head, unnest($8::integer[], $9::bigint[], $10::bytea[])
+        WITH ORDINALITY AS row (checksum, position, payload, index)";
+
+const HEAD: &str = "SELECT claim, epoch, tail FROM lockgate.shard WHERE id = $1";
+
+const TRIM: &str = "
+    UPDATE lockgate.shard SET trimmed = greatest(trimmed, $4)
+    WHERE id = $1 AND claim = $2 AND epoch = $3";
+
+const RELEASE: &str = "
+    INSERT INTO lockgate.released (shard, first, stop)
+    SELECT id, $4, $5 FROM lockgate.shard WHERE id = $1 AND claim = $2 AND epoch = $3
+    ON CONFLICT (shard, first) DO UPDATE SET stop = excluded.stop";
+
+/// A group of more bytes than this is appended in several transactions.
+const TRANSACTION_BYTES_MAX: usize = 32 << 20;
+
+impl PostgresLog {
+    /// Opens the shard called `shard` in the database at `url`, such as
+    /// `postgres://user@host:5432/database`, making it and the tables if they are not there. Reads
+    /// nothing yet and deposes nobody; [`Log::recover`] does both.
+    ///
+    /// Blocks until it is connected; not for an async task.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(url: &str, shard: &str, options: PostgresLogOptions) -> Result<Self, OpenError> {
+        options.check()?;
+        if shard.is_empty() || shard.len() > SHARD_NAME_BYTES_MAX || shard.contains('\0') {
+            return Err(OpenError::ShardName {
+                name: shard.to_owned(),
+            });
+        }
+        let config = url.parse().map_err(OpenError::Url)?;
+        let link = Link::new(config, options.timeout).map_err(OpenError::Thread)?;
+        let link = Arc::new(link);
+        let connect = |commit| {
+            link.connect(commit)
+                .map_err(|failure| failure.while_doing("opening the log"))
+        };
+        let syncing = connect(Commit::Flushed)?;
+        check_server(&syncing, &options)?;
+        schema::prepare(&syncing)?;
+        let number = make_shard(&syncing, shard)
+            .map_err(|failure| failure.while_doing("making the shard"))?;
+        let shared = Arc::new(Shared::new(
+            number,
+            options.range_bits,
+            Renewed::new(link.clone()),
+            Renewed::new(link.clone()),
+        ));
+        Ok(Self {
+            name: shard.to_owned(),
+            appending: connect(Commit::Soon)?,
+            syncing: Arc::new(syncing),
+            options,
+            phase: Phase::Opened,
+            next_number: 1,
+            trimmed: Position(0),
+            fence: Arc::default(),
+            upkeep: Arc::new(Upkeep(shared.clone())),
+            shared,
+        })
+    }
+
+    /// Why a statement that is fenced hit nothing.
+    fn why_refused(&self, fence: Fence, expected: Position) -> AppendError {
+        let head = match self.appending.query_opt(HEAD, &[&self.shared.shard]) {
+            Ok(head) => head,
+            Err(failure) => return self.unknown(failure),
+        };
+        let Some(head) = head else {
+            return AppendError::Unknown(self.shared.stop(LogError::Stopped {
+                reason: "the shard is not in the database any more".to_owned(),
+            }));
+        };
+        let (claim, epoch, tail): (i64, i64, i64) = (head.get(0), head.get(1), head.get(2));
+        let ours = Epoch(from_database(fence.epoch));
+        if (claim, epoch) == (fence.claim, fence.epoch) {
+            let tail = Position(from_database(tail));
+            return self.shared.stop(AppendError::Position { expected, tail });
+        }
+        // Who has only recovered yet will begin a higher epoch at the least.
+        let theirs = Epoch(from_database(epoch)).max(ours.next());
+        self.shared.stop(AppendError::Fenced { ours, theirs })
+    }
+
+    fn unknown(&self, failure: Failure) -> AppendError {
+        let error = self.shared.stop(failure.while_doing("appending"));
+        AppendError::Unknown(error)
+    }
+
+    /// Appends the records of `part` in one transaction.
+    fn append_part(&mut self, fence: Fence, group: &RecordGroup, part: Part) -> AppendResult {
+        let from = self.tail();
+        let mut tail = from;
+        let count = part.end - part.start;
+        let mut checksums = Vec::with_capacity(count);
+        let mut positions = Vec::with_capacity(count);
+        let mut payloads = Vec::with_capacity(count);
+        let mut number = self.next_number;
+        for index in part {
+            let payload = group.payload(index);
+            let at = self.place(&mut tail, payload.len());
+            let epoch = Epoch(from_database(fence.epoch));
+            checksums.push(checksum(Point { at, number }, epoch, payload));
+            positions.push(to_database(at.0));
+            payloads.push(payload);
+            number += 1;
+        }
+        let appended = self.appending.execute(
+            APPEND,
+            &[
+                &self.shared.shard,
+                &fence.claim,
+                &fence.epoch,
+                &to_database(from.0),
+                &to_database(tail.0),
+                &to_database(self.next_number),
+                &to_database(number),
+                &checksums,
+                &positions,
+                &payloads,
+            ],
+        );
+        match appended {
+            Ok(0) => Err(self.why_refused(fence, from)),
+            Ok(_) => {
+                self.next_number = number;
+                self.shared.publish(from, tail);
+                Ok(())
+            }
+            Err(failure) if failure.is_full() => Err(AppendError::Full(ReserveError::Full {
+                needed: tail.0 - from.0,
+                free: 0,
+            })),
+            Err(failure) => Err(self.unknown(failure)),
+        }
+    }
+
+    /// Runs a statement of the owner on its own row.
+    fn as_owner(
+        &self,
+        what: &'static str,
+        run: impl FnOnce(&Session, Fence) -> Result<u64, Failure>,
+    ) -> Result<(), LogError> {
+        self.shared.check_running()?;
+        let Phase::Serving(fence) = self.phase else {
+            return Err(LogError::Unsupported {
+                what: "give back space before an epoch was begun",
+            });
+        };
+        // The connection of the appends: if it is lost, so is the instance.
+        match run(&self.appending, fence) {
+            Ok(0) => Err(deposed()),
+            Ok(_) => Ok(()),
+            Err(failure) => Err(self.shared.stop(failure.while_doing(what))),
+        }
+    }
+
+    /// Bytes that may still be taken for what adds to the log.
+    fn free_for_growth(&self, bytes_max: u64) -> u64 {
+        let used = self.shared.space(|space| space.used());
+        (bytes_max - bytes_max / 8).saturating_sub(used)
+    }
+}
+
+type AppendResult = Result<(), AppendError>;
+type Part = std::ops::Range<usize>;
+
+fn check_server(session: &Session, options: &PostgresLogOptions) -> Result<(), OpenError> {
+    let row = session
+        .query_opt(SETTINGS, &[])
+        .map_err(|failure| failure.while_doing("asking for settings"))?;
+    let Some(row) = row else { return Ok(()) };
+    let (fsync, standby, standbys): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
+    let (setting, value, problem) = if standby {
+        let problem = "means that it is a standby, which takes no writes: name its primary";
+        ("in_hot_standby", "on".to_owned(), problem)
+    } else if fsync != "on" {
+        ("fsync", fsync, "loses what was promised with the power")
+    } else if options.sync_level == Level::Replicated && standbys.is_empty() {
+        let problem = "leaves nobody to replicate to: name standbys, or ask for level disk";
+        ("synchronous_standby_names", standbys, problem)
+    } else {
+        return Ok(());
+    };
+    Err(OpenError::Setting {
+        setting,
+        value,
+        problem,
+    })
+}
+
+fn make_shard(session: &Session, name: &str) -> Result<i32, Failure> {
+    if let Some(row) = session.query_opt(FIND_SHARD, &[&name])? {
+        return Ok(row.get(0));
+    }
+    session.execute(MAKE_SHARD, &[&name])?;
+    let row = session.query_opt(FIND_SHARD, &[&name])?;
+    let number = row.map_or(0, |row| row.get(0));
+    Ok(number)
+}
+
+impl Log for PostgresLog {
+    fn capabilities(&self) -> LogCapabilities {
+        LogCapabilities {
+            gap: 0,
+            record_bytes_max: self.options.record_bytes_max,
+            append_level: Level::Process,
+            sync_level: self.options.sync_level,
+            releases_ranges: true,
+            range_bits: self.options.range_bits,
+        }
+    }
+
+    fn snapshots(&self) -> Arc<dyn SnapshotStore> {
+        Arc::new(Snapshots(self.shared.clone()))
+    }
+
+    fn recover(
+        &mut self,
+        from: Position,
+        visit: &mut dyn FnMut(LogRecord),
+    ) -> Result<RecoveryReport, LogError> {
+        if matches!(self.phase, Phase::Serving(_)) {
+            return Err(LogError::Unsupported {
+                what: "recover again after an epoch was begun",
+            });
+        }
+        self.shared.check_running()?;
+        let recovered = recover(&self.shared, &self.syncing, from, visit)?;
+        if self.options.sync_level == Level::Replicated {
+            check_replicated(&self.syncing)?;
+        }
+        self.trimmed = recovered.report.trimmed;
+        self.next_number = recovered.tail.number;
+        self.phase = Phase::Recovered {
+            claim: recovered.claim,
+            stored_tail: recovered.stored_tail,
+        };
+        Ok(recovered.report)
+    }
+
+    fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError> {
+        self.shared.check_running().map_err(AppendError::Unknown)?;
+        let unsupported = |what| AppendError::Unknown(LogError::Unsupported { what });
+        let Phase::Recovered { claim, stored_tail } = self.phase else {
+            return Err(unsupported(
+                "begin an epoch but once, after it has recovered",
+            ));
+        };
+        let Ok(number) = i64::try_from(epoch.0) else {
+            return Err(unsupported("begin an epoch of 2^63 or above"));
+        };
+        let begun = self.syncing.execute(
+            BEGIN_EPOCH,
+            &[
+                &self.shared.shard,
+                &claim,
+                &number,
+                &stored_tail,
+                &to_database(self.tail().0),
+                &to_database(self.next_number),
+            ],
+        );
+        match begun {
+            Ok(1) => {}
+            Ok(_) => {
+                let head = self.syncing.query_opt(HEAD, &[&self.shared.shard]);
+                let head = head.map_err(|failure| self.unknown(failure))?;
+                let theirs = head.map_or(0, |head| from_database(head.get(1)));
+                // Somebody else has recovered since then, and will begin a higher one at the least.
+                let theirs = if theirs < epoch.0 {
+                    epoch.next()
+                } else {
+                    Epoch(theirs)
+                };
+                return Err(AppendError::Fenced {
+                    ours: epoch,
+                    theirs,
+                });
+            }
+            Err(failure) => return Err(self.unknown(failure)),
+        }
+        if self.options.sync_level == Level::Replicated {
+            check_replicated(&self.syncing)
+                .map_err(|error| AppendError::Unknown(self.shared.stop(error)))?;
+        }
+        // That commit was flushed, and with it everything recovered.
+        self.shared.set_durable(self.tail());
+        let fence = Fence {
+            claim,
+            epoch: number,
+        };
+        self.fence.get_or_init(|| fence);
+        self.phase = Phase::Serving(fence);
+        Ok(())
+    }
+
+    fn tail(&self) -> Position {
+        self.shared.appended()
+    }
+
+    fn place(&self, cursor: &mut Position, len: usize) -> Position {
+        let at = *cursor;
+        *cursor = Position(at.0.saturating_add(ROW_BYTES + len as u64));
+        at
+    }
+
+    fn reserve(&mut self, bytes: u64, records: u64, purpose: Purpose) -> Result<(), ReserveError> {
+        self.shared.check_running()?;
+        let (Some(bytes_max), Purpose::Growth) = (self.options.bytes_max, purpose) else {
+            return Ok(());
+        };
+        let needed = bytes.saturating_add(records.saturating_mul(ROW_BYTES));
+        let free = self.free_for_growth(bytes_max);
+        if needed > free {
+            return Err(ReserveError::Full { needed, free });
+        }
+        Ok(())
+    }
+
+    fn space(&self) -> LogSpace {
+        let used_bytes = self.shared.space(|space| space.used());
+        let Some(bytes_max) = self.options.bytes_max else {
+            return LogSpace {
+                used_bytes,
+                free_bytes: u64::MAX,
+                ..LogSpace::default()
+            };
+        };
+        let free_bytes = self.free_for_growth(bytes_max);
+        LogSpace {
+            state: match free_bytes {
+                0 => SpaceState::Full,
+                free if free < bytes_max / 8 => SpaceState::Low,
+                _ => SpaceState::Normal,
+            },
+            used_bytes,
+            ready_bytes: 0,
+            free_bytes,
+        }
+    }
+
+    fn append(
+        &mut self,
+        epoch: Epoch,
+        expected: Position,
+        group: &mut RecordGroup,
+    ) -> Result<(), AppendError> {
+        self.shared.check_running().map_err(AppendError::Unknown)?;
+        let unsupported = |what| AppendError::Unknown(LogError::Unsupported { what });
+        let Phase::Serving(fence) = self.phase else {
+            return Err(unsupported("append before an epoch was begun"));
+        };
+        let begun = Epoch(from_database(fence.epoch));
+        if epoch < begun {
+            return Err(AppendError::Fenced {
+                ours: epoch,
+                theirs: begun,
+            });
+        }
+        if epoch > begun {
+            return Err(unsupported("append under an epoch that was not begun"));
+        }
+        let tail = self.tail();
+        if expected != tail {
+            return Err(AppendError::Position { expected, tail });
+        }
+        if group.gap() != 0 {
+            return Err(unsupported(
+                "append records with another gap than it asks for",
+            ));
+        }
+        let max = self.options.record_bytes_max;
+        let mut end = tail;
+        for len in (0..group.len()).map(|index| group.payload(index).len()) {
+            if len > max {
+                return Err(AppendError::TooLarge { len, max });
+            }
+            self.place(&mut end, len);
+        }
+        if i64::try_from(end.0).is_err() {
+            return Err(unsupported("number more than 2^63 bytes"));
+        }
+        let mut part = 0..0;
+        let mut bytes = 0;
+        while part.start < group.len() {
+            while part.end < group.len() && bytes <= TRANSACTION_BYTES_MAX {
+                bytes += group.payload(part.end).len();
+                part.end += 1;
+            }
+            let is_first = part.start == 0;
+            match self.append_part(fence, group, part.clone()) {
+                Ok(()) => {}
+                Err(error) if is_first => return Err(error),
+                // A part of the group is written: that is neither nothing nor all of it.
+                Err(error) => {
+                    let error = self.shared.stop(LogError::Remote {
+                        what: "appending the rest of a large group".to_owned(),
+                        source: Box::new(error),
+                    });
+                    return Err(AppendError::Unknown(error));
+                }
+            }
+            part = part.end..part.end;
+            bytes = 0;
+        }
+        Ok(())
+    }
+
+    fn syncer(&self) -> Arc<dyn LogSync> {
+        Arc::new(Syncer {
+            shared: self.shared.clone(),
+            session: self.syncing.clone(),
+            fence: self.fence.clone(),
+            level: self.options.sync_level,
+        })
+    }
+
+    fn reader(&self) -> Arc<dyn LogReader> {
+        Arc::new(Reader(self.shared.clone()))
+    }
+
+    fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
+        Some(self.upkeep.clone())
+    }
+
+    fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError> {
+        let Phase::Serving(fence) = self.phase else {
+            return Err(LogError::Unsupported {
+                what: "begin a snapshot before an epoch was begun",
+            });
+        };
+        let point = Point {
+            at: self.tail(),
+            number: self.next_number,
+        };
+        let max = self.options.record_bytes_max;
+        let writing = Writing::new(self.shared.clone(), fence, point, max);
+        Ok(Box::new(writing))
+    }
+
+    fn trim(&mut self, before: Position) -> Result<(), LogError> {
+        let before = before.min(self.tail());
+        let shard = &self.shared.shard;
+        self.as_owner("trimming", |session, Fence { claim, epoch }| {
+            session.execute(TRIM, &[shard, &claim, &epoch, &to_database(before.0)])
+        })?;
+        self.trimmed = self.trimmed.max(before);
+        Ok(())
+    }
+
+    fn release(&mut self, range: Position) -> Result<(), LogError> {
+        let range = self.shared.range(range);
+        self.shared.check_running()?;
+        if range.end > self.trimmed.0 {
+            return Err(LogError::Unsupported {
+                what: "release a range that is not all before the last trim",
+            });
+        }
+        let shard = &self.shared.shard;
+        let (first, stop) = (to_database(range.start), to_database(range.end));
+        self.as_owner("releasing a range", |session, Fence { claim, epoch }| {
+            session.execute(RELEASE, &[shard, &claim, &epoch, &first, &stop])
+        })?;
+        self.shared
+            .space(|space| space.released.insert(range.start, range.end));
+        let is_handed_out = Arc::strong_count(&self.upkeep) > 1;
+        if !is_handed_out {
+            while self.upkeep.step()? {}
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for PostgresLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresLog")
+            .field("shard", &self.name)
+            .field("tail", &self.tail())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,100 @@
+//! What can be chosen, and why a log could not be opened.
+
+use std::{io, time::Duration};
+
+use lockgate_core::{Level, LogError};
+
+/// What can be chosen for a [`PostgresLog`](crate::PostgresLog).
+#[derive(Clone, Debug)]
+pub struct PostgresLogOptions {
+    /// How long one statement may take, a connect included; default 30 s, at least 10 ms. The server
+    /// is told the same, and a client that gets no answer by then gives up by itself: for an append
+    /// or a sync that is the end of the instance.
+    pub timeout: Duration,
+    /// The largest payload of a record in bytes; default 16 MiB, at most 64 MiB.
+    pub record_bytes_max: usize,
+    /// What a sync is to reach: [`Level::Disk`], the default, or [`Level::Replicated`], which needs
+    /// `synchronous_standby_names` on the server and stops the log when a sync was not waited for by
+    /// a standby.
+    pub sync_level: Level,
+    /// Space comes back in ranges of two to the power of so many bytes; default 26 (64 MiB), from 12
+    /// to 40. May differ from one opening to the next.
+    pub range_bits: u32,
+    /// Bytes of records and snapshots from which on the log counts as full; default `None`, which
+    /// leaves it to the server's disk. An eighth is kept for what makes room again.
+    pub bytes_max: Option<u64>,
+}
+
+impl Default for PostgresLogOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(30),
+            record_bytes_max: 16 << 20,
+            sync_level: Level::Disk,
+            range_bits: 26,
+            bytes_max: None,
+        }
+    }
+}
+
+/// The limit of [`PostgresLogOptions::record_bytes_max`].
+const RECORD_BYTES_LIMIT: usize = 64 << 20;
+
+/// The longest name of a shard, in bytes.
+pub(crate) const SHARD_NAME_BYTES_MAX: usize = 255;
+
+impl PostgresLogOptions {
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        let what = if self.timeout < Duration::from_millis(10) {
+            "timeout is below 10 ms"
+        } else if self.timeout > Duration::from_hours(24) {
+            "timeout is above a day"
+        } else if self.record_bytes_max == 0 || self.record_bytes_max > RECORD_BYTES_LIMIT {
+            "record_bytes_max is zero or above 64 MiB"
+        } else if !matches!(self.sync_level, Level::Disk | Level::Replicated) {
+            "sync_level is neither disk nor replicated"
+        } else if !(12..=40).contains(&self.range_bits) {
+            "range_bits is not within 12 and 40"
+        } else {
+            return Ok(());
+        };
+        Err(OpenError::Options { what })
+    }
+}
+
+/// Why a [`PostgresLog`](crate::PostgresLog) could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The options contradict each other or are out of range.
+    #[error("the log's options are wrong: {what}")]
+    Options {
+        /// Which, and why.
+        what: &'static str,
+    },
+    /// The name of the shard cannot be one.
+    #[error("{name:?} cannot name a shard: it needs 1 to 255 bytes and no zero byte")]
+    ShardName {
+        /// What was given.
+        name: String,
+    },
+    /// The text is no connection string. The text itself may hold a password and is not shown.
+    #[error("the connection string of the database cannot be read")]
+    Url(#[source] tokio_postgres::Error),
+    /// The server would not keep what this log promises.
+    #[error("the server's setting {setting} is {value:?}, which {problem}")]
+    Setting {
+        /// Which setting.
+        setting: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The thread that moves bytes to and from the server could not be started.
+    #[error("starting a thread for the database's connections")]
+    Thread(#[source] io::Error),
+    /// Connecting failed, or the tables could not be read or made, or are of a newer version.
+    #[error(transparent)]
+    Log(#[from] LogError),
+}

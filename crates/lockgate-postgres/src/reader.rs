@@ -1,0 +1,143 @@
+//! Reading records: one, or a stretch of them.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use lockgate_core::{Epoch, LogError, LogReader, LogRecord, Position, ReadError, Scanned};
+use tokio_postgres::Row;
+
+use crate::shared::{Handle, Point, Shared, checksum, from_database, to_database};
+
+const READ: &str = "
+    SELECT position, number, epoch, checksum, payload
+    FROM lockgate.record
+    WHERE shard = $1 AND position = $2";
+
+/// The rows of a stretch of positions, from the first row behind `$2` on. Positions count bytes, so
+/// this bounds what one answer holds.
+const READ_PAGE: &str = "
+    WITH start AS (
+        SELECT min(position) AS at
+        FROM lockgate.record
+        WHERE shard = $1 AND position >= $2 AND position < $3
+    )
+    SELECT record.position, number, epoch, checksum, payload
+    FROM start, lockgate.record
+    WHERE record.shard = $1
+        AND record.position >= start.at
+        AND record.position < least($3, start.at + $4)
+    ORDER BY record.position";
+
+/// Bytes of one answer, or one record if that is larger.
+const PAGE_BYTES: i64 = 4 << 20;
+
+/// Reads on a connection that is made again when it is lost.
+pub(crate) struct Reader(pub(crate) Handle);
+
+/// A row of the table of records.
+pub(crate) struct Stored {
+    pub(crate) point: Point,
+    pub(crate) payload: Bytes,
+    /// Its checksum fits.
+    pub(crate) verifies: bool,
+}
+
+impl Stored {
+    fn from_row(row: &Row) -> Self {
+        let number = |column: usize| from_database(row.get(column));
+        let point = Point {
+            at: Position(number(0)),
+            number: number(1),
+        };
+        let payload: &[u8] = row.get(4);
+        Self {
+            point,
+            verifies: checksum(point, Epoch(number(2)), payload) == row.get::<_, i32>(3),
+            payload: Bytes::copy_from_slice(payload),
+        }
+    }
+}
+
+impl Shared {
+    /// Visits the rows that start in `from..to`, in order, as long as `visit` wants more.
+    pub(crate) fn visit_rows(
+        &self,
+        from: Position,
+        to: Position,
+        visit: &mut dyn FnMut(Stored) -> ControlFlow<()>,
+    ) -> Result<(), LogError> {
+        let (mut from, to) = (to_database(from.0), to_database(to.0));
+        while from < to {
+            let rows = self.reading.run("reading records", |session| {
+                session.query(READ_PAGE, &[&self.shard, &from, &to, &PAGE_BYTES])
+            })?;
+            let Some(last) = rows.last() else {
+                return Ok(());
+            };
+            from = last.get::<_, i64>(0) + 1;
+            for row in &rows {
+                if visit(Stored::from_row(row)).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LogReader for Reader {
+    fn read(&self, at: Position) -> Result<Bytes, ReadError> {
+        let shared = &self.0;
+        let Ok(position) = i64::try_from(at.0) else {
+            return Err(ReadError::Missing { at });
+        };
+        if shared.is_released(at) {
+            return Err(ReadError::Missing { at });
+        }
+        let row = shared.reading.run("reading a record", |session| {
+            session.query_opt(READ, &[&shared.shard, &position])
+        })?;
+        let stored = Stored::from_row(&row.ok_or(ReadError::Missing { at })?);
+        if !stored.verifies {
+            let what = "its checksum does not fit";
+            return Err(ReadError::Damaged { at, what });
+        }
+        Ok(stored.payload)
+    }
+
+    fn scan(
+        &self,
+        from: Position,
+        to: Position,
+        visit: &mut dyn FnMut(Scanned) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        let shared = &self.0;
+        let to = to.min(shared.appended());
+        let mut damaged_from = None;
+        let mut stopped = false;
+        shared.visit_rows(from, to, &mut |stored| {
+            let position = stored.point.at;
+            if shared.is_released(position) {
+                return ControlFlow::Continue(());
+            }
+            if !stored.verifies {
+                damaged_from.get_or_insert(position);
+                return ControlFlow::Continue(());
+            }
+            let mut flow = ControlFlow::Continue(());
+            if let Some(from) = damaged_from.take() {
+                flow = visit(Scanned::Damaged { from, to: position });
+            }
+            if flow.is_continue() {
+                let payload = stored.payload;
+                flow = visit(Scanned::Record(LogRecord { position, payload }));
+            }
+            stopped = flow.is_break();
+            flow
+        })?;
+        if let (Some(from), false) = (damaged_from, stopped) {
+            let _last = visit(Scanned::Damaged { from, to });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+//! Recovering: what there is, and what of it is missing.
+
+use std::ops::ControlFlow;
+
+use lockgate_core::{DamagedRange, Epoch, LogError, LogRecord, Position, RecoveryReport};
+
+use crate::{
+    session::{Failure, Session},
+    shared::{Point, ROW_BYTES, Shared, Space, from_database, to_database},
+};
+
+/// Fences every instance that recovered before, whether it has begun an epoch or not. The lock of the
+/// row orders this with an append that is just being done: it is either read below or refused.
+const CLAIM: &str = "
+    UPDATE lockgate.shard SET claim = claim + 1 WHERE id = $1
+    RETURNING claim, epoch, tail, next_number, trimmed,
+        (SELECT position FROM lockgate.durable WHERE shard = $1)";
+
+const FORGET_UNFINISHED: &str = "
+    DELETE FROM lockgate.snapshot WHERE shard = $1 AND NOT complete";
+
+const SNAPSHOT_NUMBER: &str = "
+    SELECT number
+    FROM lockgate.snapshot
+    WHERE shard = $1 AND position = $2 AND complete
+    ORDER BY id DESC
+    LIMIT 1";
+
+/// One probe of the index for each range that has rows.
+const RANGES: &str = "
+    WITH RECURSIVE present (position) AS (
+        SELECT min(position) FROM lockgate.record WHERE shard = $1
+        UNION ALL
+        SELECT (
+            SELECT min(record.position)
+            FROM lockgate.record
+            WHERE shard = $1 AND record.position >= ((present.position >> $2) + 1) << $2
+        )
+        FROM present
+        WHERE present.position IS NOT NULL
+    )
+    SELECT position FROM present WHERE position IS NOT NULL";
+
+const RELEASED: &str = "SELECT first, stop FROM lockgate.released WHERE shard = $1";
+
+const SNAPSHOT_BYTES: &str = "
+    SELECT coalesce(sum(bytes), 0)::bigint FROM lockgate.snapshot WHERE shard = $1";
+
+/// What a recovery has found.
+pub(crate) struct Recovered {
+    pub(crate) report: RecoveryReport,
+    /// The number of the recovery.
+    pub(crate) claim: i64,
+    /// The tail as the database has it.
+    pub(crate) stored_tail: i64,
+    /// Where the next record goes, and its number.
+    pub(crate) tail: Point,
+}
+
+/// Claims the shard, then hands over its records from `from` on.
+pub(crate) fn recover(
+    shared: &Shared,
+    session: &Session,
+    from: Position,
+    visit: &mut dyn FnMut(LogRecord),
+) -> Result<Recovered, LogError> {
+    let failed = |failure: Failure| failure.while_doing("recovering");
+    let claimed = claim(shared, session, from)
+        .map_err(failed)?
+        .ok_or_else(|| LogError::Stopped {
+            reason: "the shard is not in the database any more".to_owned(),
+        })?;
+    let mut judge = Judge {
+        report: RecoveryReport {
+            epoch: claimed.epoch,
+            trimmed: claimed.trimmed,
+            ..RecoveryReport::default()
+        },
+        expected: claimed.from_number,
+        end: claimed.from,
+        unreadable: None,
+    };
+    shared.visit_rows(claimed.from, claimed.tail.at, &mut |stored| {
+        let record = LogRecord {
+            position: stored.point.at,
+            payload: stored.payload,
+        };
+        if judge.see(&record, stored.point.number, stored.verifies) {
+            visit(record);
+        }
+        ControlFlow::Continue(())
+    })?;
+    let space = find_space(shared, session, claimed.tail.at).map_err(failed)?;
+    shared.recovered(claimed.tail.at, space);
+    Ok(Recovered {
+        report: judge.end(claimed.tail),
+        claim: claimed.claim,
+        stored_tail: claimed.stored_tail,
+        tail: claimed.tail,
+    })
+}
+
+/// What reading starts with.
+struct Claimed {
+    claim: i64,
+    epoch: Epoch,
+    stored_tail: i64,
+    tail: Point,
+    trimmed: Position,
+    /// Where reading starts.
+    from: Position,
+    /// The number of the first record there, if that is known.
+    from_number: Option<u64>,
+}
+
+fn claim(shared: &Shared, session: &Session, from: Position) -> Result<Option<Claimed>, Failure> {
+    let shard = &shared.shard;
+    let Some(row) = session.query_opt(CLAIM, &[shard])? else {
+        return Ok(None);
+    };
+    // Of writers that are gone. One that is deposed only finds that its snapshot is gone.
+    session.execute(FORGET_UNFINISHED, &[shard])?;
+    let trimmed = Position(from_database(row.get(4)));
+    let from = from.max(trimmed);
+    let snapshot = session.query_opt(SNAPSHOT_NUMBER, &[shard, &to_database(from.0)])?;
+    let from_number = match snapshot {
+        Some(row) => Some(from_database(row.get(0))),
+        None => (from == Position(0)).then_some(1),
+    };
+    let stored_tail: i64 = row.get(2);
+    // They are ahead of the tail only if somebody has put single tables back from a backup.
+    let durable: i64 = row.get::<_, Option<i64>>(5).unwrap_or_default();
+    let tail = from_database(stored_tail.max(durable));
+    Ok(Some(Claimed {
+        claim: row.get(0),
+        epoch: Epoch(from_database(row.get(1))),
+        stored_tail,
+        tail: Point {
+            at: Position(tail).max(from),
+            number: from_database(row.get(3)).max(from_number.unwrap_or(1)),
+        },
+        trimmed,
+        from,
+        from_number,
+    }))
+}
+
+fn find_space(shared: &Shared, session: &Session, tail: Position) -> Result<Space, Failure> {
+    let shard = &shared.shard;
+    let bits = shared.range_bits.cast_signed();
+    let mut space = Space::default();
+    for row in session.query(RANGES, &[shard, &bits])? {
+        let first = from_database(row.get(0));
+        let end = shared.range(Position(first)).end.min(tail.0);
+        space.ranges.insert(first, end.max(first));
+    }
+    for row in session.query(RELEASED, &[shard])? {
+        let (first, stop) = (row.get(0), row.get(1));
+        space
+            .released
+            .insert(from_database(first), from_database(stop));
+    }
+    if let Some(row) = session.query_opt(SNAPSHOT_BYTES, &[shard])? {
+        space.snapshot_bytes = from_database(row.get(0));
+    }
+    Ok(space)
+}
+
+/// Counts what is there and finds what is missing. A transaction is there whole or not at all, so
+/// there is no torn tail: whatever is missing below the tail was there once.
+struct Judge {
+    report: RecoveryReport,
+    /// The number of the next record, if that is known.
+    expected: Option<u64>,
+    /// Behind the last good record.
+    end: Position,
+    /// Rows that do not verify since then: the first one's position, and how many.
+    unreadable: Option<(Position, u64)>,
+}
+
+impl Judge {
+    /// Whether the record is good.
+    fn see(&mut self, record: &LogRecord, number: u64, verifies: bool) -> bool {
+        if !verifies {
+            let (_, count) = self.unreadable.get_or_insert((record.position, 0));
+            *count += 1;
+            return false;
+        }
+        self.reach(record.position, number);
+        let bytes = ROW_BYTES + record.payload.len() as u64;
+        self.report.records += 1;
+        self.report.bytes += bytes;
+        self.expected = Some(number + 1);
+        self.end = Position(record.position.0.saturating_add(bytes));
+        true
+    }
+
+    /// Counts what is missing before the record of that number.
+    fn reach(&mut self, to: Position, number: u64) {
+        let unreadable = self.unreadable.take();
+        let missing = match self.expected {
+            Some(expected) => number.saturating_sub(expected),
+            None => unreadable.map_or(0, |(_, count)| count),
+        };
+        if missing > 0 {
+            self.report.damaged.push(DamagedRange {
+                from: unreadable.map_or(self.end, |(at, _)| at.min(to)),
+                to,
+                records: missing,
+                kept_as: unreadable.map(|_| "rows of the table lockgate.record".to_owned()),
+            });
+        }
+    }
+
+    fn end(mut self, tail: Point) -> RecoveryReport {
+        self.reach(tail.at, tail.number);
+        self.report
+    }
+}

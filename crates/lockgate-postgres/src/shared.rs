@@ -1,0 +1,177 @@
+//! What the handles of one log share.
+
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    ops::Range,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crc32c::{crc32c, crc32c_append};
+use lockgate_core::{Epoch, LogError, Position, with_sources};
+
+use crate::session::{Renewed, lock};
+
+/// Positions count bytes; a record takes its payload's and so many for its row.
+pub(crate) const ROW_BYTES: u64 = 96;
+
+/// Shared by the log, its syncer, its readers, its snapshots and its upkeep.
+pub(crate) struct Shared {
+    /// The shard's number in the database.
+    pub(crate) shard: i32,
+    pub(crate) range_bits: u32,
+    /// For reading, by callers.
+    pub(crate) reading: Renewed,
+    /// For what nobody waits for: snapshots, deleting.
+    pub(crate) working: Renewed,
+    appended: AtomicU64,
+    durable: AtomicU64,
+    stopped: OnceLock<String>,
+    space: Mutex<Space>,
+}
+
+/// With what an owner's statements are fenced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fence {
+    /// The number of the recovery that it rests on.
+    pub(crate) claim: i64,
+    pub(crate) epoch: i64,
+}
+
+/// Where in a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Point {
+    pub(crate) at: Position,
+    /// The number of the record there.
+    pub(crate) number: u64,
+}
+
+/// What the shard takes in the database.
+#[derive(Default)]
+pub(crate) struct Space {
+    /// Where rows stand: from the first position of each range to the end of the last row in it.
+    pub(crate) ranges: BTreeMap<u64, u64>,
+    pub(crate) snapshot_bytes: u64,
+    /// Ranges released and not deleted yet, as positions.
+    pub(crate) released: BTreeMap<u64, u64>,
+}
+
+impl Space {
+    pub(crate) fn used(&self) -> u64 {
+        let records: u64 = self.ranges.iter().map(|(first, end)| end - first).sum();
+        records + self.snapshot_bytes
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(shard: i32, range_bits: u32, reading: Renewed, working: Renewed) -> Self {
+        Self {
+            shard,
+            range_bits,
+            reading,
+            working,
+            appended: AtomicU64::default(),
+            durable: AtomicU64::default(),
+            stopped: OnceLock::new(),
+            space: Mutex::default(),
+        }
+    }
+
+    /// Begins anew, with what recovery has found.
+    pub(crate) fn recovered(&self, tail: Position, space: Space) {
+        self.appended.store(tail.0, Ordering::Release);
+        *lock(&self.space) = space;
+    }
+
+    pub(crate) fn appended(&self) -> Position {
+        Position(self.appended.load(Ordering::Acquire))
+    }
+
+    /// Records from `from` on to before `tail` were appended.
+    pub(crate) fn publish(&self, from: Position, tail: Position) {
+        let mut space = lock(&self.space);
+        let mut first = from.0;
+        while first < tail.0 {
+            let range = self.range(Position(first));
+            let end = range.end.min(tail.0);
+            space.ranges.insert(range.start.max(1), end);
+            first = end;
+        }
+        drop(space);
+        self.appended.store(tail.0, Ordering::Release);
+    }
+
+    pub(crate) fn durable(&self) -> Position {
+        Position(self.durable.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_durable(&self, durable: Position) {
+        self.durable.fetch_max(durable.0, Ordering::AcqRel);
+    }
+
+    pub(crate) fn space<T>(&self, look: impl FnOnce(&mut Space) -> T) -> T {
+        look(&mut lock(&self.space))
+    }
+
+    /// The positions of the range that `at` is in.
+    pub(crate) fn range(&self, at: Position) -> Range<u64> {
+        let first = at.0 >> self.range_bits << self.range_bits;
+        first..first.saturating_add(1 << self.range_bits)
+    }
+
+    pub(crate) fn is_released(&self, at: Position) -> bool {
+        self.space(|space| {
+            let before = space.released.range(..=at.0).next_back();
+            before.is_some_and(|(_, &stop)| at.0 < stop)
+        })
+    }
+
+    /// # Errors
+    /// The first failure, if there was one.
+    pub(crate) fn check_running(&self) -> Result<(), LogError> {
+        match self.stopped.get() {
+            None => Ok(()),
+            Some(reason) => Err(LogError::Stopped {
+                reason: reason.clone(),
+            }),
+        }
+    }
+
+    /// Ends the instance; the first reason is kept.
+    pub(crate) fn stop<E: Error + 'static>(&self, error: E) -> E {
+        self.stopped.get_or_init(|| with_sources(&error));
+        error
+    }
+}
+
+/// Another instance has taken the shard over. The next append finds out by whom.
+pub(crate) fn deposed() -> LogError {
+    LogError::Stopped {
+        reason: "another instance has taken the shard over".to_owned(),
+    }
+}
+
+/// Position, number and epoch are in it, so that a row that was moved or changed does not verify.
+pub(crate) fn checksum(point: Point, epoch: Epoch, payload: &[u8]) -> i32 {
+    let mut place = [0; 24];
+    place[..8].copy_from_slice(&point.at.0.to_le_bytes());
+    place[8..16].copy_from_slice(&point.number.to_le_bytes());
+    place[16..].copy_from_slice(&epoch.0.to_le_bytes());
+    crc32c_append(crc32c(&place), payload).cast_signed()
+}
+
+/// The database's numbers have a sign. A position above its range is one that no record has.
+pub(crate) fn to_database(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// See [`to_database`]; nothing below zero is ever written.
+pub(crate) fn from_database(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or_default()
+}
+
+/// A shared log.
+pub(crate) type Handle = Arc<Shared>;

@@ -1,0 +1,6 @@
+//! The log in a PostgreSQL database, over servers that `scripts/services` starts.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod conformance;
+mod server;
