@@ -1,7 +1,7 @@
 //! What a driver is asked, and what it answers.
 
 use lockgate_core::MachineTime;
-use lockgate_machine::{Answer, Command, Delivery, Query, Receive, Rejection, Reply};
+use lockgate_machine::{Answer, Command, Delivery, Query, Receive, Rejection, Reply, Upcoming};
 use smallvec::SmallVec;
 
 /// Something a caller wants done, with the ticket under which the answer comes back.
@@ -45,6 +45,16 @@ impl Work {
     #[must_use]
     pub fn one(command: Command) -> Self {
         Self::Commands(SmallVec::from_buf([command]))
+    }
+
+    /// What it will ask of the machine.
+    pub(crate) fn upcoming(&self) -> impl Iterator<Item = Upcoming<'_>> {
+        let (commands, receive) = match self {
+            Self::Commands(commands) => (&commands[..], None),
+            Self::Receive { receive, .. } => (&[][..], Some(Upcoming::Receive(receive))),
+            Self::Query(_) => (&[][..], None),
+        };
+        commands.iter().map(Upcoming::Command).chain(receive)
     }
 
     /// Whether all of it makes load and frees none, so that it may be shed.

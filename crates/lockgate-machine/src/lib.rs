@@ -82,7 +82,7 @@ pub use effect::{DeadLetterReason, DropReason, Effect, Effects, StoredMessage};
 pub use live::LiveRange;
 pub use machine::{
     ClockState, Deadlines, Frozen, ImageLoader, ImagePart, KeySnapshot, LeaseSnapshot, Machine,
-    MachineLimits, MessageSnapshot, MessageState, QueueSnapshot, Snapshot,
+    MachineLimits, MessageSnapshot, MessageState, QueueSnapshot, Snapshot, Upcoming,
 };
 pub use reply::{
     Answer, Decision, Delivery, DroppedCounts, KeyStatus, KeyWait, Origin, QueueCounts,

@@ -70,6 +70,7 @@ pub use self::image::{Frozen, ImageLoader, ImagePart};
 pub use self::snapshot::{
     KeySnapshot, LeaseSnapshot, MessageSnapshot, MessageState, QueueSnapshot, Snapshot,
 };
+pub use self::warm::Upcoming;
 
 /// Bounds of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use super::{
     order::spread,
     state::{Message, flag},
 };
-use crate::{Command, SendMessage, sequences::Sequences, slab::NONE};
+use crate::{Command, Receive, SendMessage, sequences::Sequences, slab::NONE};
 
 /// How many commands are read ahead for at once: more than a core has reads on their way, and few
 /// enough that what was read is still near when the last of them is decided.
@@ -18,6 +18,21 @@ const AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 
 /// Fewer keys than these stay in the processor's cache by themselves.
 const KEYS_MIN: usize = if cfg!(test) { 1 } else { 10_000 };
+
+/// What will be asked of a machine next, for [`Machine::warm`].
+#[derive(Clone, Copy, Debug)]
+pub enum Upcoming<'a> {
+    /// A command.
+    Command(&'a Command),
+    /// A [`Command::Receive`] that is not made yet.
+    Receive(&'a Receive),
+}
+
+impl<'a> From<&'a Command> for Upcoming<'a> {
+    fn from(command: &'a Command) -> Self {
+        Self::Command(command)
+    }
+}
 
 /// Indexes of one kind.
 type Indexes = SmallVec<[u32; AT_ONCE]>;
@@ -52,14 +67,19 @@ impl Machine {
     /// each step is done for 64 commands before the next step is, and no step decides anything by
     /// what it reads, so that the waits of a step overlap ("group prefetching": Chen, Ailamaki,
     /// Gibbons and Mowry 2004).
-    pub fn warm<'a>(&self, commands: impl IntoIterator<Item = &'a Command>) {
+    pub fn warm<'a>(&self, commands: impl IntoIterator<Item: Into<Upcoming<'a>>>) {
         if self.keys.len() < KEYS_MIN {
             return;
         }
         let mut place = Place::default();
         let mut ahead = Ahead::default();
         for command in commands {
-            self.look_at(command, &mut place, &mut ahead);
+            match command.into() {
+                Upcoming::Command(command) => self.look_at(command, &mut place, &mut ahead),
+                Upcoming::Receive(receive) => {
+                    self.look_at_receive(receive, &mut place, &mut ahead);
+                }
+            }
             if ahead.len() >= AT_ONCE {
                 self.read(&std::mem::take(&mut ahead));
             }
@@ -81,23 +101,7 @@ impl Machine {
                     self.look_at_send(send, place, ahead);
                 }
             }
-            Command::Receive(receive) => {
-                let Some(content) = self.content_of(&receive.queue, place) else {
-                    return;
-                };
-                let mut key = match place.ready {
-                    Some((of, key)) if of == content => key,
-                    _ => self.contents[content].ready_keys.first,
-                };
-                for _ in 0..usize::from(receive.max).min(AT_ONCE) {
-                    let Some(state) = self.keys.get(key) else {
-                        break;
-                    };
-                    ahead.ready.push(key);
-                    key = state.links.after;
-                }
-                place.ready = Some((content, key));
-            }
+            Command::Receive(receive) => self.look_at_receive(receive, place, ahead),
             _ => {}
         }
     }
@@ -108,6 +112,24 @@ impl Machine {
         {
             ahead.hashes.push(spread(self.key_hash(content, Some(key))));
         }
+    }
+
+    fn look_at_receive<'a>(&self, receive: &'a Receive, place: &mut Place<'a>, ahead: &mut Ahead) {
+        let Some(content) = self.content_of(&receive.queue, place) else {
+            return;
+        };
+        let mut key = match place.ready {
+            Some((of, key)) if of == content => key,
+            _ => self.contents[content].ready_keys.first,
+        };
+        for _ in 0..usize::from(receive.max).min(AT_ONCE) {
+            let Some(state) = self.keys.get(key) else {
+                break;
+            };
+            ahead.ready.push(key);
+            key = state.links.after;
+        }
+        place.ready = Some((content, key));
     }
 
     fn look_at_settle(&self, token: LeaseToken, ahead: &mut Ahead) {
