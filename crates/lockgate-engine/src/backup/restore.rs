@@ -282,7 +282,13 @@ impl Writer {
             snapshot.write(&piece).map_err(RestoreError::Log)?;
         }
         snapshot.finish().map_err(RestoreError::Log)?;
-        self.log.trim(position).map_err(RestoreError::Log)?;
+        let oldest = self.machine.live_ranges().map(|(first, _)| first).next();
+        // A log that gives records back as soon as no recovery needs them must keep the payloads.
+        let before = match oldest {
+            Some(oldest) if !self.log.capabilities().releases_ranges => oldest.min(position),
+            _ => position,
+        };
+        self.log.trim(before).map_err(RestoreError::Log)?;
         Ok(self.machine)
     }
 }

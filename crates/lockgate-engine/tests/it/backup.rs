@@ -46,12 +46,15 @@ fn filled() -> Shard {
     ] {
         shard.run(create(queue, settings)).unwrap();
     }
+    // More than a segment.
     for number in 0..40 {
-        let body = format!("message {number} {}", "x".repeat(number * 7));
+        let body = format!("message {number} {}", "x".repeat(number * 600));
         let key = format!("key-{}", number % 5);
         shard.run(send("keys", keyed(&body, &key))).unwrap();
         shard.run(send("failing", keyed(&body, &key))).unwrap();
-        shard.run(send("plain", unique(&body, &body))).unwrap();
+        shard
+            .run(send("plain", unique(&body, &format!("id-{number}"))))
+            .unwrap();
         shard.run(send("purged", text(&body))).unwrap();
     }
     let later = text("later").with_due(shard.clock.wall().plus(600_000));
