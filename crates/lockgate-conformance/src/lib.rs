@@ -1,4 +1,5 @@
-//! One suite per seam trait of Lockgate, run against every implementation of it.
+//! One suite per seam trait of Lockgate, run against every implementation of it; and one for queues, run
+//! over every log.
 //!
 //! A suite is a list of named cases over a fixture that the implementation's tests provide. What an
 //! implementation says it cannot do is tested as the documented refusal; a case that needs something
@@ -14,3 +15,4 @@
 //! ```
 
 pub mod log;
+pub mod queue;

@@ -36,7 +36,8 @@ pub trait Fixture {
         false
     }
 
-    /// Leaves of the storage what a power cut leaves; false if the fixture cannot do that.
+    /// Leaves of the storage what a power cut leaves; false if the fixture cannot do that. Instances
+    /// that are still open go on as if they were on a machine that is gone.
     fn cut_power(&mut self) -> bool {
         false
     }

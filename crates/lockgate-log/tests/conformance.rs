@@ -4,7 +4,10 @@
 
 use std::{fs, sync::Arc};
 
-use lockgate_conformance::log::{self, Fixture};
+use lockgate_conformance::{
+    log::{self, Fixture},
+    queue,
+};
 use lockgate_core::Log;
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 use tempfile::TempDir;
@@ -87,4 +90,22 @@ fn with_small_segments() {
         write_ahead_bytes_max: 4 << 20,
         generation_seed: Some(1),
     });
+}
+
+#[test]
+fn queues_over_it() {
+    let not_run = queue::run(&mut Folder {
+        temp: tempfile::tempdir().unwrap(),
+        options: LocalLogOptions {
+            free_bytes_min: 0,
+            ..LocalLogOptions::default()
+        },
+    });
+    assert_eq!(
+        not_run,
+        [
+            "what_was_answered_survives_a_power_cut",
+            "a_deposed_engine_stops_and_the_new_one_serves",
+        ]
+    );
 }

@@ -4,7 +4,10 @@
 
 use std::sync::Arc;
 
-use lockgate_conformance::log::{self, Fixture};
+use lockgate_conformance::{
+    log::{self, Fixture},
+    queue,
+};
 use lockgate_core::Log;
 use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::{FaultyDisk, PowerCut};
@@ -88,5 +91,22 @@ fn losing_nothing() {
 fn losing_some() {
     for seed in 0..5 {
         check(PowerCut::Seeded(seed), 10_000, 5_000);
+    }
+}
+
+#[test]
+fn queues_over_it() {
+    for seed in 0..3 {
+        let not_run = queue::run(&mut Simulated {
+            disk: FaultyDisk::new(),
+            cut: PowerCut::Seeded(seed),
+            options: LocalLogOptions {
+                segment_bytes: 64 << 10,
+                record_bytes_max: 20_000,
+                generation_seed: Some(9),
+                ..LocalLogOptions::default()
+            },
+        });
+        assert_eq!(not_run, ["a_deposed_engine_stops_and_the_new_one_serves"]);
     }
 }

@@ -7,12 +7,11 @@ use crate::workspace::{Package, Workspace};
 
 /// Below the engine nothing knows an async runtime: the machine and the log must run in a
 /// simulation, in another runtime, or in none.
-const BELOW_ENGINE: [&str; 5] = [
+const BELOW_ENGINE: [&str; 4] = [
     "lockgate-core",
     "lockgate-machine",
     "lockgate-log",
     "lockgate-sim",
-    "lockgate-conformance",
 ];
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
@@ -22,7 +21,15 @@ const LAYERS: [(&str, &[&str]); 12] = [
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
     ("lockgate-postgres", &["lockgate-core"]),
-    ("lockgate-conformance", &["lockgate-core"]),
+    (
+        "lockgate-conformance",
+        &[
+            "lockgate-core",
+            "lockgate-machine",
+            "lockgate-engine",
+            "lockgate-sim",
+        ],
+    ),
     ("lockgate-sim", &["lockgate-core"]),
     (
         "lockgate-engine",

@@ -1,6 +1,9 @@
 //! The suite for every log.
 
-use lockgate_conformance::log::{self, Fixture};
+use lockgate_conformance::{
+    log::{self, Fixture},
+    queue,
+};
 use lockgate_core::Log;
 use lockgate_postgres::{PostgresLog, PostgresLogOptions};
 
@@ -62,36 +65,41 @@ fn options() -> PostgresLogOptions {
 
 #[test]
 fn on_a_server_that_stays() {
-    let Some(url) = shared_server("log conformance") else {
+    let Some(url) = shared_server("log and queue conformance") else {
         return;
     };
-    let not_run = log::run(&mut Database {
+    let mut database = Database {
         url,
         shard: String::new(),
         options: options(),
         server: None,
-    });
+    };
     assert_eq!(
-        not_run,
+        log::run(&mut database),
         [
             "synced_records_survive_a_power_cut",
             "an_epoch_survives_a_power_cut",
             "a_snapshot_survives_a_power_cut",
         ]
     );
+    assert_eq!(
+        queue::run(&mut database),
+        ["what_was_answered_survives_a_power_cut"]
+    );
 }
 
 #[test]
 fn on_a_server_that_crashes() {
-    if shared_server("log conformance beside crashes").is_none() {
+    if shared_server("log and queue conformance beside crashes").is_none() {
         return;
     }
     let server = Server::start();
-    let not_run = log::run(&mut Database {
+    let mut database = Database {
         url: server.url.clone(),
         shard: String::new(),
         options: options(),
         server: Some(&server),
-    });
-    assert_eq!(not_run, [""; 0]);
+    };
+    assert_eq!(log::run(&mut database), [""; 0]);
+    assert_eq!(queue::run(&mut database), [""; 0]);
 }
