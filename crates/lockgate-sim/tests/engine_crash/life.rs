@@ -27,6 +27,7 @@ impl World {
         if self.random.chance(25) {
             self.body_parts = Some(self.random.below(4));
         }
+        self.with_upkeep = self.random.chance(75);
         self.wall_goes_back = self.random.chance(10);
         let lives = 1 + self.random.below(4);
         for life in 0..lives {
@@ -149,6 +150,9 @@ impl World {
     /// Groups of random requests, until the shard stops or enough is enough.
     fn live(&mut self) -> Result<(), Violation> {
         let groups = 8 + self.random.below(40);
+        if self.random.chance(50) {
+            self.upkeep(100)?;
+        }
         // Sometimes there is no fault, and the crash comes between two groups.
         if self.random.chance(85) {
             let after = self.random.below(groups * 2);
@@ -164,6 +168,10 @@ impl World {
             }
             if !self.is_serving() {
                 return Ok(());
+            }
+            if self.random.chance(30) {
+                let pieces = 1 + self.random.below(6);
+                self.upkeep(pieces)?;
             }
             self.time_passes();
             if self.is_limited {

@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use lockgate_core::{
-    Clock, Disk, DiskError, DiskFile, FolderLock, Incarnation, LockError, LogReader, LogSync,
-    OpenMode, Position,
+    Clock, Disk, DiskError, DiskFile, FolderLock, Incarnation, LockError, Log, LogReader, LogSync,
+    LogUpkeep, OpenMode, Position,
 };
 use lockgate_engine::{Beginning, Driver, EngineOptions, Output};
 use lockgate_log::{LocalLog, LocalLogOptions};
@@ -19,6 +19,8 @@ pub(crate) struct Shard {
     pub(crate) driver: Driver<u64>,
     pub(crate) syncer: Arc<dyn LogSync>,
     pub(crate) reader: Arc<dyn LogReader>,
+    /// The log's work that nobody waits for, if somebody does it in this life.
+    pub(crate) upkeep: Option<Arc<dyn LogUpkeep>>,
     /// Answers that wait for a sync.
     pub(crate) held: VecDeque<Output<u64>>,
     pub(crate) durable: Position,
@@ -32,6 +34,7 @@ impl Shard {
         starts: u64,
         witness: &Witness,
         bug: Option<Bug>,
+        with_upkeep: bool,
     ) -> Result<Self, String> {
         let disk: Arc<dyn Disk> = if bug == Some(Bug::SyncRetried) {
             Arc::new(RetryingDisk(disk.clone()))
@@ -39,6 +42,7 @@ impl Shard {
             Arc::new(disk.clone())
         };
         let log = LocalLog::open(disk, log_options()).map_err(|error| format!("{error:?}"))?;
+        let upkeep = with_upkeep.then(|| log.upkeep()).flatten();
         let log = WatchedLog::new(log, witness, bug);
         let beginning = Beginning {
             wall: clock.wall(),
@@ -53,6 +57,7 @@ impl Shard {
         Ok(Self {
             syncer: driver.syncer(),
             reader: driver.reader(),
+            upkeep,
             held: VecDeque::new(),
             durable: driver.tail(),
             driver,

@@ -61,6 +61,10 @@ pub(crate) struct World {
     pub(crate) disk_failed: bool,
     /// Space has an end.
     pub(crate) is_limited: bool,
+    /// Somebody does the log's work that nobody waits for.
+    pub(crate) with_upkeep: bool,
+    /// All of it was done while there was space: what the log keeps for a full disk is there.
+    has_reserve: bool,
     /// Something was refused because of that.
     pub(crate) refused_for_space: bool,
     /// Bytes are not what was written, for good.
@@ -110,6 +114,8 @@ impl World {
             operations: Operations::default(),
             disk_failed: false,
             is_limited: false,
+            with_upkeep: true,
+            has_reserve: false,
             refused_for_space: false,
             damaged: false,
             misread: false,
@@ -181,7 +187,8 @@ impl World {
                 Kind::Misread if self.doing == Doing::Start => self.damage(),
                 Kind::Misread => self.misread = true,
                 Kind::Decay | Kind::Misdirected => self.damage(),
-                Kind::NoSpace => self.disk_failed = true,
+                // A full disk is no failure.
+                Kind::NoSpace => {}
                 _ => self.disk_failed = true,
             }
         }
@@ -257,7 +264,8 @@ impl World {
         self.note(format!("stopped: {reason}"));
         // Whoever waits learns that nobody knows.
         self.shard_mut().held.clear();
-        if self.disk_failed || self.damaged || self.misread {
+        let has_no_reserve = self.is_limited && !self.has_reserve;
+        if self.disk_failed || self.damaged || self.misread || has_no_reserve {
             Ok(())
         } else {
             Err(format!("stopped although nothing had failed: {reason}"))
@@ -283,6 +291,28 @@ impl World {
                 self.check_running()
             }
         }
+    }
+
+    /// Does so many pieces of the log's work that nobody waits for; whether there is more.
+    pub(crate) fn upkeep(&mut self, pieces: u64) -> Result<bool, Violation> {
+        let Some(upkeep) = self.shard().upkeep.clone() else {
+            return Ok(false);
+        };
+        for _ in 0..pieces {
+            match self.during(Doing::Upkeep, |_| upkeep.step()) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.has_reserve |= !self.is_limited;
+                    return Ok(false);
+                }
+                Err(error) if self.disk_failed || self.damaged || self.is_limited => {
+                    self.note(format!("upkeep: {error:?}"));
+                    return Ok(false);
+                }
+                Err(error) => return Err(format!("upkeep failed: {error:?}")),
+            }
+        }
+        Ok(true)
     }
 
     fn reached(&mut self, position: Position) -> Result<(), Violation> {
@@ -324,6 +354,7 @@ impl World {
                 world.starts,
                 &world.witness,
                 world.bug,
+                world.with_upkeep,
             )
         });
         self.starts += 1;
@@ -332,6 +363,7 @@ impl World {
         match shard {
             Ok(shard) => {
                 self.shard = Some(shard);
+                self.has_reserve = false;
                 if self.damaged {
                     self.model.forgive();
                 }
