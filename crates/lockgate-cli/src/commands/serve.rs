@@ -101,7 +101,7 @@ fn start_engine(data: &Path, settings: &Resolved) -> Result<Engine, Failure> {
     let disk = FolderDisk::open(data).map_err(|error| {
         Failure::from_error(Exit::Failed, error).context("opening the data folder")
     })?;
-    let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default()).map_err(|error| {
+    let log = LocalLog::open(Arc::new(disk), log_options(settings)).map_err(|error| {
         let exit = match error {
             OpenError::Lock(LockError::Held { .. }) => Exit::Conflict,
             _ => Exit::Failed,
@@ -167,6 +167,19 @@ fn log_start(report: &StartReport) {
             records = report.undecodable,
             "records that are whole but make no sense were skipped"
         );
+    }
+}
+
+fn log_options(settings: &Resolved) -> LocalLogOptions {
+    let segment_bytes = settings.get(&table::SEGMENT_SIZE);
+    let usual = LocalLogOptions::default();
+    LocalLogOptions {
+        segment_bytes,
+        // A record must fit, and its segment's header with it.
+        record_bytes_max: usual.record_bytes_max.min(segment_bytes as usize / 2),
+        low_bytes: settings.get(&table::FREE_LOW),
+        free_bytes_min: settings.get(&table::FREE_MIN),
+        ..usual
     }
 }
 
@@ -294,6 +307,8 @@ mod tests {
         let settings = resolve(&flags, &|_| None).unwrap();
         let (table, server) = (server_options(&settings), ServerOptions::default());
         assert_eq!(format!("{table:?}"), format!("{server:?}"));
+        let (table, log) = (log_options(&settings), LocalLogOptions::default());
+        assert_eq!(format!("{table:?}"), format!("{log:?}"));
         assert_eq!(
             settings.get(&table::SYNC_WINDOW),
             EngineOptions::default().sync_window.after

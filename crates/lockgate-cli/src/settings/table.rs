@@ -24,6 +24,9 @@ pub(crate) static SETTINGS: &[&dyn AnySetting] = &[
     &IDLE_TIMEOUT,
     &SHUTDOWN_TIMEOUT,
     &SYNC_WINDOW,
+    &SEGMENT_SIZE,
+    &FREE_LOW,
+    &FREE_MIN,
     &LOG_FORMAT,
     &LOG_LEVEL,
     &ENDPOINT,
@@ -301,6 +304,54 @@ pub(crate) static SYNC_WINDOW: Setting<Duration> = Setting {
                  whatever this says.",
     },
     read: |texts| one(texts, units::duration),
+};
+
+pub(crate) static SEGMENT_SIZE: Setting<u32> = Setting {
+    about: About {
+        name: "segment-size",
+        value_name: "SIZE",
+        default: &["64MiB"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "Size of the files the log is made of, in which space is taken and comes back",
+        detail: "From 4MiB to 1GiB. A log of many small ones costs more syncs; small ones suit a small \
+                 disk, as a few are kept in reserve. May change from start to start.",
+    },
+    read: |texts| {
+        one(texts, |text| {
+            let bytes = units::size(text)?;
+            let fits = u32::try_from(bytes).ok();
+            fits.filter(|bytes| (4 << 20..=1 << 30).contains(bytes))
+                .ok_or_else(|| format!("{text:?} is no size from 4MiB to 1GiB"))
+        })
+    },
+};
+
+pub(crate) static FREE_LOW: Setting<Option<u64>> = Setting {
+    about: About {
+        name: "free-low",
+        value_name: "SIZE",
+        default: &[],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "Free space on the disk below which the server warns; else 2 GiB or 5 %, what is more",
+        detail: "",
+    },
+    read: |texts| texts.first().map(|text| units::size(text)).transpose(),
+};
+
+pub(crate) static FREE_MIN: Setting<u64> = Setting {
+    about: About {
+        name: "free-min",
+        value_name: "SIZE",
+        default: &["256MiB"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "Free space on the disk that sends leave; they are refused before they take it",
+        detail: "Receiving, acknowledging and purging go on. Sends are taken again as soon as there is \
+                 room. Snapshots are written there: give it the room of two.",
+    },
+    read: |texts| one(texts, units::size),
 };
 
 pub(crate) static LOG_FORMAT: Setting<LogFormat> = Setting {
