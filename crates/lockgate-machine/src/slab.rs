@@ -20,15 +20,8 @@ use std::{
 /// No index: the end of a list threaded through a slab.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Bytes of a page at most, as long as that is [`PAGE_SLOTS_MIN`] slots: a page that is shared is
-/// copied whole while somebody waits.
+/// Bytes of a page at most: a page that is shared is copied whole while somebody waits.
 const PAGE_BYTES_MAX: usize = 32 << 10;
-
-/// Slots in a page at most: a page whose last value is not removed is held whole.
-const PAGE_SLOTS_MAX: u32 = 512;
-
-/// Slots in a page at least, so that large values do not make lists of pages.
-const PAGE_SLOTS_MIN: u32 = 16;
 
 /// Slots the very first page starts with; it alone grows by copying, so that a machine with three
 /// messages is small.
@@ -36,10 +29,13 @@ const FIRST_PAGE_SLOTS: u32 = if cfg!(test) { 2 } else { 8 };
 
 /// Values of one type at `u32` indexes that stay the same until the value is removed.
 ///
+/// `PAGE` is how many slots a page has: a power of two, at most 512, and less for values that would
+/// make a page larger than 32 KiB. Images have pages of as many rows, so it is part of their format.
+///
 /// Insert, remove and access are O(1). A slot is as large as its value if the value's type has a
 /// spare bit pattern (a `bool`, an enum, a [`Link`]), else eight bytes larger: assert it.
 #[derive(Clone, Debug)]
-pub(crate) struct Slab<T> {
+pub(crate) struct Slab<T, const PAGE: u32 = 512> {
     pages: Vec<Page<T>>,
     /// Every page that has a free slot, once. The last one is filled next.
     open: Vec<u32>,
@@ -80,7 +76,7 @@ pub(crate) enum Slot<T> {
     Free(u32),
 }
 
-impl<T> Default for Slab<T> {
+impl<T, const PAGE: u32> Default for Slab<T, PAGE> {
     fn default() -> Self {
         Self {
             pages: Vec::new(),
@@ -91,9 +87,13 @@ impl<T> Default for Slab<T> {
     }
 }
 
-impl<T: Clone> Slab<T> {
-    /// Slots in a page: a power of two. Small under test, so that every test crosses pages.
-    const PAGE_SLOTS: u32 = page_slots(size_of::<Slot<T>>());
+impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
+    /// Slots in a page. Small under test, so that every test crosses pages.
+    const PAGE_SLOTS: u32 = {
+        assert!(PAGE.is_power_of_two() && PAGE >= 32 && PAGE <= 512);
+        assert!(PAGE as usize * size_of::<Slot<T>>() <= PAGE_BYTES_MAX);
+        if cfg!(test) { 32 } else { PAGE }
+    };
 
     /// Puts a value in and returns its index.
     ///
@@ -349,7 +349,7 @@ impl<T: Clone> Slots<T> {
     }
 }
 
-impl<T: Clone> Index<u32> for Slab<T> {
+impl<T: Clone, const PAGE: u32> Index<u32> for Slab<T, PAGE> {
     type Output = T;
 
     fn index(&self, index: u32) -> &T {
@@ -357,7 +357,7 @@ impl<T: Clone> Index<u32> for Slab<T> {
     }
 }
 
-impl<T: Clone> IndexMut<u32> for Slab<T> {
+impl<T: Clone, const PAGE: u32> IndexMut<u32> for Slab<T, PAGE> {
     fn index_mut(&mut self, index: u32) -> &mut T {
         self.get_mut(index)
             .expect("an index stays valid until removed")
@@ -392,17 +392,6 @@ impl Link {
     }
 }
 
-const fn page_slots(slot_bytes: usize) -> u32 {
-    if cfg!(test) {
-        return 32;
-    }
-    let mut slots = PAGE_SLOTS_MAX;
-    while slots > PAGE_SLOTS_MIN && slots as usize * slot_bytes > PAGE_BYTES_MAX {
-        slots /= 2;
-    }
-    slots
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -432,8 +421,8 @@ mod tests {
 
     #[test]
     fn memory_grows_by_a_page_and_comes_back() {
-        let mut slab = Slab::default();
-        let page = Slab::<u64>::PAGE_SLOTS as usize * size_of::<Slot<u64>>();
+        let mut slab = <Slab<_>>::default();
+        let page = <Slab<u64>>::PAGE_SLOTS as usize * size_of::<Slot<u64>>();
         let mut before = 0;
         for value in 0..1000_u64 {
             slab.insert(value);
@@ -452,7 +441,7 @@ mod tests {
 
     #[test]
     fn an_empty_slab_owns_nothing_and_a_small_one_little() {
-        let mut slab = Slab::default();
+        let mut slab = <Slab<_>>::default();
         assert_eq!(slab.bytes(), 0);
         slab.insert(1_u64);
         assert!(slab.pages[0].slots.own().capacity() == FIRST_PAGE_SLOTS as usize);
@@ -461,7 +450,7 @@ mod tests {
     proptest! {
         #[test]
         fn does_what_a_map_does(steps in prop::collection::vec((0..3_u8, any::<u16>()), 0..400)) {
-            let mut slab = Slab::default();
+            let mut slab = <Slab<_>>::default();
             let mut map = BTreeMap::new();
             for (what, number) in steps {
                 if what < 2 {
@@ -485,7 +474,7 @@ mod tests {
 
     #[test]
     fn a_shared_page_is_copied_once_by_the_first_change_and_only_while_it_is_shared() {
-        let mut slab = Slab::default();
+        let mut slab = <Slab<_>>::default();
         for value in 0..100_u64 {
             slab.insert(value);
         }
@@ -512,7 +501,7 @@ mod tests {
         fn who_shares_a_slab_has_it_as_it_was(
             steps in prop::collection::vec((0..8_u8, any::<u16>()), 0..400),
         ) {
-            let mut slab = Slab::default();
+            let mut slab = <Slab<_>>::default();
             let mut map = BTreeMap::new();
             let mut shared: Vec<(Slab<u16>, BTreeMap<u32, u16>)> = Vec::new();
             for (what, number) in steps {

@@ -42,9 +42,9 @@ impl List {
     }
 
     /// Puts the element at the end. It must be in no list of this kind.
-    pub(super) fn push_back<T: Clone>(
+    pub(super) fn push_back<T: Clone, const PAGE: u32>(
         &mut self,
-        slab: &mut Slab<T>,
+        slab: &mut Slab<T, PAGE>,
         element: u32,
         links: LinksOf<T>,
     ) {
@@ -61,7 +61,12 @@ impl List {
     }
 
     /// Takes the element out. It must be in this list.
-    pub(super) fn remove<T: Clone>(&mut self, slab: &mut Slab<T>, element: u32, links: LinksOf<T>) {
+    pub(super) fn remove<T: Clone, const PAGE: u32>(
+        &mut self,
+        slab: &mut Slab<T, PAGE>,
+        element: u32,
+        links: LinksOf<T>,
+    ) {
         let Links { before, after } = std::mem::replace(links(&mut slab[element]), Links::NONE);
         if before == NONE {
             self.first = after;

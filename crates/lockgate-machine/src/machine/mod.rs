@@ -55,7 +55,7 @@ use lockgate_core::{
 use self::{
     draft::Draft,
     housekeeping::Grave,
-    state::{Awaiting, Content, Holder, KeyState, Message, OriginEntry, Queue, TimeToLive, Touch},
+    state::{Awaiting, Contents, Holder, Keys, Message, OriginEntry, Queues, TimeToLive, Touch},
 };
 use crate::{
     Command, Decision, Effect, QueueTotals, Rejection, Reply, Settled,
@@ -134,15 +134,15 @@ pub struct Machine {
     seed: HashSeed,
     next_lease: u64,
 
-    queues: Slab<Queue>,
+    queues: Queues,
     queue_names: BTreeMap<QueueName, u32>,
     queue_ids: Table,
     next_queue: u32,
     /// What went through queues that are deleted now.
     deleted_totals: QueueTotals,
 
-    contents: Slab<Content>,
-    keys: Slab<KeyState>,
+    contents: Contents,
+    keys: Keys,
     by_key: Table,
     messages: Slab<Message>,
     touches: Slab<Touch>,

@@ -18,8 +18,17 @@ use lockgate_core::{
 use super::list::{Links, List};
 use crate::{
     DeadLetterReason, KeyPolicy, KeyProfile, QueueCounts, QueueSettings, QueueTotals,
-    dedup::DedupWindow, sequences::Sequences, slab::NONE,
+    dedup::DedupWindow,
+    sequences::Sequences,
+    slab::{NONE, Slab},
 };
+
+/// All queues.
+pub(super) type Queues = Slab<Queue, 32>;
+/// All contents.
+pub(super) type Contents = Slab<Content, 64>;
+/// All keys.
+pub(super) type Keys = Slab<KeyState, 256>;
 
 /// A number below 2^48 in six bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

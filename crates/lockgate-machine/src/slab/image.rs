@@ -4,7 +4,7 @@
 use super::{NONE, Page, Slab, Slot, Slots};
 use crate::columns::{Decoder, Encoder, ImageError, Input, Row, damaged};
 
-impl<T: Clone> Slab<T> {
+impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
     /// Appends what stands beside the pages: how many values and which pages have room.
     pub(crate) fn encode_outline(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.len.to_le_bytes());
@@ -83,7 +83,7 @@ impl<T: Clone> Slab<T> {
     }
 }
 
-impl<T: Clone> Slab<T> {
+impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
     /// Whether these are the indexes of all values, each once.
     pub(crate) fn is_each_once(&self, indexes: impl Iterator<Item = u32>) -> bool {
         let mut seen = vec![false; self.pages.len() * Self::PAGE_SLOTS as usize];
@@ -102,7 +102,7 @@ impl<T: Clone> Slab<T> {
     }
 }
 
-impl<T: Row> Slab<T> {
+impl<T: Row, const PAGE: u32> Slab<T, PAGE> {
     /// Appends a page, and returns its first index. `None`: there is no such page.
     pub(crate) fn encode_page(&self, number: u32, out: &mut Vec<u8>) -> Option<u32> {
         let page = self.pages.get(number as usize)?;

@@ -15,8 +15,8 @@ use crate::{
         order::spread,
         relocate::hash_id,
         state::{
-            Awaiting, Content, Holder, KeyState, Message, OriginEntry, Queue, TimeToLive, Touch,
-            totals,
+            Awaiting, Content, Contents, Holder, KeyState, Keys, Message, OriginEntry, Queue,
+            Queues, TimeToLive, Touch, totals,
         },
     },
     sequences::Leaf,
@@ -99,20 +99,20 @@ impl Section {
         let input = &mut input;
         Ok(match kind {
             Kind::Shard => Self::Shard(bytes.to_vec()),
-            Kind::Queues => Self::Queues(Slab::decode_page(first, input)?),
-            Kind::Contents => Self::Contents(Slab::decode_page(first, input)?),
-            Kind::Keys => Self::Keys(Slab::decode_page(first, input)?),
-            Kind::Holders => Self::Holders(Slab::decode_page(first, input)?),
-            Kind::Touches => Self::Touches(Slab::decode_page(first, input)?),
-            Kind::Origins => Self::Origins(Slab::decode_page(first, input)?),
-            Kind::TimesToLive => Self::TimesToLive(Slab::decode_page(first, input)?),
+            Kind::Queues => Self::Queues(Queues::decode_page(first, input)?),
+            Kind::Contents => Self::Contents(Contents::decode_page(first, input)?),
+            Kind::Keys => Self::Keys(Keys::decode_page(first, input)?),
+            Kind::Holders => Self::Holders(<Slab<Holder>>::decode_page(first, input)?),
+            Kind::Touches => Self::Touches(<Slab<Touch>>::decode_page(first, input)?),
+            Kind::Origins => Self::Origins(<Slab<OriginEntry>>::decode_page(first, input)?),
+            Kind::TimesToLive => Self::TimesToLive(<Slab<TimeToLive>>::decode_page(first, input)?),
             Kind::WallTimers | Kind::MachineTimers => {
-                Self::Timers(Slab::decode_page(first, input)?)
+                Self::Timers(<Slab<Node>>::decode_page(first, input)?)
             }
-            Kind::Messages => Self::Messages(Slab::decode_page(first, input)?),
-            Kind::Leaves => Self::Leaves(Slab::decode_page(first, input)?),
+            Kind::Messages => Self::Messages(<Slab<Message>>::decode_page(first, input)?),
+            Kind::Leaves => Self::Leaves(<Slab<Leaf>>::decode_page(first, input)?),
             Kind::UniqueIds | Kind::PurgedUniqueIds => {
-                Self::UniqueIds(Slab::decode_page(first, input)?)
+                Self::UniqueIds(<Slab<Remembered>>::decode_page(first, input)?)
             }
             Kind::End => {
                 input.expect_end()?;
@@ -367,7 +367,7 @@ impl Machine {
 }
 
 /// The table over a slab's values.
-fn table<T: Clone>(slab: &Slab<T>, hash: impl Fn(&T) -> u64) -> Table {
+fn table<T: Clone, const PAGE: u32>(slab: &Slab<T, PAGE>, hash: impl Fn(&T) -> u64) -> Table {
     let mut table = Table::with_room_for(slab.len());
     for (index, value) in slab.iter() {
         table.insert(hash(value), index, |index| hash(&slab[index]));

@@ -393,7 +393,11 @@ impl Machine {
 }
 
 /// Appends a page and gives it back.
-fn encode_page<T: Row>(slab: &mut Slab<T>, page: u32, out: &mut Vec<u8>) -> Option<u32> {
+fn encode_page<T: Row, const PAGE: u32>(
+    slab: &mut Slab<T, PAGE>,
+    page: u32,
+    out: &mut Vec<u8>,
+) -> Option<u32> {
     let first = slab.encode_page(page, out)?;
     slab.forget_page(page);
     Some(first)
