@@ -6,7 +6,7 @@
 
 mod rows;
 
-pub(super) use self::rows::totals;
+pub(super) use self::rows::{TOTAL_MAX, totals};
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -8,6 +8,8 @@
 //! (multiset hashing: Clarke et al. 2003; with a fixed hash function, so against accidents and
 //! mistakes, not against forgers).
 
+use lockgate_core::Sequence;
+
 use crate::{
     ImageError, Machine, QueueCounts,
     columns::damaged,
@@ -239,6 +241,10 @@ impl Audit {
             let content = machine.contents.get(queue.content);
             if content.is_none_or(|content| content.queue != index || content.dead) {
                 return Err(damaged("a queue does not fit its content"));
+            }
+            let highest = Sequence::MAX.0 + 1;
+            if queue.next_sequence.0.max(queue.reserve.below.0) > highest {
+                return Err(damaged("a queue's next number is above the highest"));
             }
             self.timer(true, queue.sweep_timer, Timer::Sweep(index));
             self.timer(false, queue.dedup_timer, Timer::Dedup(index));

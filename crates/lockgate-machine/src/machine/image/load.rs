@@ -16,7 +16,7 @@ use crate::{
         relocate::hash_id,
         state::{
             Awaiting, Content, Contents, Holder, KeyState, Keys, Message, OriginEntry, Queue,
-            Queues, TimeToLive, Touch, totals,
+            Queues, TOTAL_MAX, TimeToLive, Touch, totals,
         },
     },
     sequences::Leaf,
@@ -257,12 +257,15 @@ impl Machine {
         }
         self.next_lease = input.u64()?;
         self.next_queue = input.u32()?;
+        if self.next_lease > 1 << 48 || self.next_queue == 0 {
+            return Err(damaged("a next number is above the highest"));
+        }
         let mut deleted = QueueTotals::default();
         for total in totals(&mut deleted) {
-            *total = input.u64()?;
+            *total = input.u64()?.min(TOTAL_MAX);
         }
         self.deleted_totals = deleted;
-        self.effects_ignored = input.u64()?;
+        self.effects_ignored = input.u64()?.min(TOTAL_MAX);
         for _ in 0..input.count(24)? {
             self.awaiting.push_back(Awaiting {
                 position: Position(input.u64()?),
@@ -323,6 +326,13 @@ impl Machine {
         }
         let queues = &self.queues;
         self.queue_ids = table(queues, |queue| hash_pair(queue.id.0, 0));
+        if self
+            .queues
+            .iter()
+            .any(|(_, queue)| queue.id.0 >= self.next_queue)
+        {
+            return Err(damaged("the next queue's number was given out"));
+        }
         let is_itself = |(index, queue): (u32, &Queue)| self.queue_index(queue.id) == Some(index);
         if !self.queues.iter().all(is_itself) {
             return Err(damaged("two queues have one number"));

@@ -472,7 +472,7 @@ impl Row for Queue {
         )?;
         for total in 0..TOTALS {
             columns.number(
-                u64::MAX,
+                TOTAL_MAX,
                 |queue| *totals(&mut queue.totals.clone())[total],
                 |queue, number| *totals(&mut queue.totals)[total] = number,
             )?;
@@ -552,6 +552,9 @@ fn counts(counts: &mut QueueCounts) -> [&mut u64; COUNTS] {
     } = counts;
     [ready, in_flight, delayed, bytes, keys, parked_keys]
 }
+
+/// The highest total: more than a shard comes to in a hundred years. Sums of many do not overflow.
+pub(in crate::machine) const TOTAL_MAX: u64 = 1 << 53;
 
 /// How many [`totals`] there are.
 const TOTALS: usize = 14;
