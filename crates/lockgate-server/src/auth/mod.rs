@@ -144,6 +144,16 @@ impl AccessKey {
     }
 }
 
+impl AccessKey {
+    /// Whether it may do everything with every queue.
+    pub(crate) fn may_everything(&self) -> bool {
+        let all = |grant: &Grant| {
+            grant.queues == "*" && Verb::ALL.iter().all(|verb| grant.verbs.contains(verb))
+        };
+        self.grants.iter().any(all)
+    }
+}
+
 /// How clients say who they are.
 #[derive(Clone, Debug, Default)]
 pub enum Authentication {

@@ -11,13 +11,7 @@ use std::{
     time::Duration,
 };
 
-use http_body_util::Full;
-use hyper::{
-    Request, Response,
-    body::{Bytes, Incoming},
-    server::conn::http1,
-    service::service_fn,
-};
+use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
     net::TcpStream,
@@ -26,6 +20,7 @@ use tokio::{
 
 use super::{
     Core,
+    backup::Answer,
     counters::Refused,
     progress::{Overdue, Progress},
     router,
@@ -118,7 +113,7 @@ pub(crate) async fn serve(core: Arc<Core>, socket: TcpStream, peer: SocketAddr) 
 async fn answer(
     client: Arc<Client>,
     request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+) -> Result<Response<Answer>, Infallible> {
     Ok(router::answer(&client, request).await)
 }
 

@@ -50,6 +50,7 @@ labels! {
         BodyBroken = "body_broken",
         BodiesFull = "bodies_full",
         AnswersFull = "answers_full",
+        Backup = "backup",
     }
 }
 
@@ -61,6 +62,7 @@ labels! {
         Healthz = "healthz",
         Readyz = "readyz",
         Metrics = "metrics",
+        Backup = "backup",
         AddPermission = "AddPermission",
         CancelMessageMoveTask = "CancelMessageMoveTask",
         ChangeMessageVisibility = "ChangeMessageVisibility",

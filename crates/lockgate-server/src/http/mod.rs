@@ -4,6 +4,7 @@
 //! `framing` and `progress`), parsed by hyper under `connection`, checked and routed by `router`
 //! (with `hosts`, `body` and `refusal`), answered by the SQS protocol, by `health` or by `metrics`.
 
+mod backup;
 mod body;
 mod connection;
 mod counters;
@@ -50,6 +51,7 @@ pub(crate) struct Core {
     counters: Counters,
     bodies: BodyBudget,
     answers: Arc<BodyBudget>,
+    backup: backup::Slot,
     protocol: http1::Builder,
     drain: Drain,
     drain_trigger: DrainTrigger,
@@ -90,7 +92,7 @@ impl Endpoint {
         }
     }
 
-    fn engine(&self) -> Option<&Engine> {
+    pub(crate) fn engine(&self) -> Option<&Engine> {
         match self {
             Self::Queues { engine, .. } => Some(engine),
             Self::Floor => None,
@@ -120,6 +122,7 @@ impl Core {
             counters: Counters::default(),
             bodies: BodyBudget::new(options.limits.bodies_bytes_max),
             answers: Arc::new(BodyBudget::new(options.limits.bodies_bytes_max)),
+            backup: backup::Slot::default(),
             protocol: connection::protocol(&options.limits),
             limits: options.limits,
             deadlines: options.deadlines,

@@ -72,6 +72,8 @@ enum Service {
     Busy,
     /// hyper has its answer, and the socket not yet all of it.
     Answered,
+    /// hyper gets its answer piece by piece.
+    Streaming,
 }
 
 /// Something that takes time.
@@ -173,6 +175,11 @@ impl Progress {
         inner.service = Service::Answered;
         inner.keep = keep;
         inner.share = share;
+    }
+
+    /// The service gives the beginning of its answer to hyper; `answered` tells when that has its end.
+    pub(crate) fn streaming(&self) {
+        self.lock().service = Service::Streaming;
     }
 
     /// What is wrong with the framing of request `index`, as far as it has arrived.

@@ -4,7 +4,8 @@ use hyper::{
     StatusCode,
     header::{ALLOW, CONNECTION, HeaderValue, RETRY_AFTER},
 };
-use lockgate_core::NameError;
+use lockgate_core::{NameError, with_sources};
+use lockgate_engine::BackupError;
 
 use super::{counters::Refused, framing::Violation, printable::Printable};
 use crate::{auth::AuthError, sqs};
@@ -36,8 +37,8 @@ pub(crate) enum Refusal {
     #[error("Requests that pages of other sites make are not served.")]
     CrossSite,
     #[error(
-        "There is nothing at '{}'. The Amazon SQS API is at /, besides there are /healthz, /readyz \
-         and /metrics.",
+        "There is nothing at '{}'. The Amazon SQS API is at /, besides there are /healthz, /readyz, \
+         /metrics and /api/v1/backup.",
         Printable(.path)
     )]
     Path { path: String },
@@ -56,6 +57,14 @@ pub(crate) enum Refusal {
     BodiesFull,
     #[error("The server has as many answers in memory that nobody takes as it may. Try again.")]
     AnswersFull,
+    #[error("A backup is being taken already. Try again when it is done.")]
+    BackupRunning,
+    #[error("There is no backup: {}.", with_sources(.0))]
+    Backup(BackupError),
+    #[error(
+        "A backup holds everything: the access key needs a grant of all verbs on the queues '*'."
+    )]
+    BackupDenied,
     #[error("The header x-lockgate-consumer is refused: {0}.")]
     Consumer(NameError),
 }
@@ -71,12 +80,15 @@ impl Refusal {
             Self::Host { .. }
             | Self::Origin { .. }
             | Self::CrossSite
+            | Self::BackupDenied
             | Self::Authentication { .. } => StatusCode::FORBIDDEN,
             Self::Path { .. } => StatusCode::NOT_FOUND,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::ContentEncoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::BodiesFull | Self::AnswersFull => StatusCode::SERVICE_UNAVAILABLE,
+            Self::BodiesFull | Self::AnswersFull | Self::BackupRunning | Self::Backup(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
         }
     }
 
@@ -86,11 +98,14 @@ impl Refusal {
             Self::Host { .. }
             | Self::Origin { .. }
             | Self::CrossSite
+            | Self::BackupDenied
             | Self::Authentication { .. } => "AccessDenied",
             Self::Path { .. } => "InvalidAddress",
             Self::Method { .. } => "UnsupportedOperation",
             Self::BodyTooLarge { .. } => "RequestEntityTooLarge",
-            Self::BodiesFull | Self::AnswersFull => "ServiceUnavailable",
+            Self::BodiesFull | Self::AnswersFull | Self::BackupRunning | Self::Backup(_) => {
+                "ServiceUnavailable"
+            }
             Self::ContentEncoding { .. } => "UnsupportedMediaType",
             Self::Consumer(_) => "InvalidParameterValue",
             Self::Framing(_) | Self::HostMissing | Self::HostRepeated | Self::BodyBroken => {
@@ -112,6 +127,7 @@ impl Refusal {
             Self::BodyBroken => Refused::BodyBroken,
             Self::BodiesFull => Refused::BodiesFull,
             Self::AnswersFull => Refused::AnswersFull,
+            Self::BackupRunning | Self::Backup(_) | Self::BackupDenied => Refused::Backup,
             Self::Consumer(_) => Refused::Malformed,
         }
     }

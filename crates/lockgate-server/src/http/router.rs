@@ -8,7 +8,8 @@ use hyper::{
     HeaderMap, Method, Request, Response, StatusCode, Version,
     body::Incoming,
     header::{
-        AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName, HeaderValue, ORIGIN,
+        AUTHORIZATION, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_TYPE, HOST,
+        HeaderName, HeaderValue, ORIGIN,
     },
     http::request::Parts,
 };
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 
 use super::{
     Endpoint,
+    backup::{self, Answer},
     body::{self, BodyBudget, BodyShare},
     connection::Client,
     counters::{Action, Counters},
@@ -37,6 +39,7 @@ enum Route {
     Healthz,
     Readyz,
     Metrics,
+    Backup,
     Unknown,
 }
 
@@ -48,7 +51,7 @@ const TRACE_ID: HeaderName = HeaderName::from_static("x-amzn-trace-id");
 const CONSUMER: HeaderName = HeaderName::from_static("x-lockgate-consumer");
 
 /// Answers one request, whatever it is.
-pub(crate) async fn answer(client: &Client, request: Request<Incoming>) -> Response<Full<Bytes>> {
+pub(crate) async fn answer(client: &Arc<Client>, request: Request<Incoming>) -> Response<Answer> {
     let began = Instant::now();
     let index = client.progress.begin(began).await;
     let unanswered = Unanswered(&client.core.counters);
@@ -56,6 +59,14 @@ pub(crate) async fn answer(client: &Client, request: Request<Incoming>) -> Respo
     let route = Route::of(parts.uri.path());
     let page = page(route);
     let outcome = match check(client, index, route, &parts) {
+        Ok(()) if route == Route::Backup => match back_up(client, index, &parts, body).await {
+            Ok(stream) => {
+                unanswered.answered(Action::Backup, StatusCode::OK);
+                client.progress.streaming();
+                return stream_answer(stream);
+            }
+            Err(refusal) => Err(refusal),
+        },
         Ok(()) => serve(client, index, route, &parts, body).await,
         Err(refusal) => Err(refusal),
     };
@@ -83,8 +94,7 @@ pub(crate) async fn answer(client: &Client, request: Request<Incoming>) -> Respo
         "request"
     );
     client.progress.answered(response.on_sent, share);
-    // One buffer: that is what `Progress::flushed` counts on.
-    let mut answer = Response::new(Full::new(response.body));
+    let mut answer = Response::new(Answer::Whole(Full::new(response.body)));
     *answer.status_mut() = response.status;
     *answer.headers_mut() = response.headers;
     answer
@@ -113,6 +123,7 @@ impl Route {
             "/healthz" => Self::Healthz,
             "/readyz" => Self::Readyz,
             "/metrics" => Self::Metrics,
+            "/api/v1/backup" => Self::Backup,
             _ if is_queue_path(path) => Self::Sqs,
             _ => Self::Unknown,
         }
@@ -134,6 +145,7 @@ fn page(route: Route) -> Option<Action> {
         Route::Healthz => Some(Action::Healthz),
         Route::Readyz => Some(Action::Readyz),
         Route::Metrics => Some(Action::Metrics),
+        Route::Backup => Some(Action::Backup),
         Route::Unknown => Some(Action::Other),
         Route::Sqs => None,
     }
@@ -144,7 +156,7 @@ fn check(client: &Client, index: u64, route: Route, parts: &Parts) -> Result<(),
     if let Some(violation) = client.progress.violation(index) {
         return Err(Refusal::Framing(violation));
     }
-    if client.core.authenticator.is_some() && route == Route::Sqs {
+    if client.core.authenticator.is_some() && matches!(route, Route::Sqs | Route::Backup) {
         // No page can sign a request, whatever name it reaches the server by.
         return check_encoding(parts);
     }
@@ -227,6 +239,42 @@ async fn serve(
         Route::Metrics => metrics::page(&client.core).await,
         _ => health::healthz(),
     })
+}
+
+/// Begins a backup, if the client may have it.
+async fn back_up(
+    client: &Arc<Client>,
+    index: u64,
+    parts: &Parts,
+    body: Incoming,
+) -> Result<backup::Stream, Refusal> {
+    if parts.method != Method::GET {
+        return Err(Refusal::Method {
+            method: parts.method.to_string(),
+            allowed: "GET",
+        });
+    }
+    let identified = identify(client, index, parts, body).await?;
+    if identified.identity.is_some_and(|key| !key.may_everything()) {
+        return Err(Refusal::BackupDenied);
+    }
+    match client.core.endpoint.engine() {
+        Some(engine) => backup::begin(client, engine).await,
+        None => Err(Refusal::Path {
+            path: parts.uri.path().to_owned(),
+        }),
+    }
+}
+
+fn stream_answer(stream: backup::Stream) -> Response<Answer> {
+    let mut answer = Response::new(Answer::Backup(stream));
+    let headers = answer.headers_mut();
+    let content_type = HeaderValue::from_static("application/octet-stream");
+    headers.insert(CONTENT_TYPE, content_type);
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let name = HeaderValue::from_static("attachment; filename=\"lockgate.backup\"");
+    headers.insert(CONTENT_DISPOSITION, name);
+    answer
 }
 
 async fn serve_sqs(
@@ -373,6 +421,8 @@ mod tests {
             ("/healthz", Route::Healthz),
             ("/readyz", Route::Readyz),
             ("/metrics", Route::Metrics),
+            ("/api/v1/backup", Route::Backup),
+            ("/api/v1/backup/", Route::Unknown),
             ("", Route::Unknown),
             ("//", Route::Unknown),
             ("/healthz/", Route::Unknown),
