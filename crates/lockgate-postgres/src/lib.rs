@@ -1,6 +1,7 @@
 //! A Lockgate log in a PostgreSQL database.
 //!
-//! [`PostgresLog`] is a [`Log`](lockgate_core::Log) whose records are rows.
+//! [`PostgresLog`] is a [`Log`](lockgate_core::Log) whose records are rows. What its levels mean and how to set
+//! it up: `docs/logs.md`.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,6 +22,45 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Tables
+//! In the schema `lockgate`, made at the first opening and brought to a newer version by later ones; a newer
+//! version than this program knows is refused.
+//!
+//! | table | a row is |
+//! |---|---|
+//! | `format` | the version of the tables |
+//! | `shard` | a shard: its name, claim, epoch, tail, next number, and the position of the last trim |
+//! | `durable` | up to where a shard was synced |
+//! | `record` | a record, by shard and position: number, epoch, checksum, payload |
+//! | `released` | a range whose records are still to be deleted |
+//! | `snapshot`, `piece` | a snapshot, complete or not, and its pieces |
+//!
+//! A position counts bytes: a record's payload and 96 for its row. So a stretch of positions bounds what an
+//! answer holds, and a range of 2^26 positions is 64 MiB of the database, more or less.
+//!
+//! # Appending and fencing
+//! An append is one statement. It moves the shard's tail on condition that claim, epoch and tail are what this
+//! owner knows, and inserts the records if that hit a row. The lock of the row puts all owners' statements in one
+//! order, for as long as the statement runs on the server; an owner that stands still holds nothing.
+//!
+//! A recovery first raises the claim, so that nothing is appended behind what it reads. Beginning an epoch needs
+//! that claim still to be there. Trims, releases and the finishing of snapshots carry the same condition.
+//!
+//! # Syncing
+//! Appends commit with `synchronous_commit = off` on a connection of their own, syncs with `on` on another: the
+//! next group is appended while the last one is flushed. A sync writes to a table of its own, because the lock of
+//! the shard's row would hold appends up for as long as the flush takes; and it looks whether the tail is
+//! still where it was, so that nothing is called durable that a restarted server has lost.
+//!
+//! # Failure
+//! These two connections are never made again: what a lost one leaves is unknown, and the instance has ended.
+//! Reading and background work connect again. Every wait has a deadline on this side, whatever the server or the
+//! network does.
+//!
+//! # Threads
+//! All methods block, and may be called on a thread that runs an async runtime: waiting needs none. One thread
+//! for each log moves bytes between its connections and the server.
 
 mod log;
 mod options;

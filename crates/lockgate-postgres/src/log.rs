@@ -67,7 +67,6 @@ const MAKE_SHARD: &str = "
 
 const SETTINGS: &str = "
     SELECT current_setting('fsync'),
-           pg_is_in_recovery(),
            coalesce(current_setting('synchronous_standby_names', true), '')";
 
 const BEGIN_EPOCH: &str = "
@@ -259,11 +258,8 @@ fn check_server(session: &Session, options: &PostgresLogOptions) -> Result<(), O
         .query_opt(SETTINGS, &[])
         .map_err(|failure| failure.while_doing("asking for settings"))?;
     let Some(row) = row else { return Ok(()) };
-    let (fsync, standby, standbys): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
-    let (setting, value, problem) = if standby {
-        let problem = "means that it is a standby, which takes no writes: name its primary";
-        ("in_hot_standby", "on".to_owned(), problem)
-    } else if fsync != "on" {
+    let (fsync, standbys): (String, String) = (row.get(0), row.get(1));
+    let (setting, value, problem) = if fsync != "on" {
         ("fsync", fsync, "loses what was promised with the power")
     } else if options.sync_level == Level::Replicated && standbys.is_empty() {
         let problem = "leaves nobody to replicate to: name standbys, or ask for level disk";

@@ -16,6 +16,7 @@ use lockgate_core::LogError;
 use tokio::runtime::{self, Runtime};
 use tokio_postgres::{
     AsyncMessage, Client, Config, Connection, NoTls, Row, Socket, Statement,
+    config::TargetSessionAttrs,
     error::{Severity, SqlState},
     tls::NoTlsStream,
     types::ToSql,
@@ -78,9 +79,11 @@ impl Failure {
 
 impl Link {
     pub(crate) fn new(mut config: Config, timeout: Duration) -> io::Result<Self> {
-        // A server or network that is gone is noticed also between two statements.
+        // A server or network that is gone is noticed also between two statements; of several hosts
+        // only the primary will do, for reads too.
         config
             .connect_timeout(timeout)
+            .target_session_attrs(TargetSessionAttrs::ReadWrite)
             .tcp_user_timeout(timeout)
             .keepalives(true)
             .keepalives_idle(Duration::from_secs(15))

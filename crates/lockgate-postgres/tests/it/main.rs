@@ -3,4 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod conformance;
+mod database;
+mod engine;
+mod failures;
 mod server;
+mod support;

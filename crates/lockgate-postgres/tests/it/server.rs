@@ -34,12 +34,29 @@ pub(crate) fn new_shard() -> String {
     format!("{process}-{next}'; DROP SCHEMA lockgate CASCADE; --\"\\")
 }
 
-/// Runs a statement beside the log.
-pub(crate) fn execute(
+/// Runs a statement beside the log; how many rows it changed or found.
+pub(crate) fn execute(url: &str, sql: &str, parameters: Parameters<'_>) -> u64 {
+    on_a_connection(url, async |client| client.execute(sql, parameters).await)
+}
+
+/// Runs statements beside the log.
+pub(crate) fn batch(url: &str, sql: &str) {
+    on_a_connection(url, async |client| client.batch_execute(sql).await);
+}
+
+/// The process ids of the server's ends of all connections that call themselves so.
+pub(crate) fn backends(url: &str, application: &str) -> Vec<i32> {
+    let sql = "SELECT pid FROM pg_stat_activity WHERE application_name = $1";
+    let rows = on_a_connection(url, async |client| client.query(sql, &[&application]).await);
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+type Parameters<'a> = &'a [&'a (dyn tokio_postgres::types::ToSql + Sync)];
+
+fn on_a_connection<T>(
     url: &str,
-    sql: &str,
-    parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)],
-) -> u64 {
+    ask: impl AsyncFnOnce(tokio_postgres::Client) -> Result<T, tokio_postgres::Error>,
+) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -47,8 +64,18 @@ pub(crate) fn execute(
     runtime.block_on(async {
         let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
         tokio::spawn(connection);
-        client.execute(sql, parameters).await.unwrap()
+        ask(client).await.unwrap()
     })
+}
+
+/// A new database on the server.
+pub(crate) fn new_database(url: &str) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let (process, next) = (std::process::id(), NEXT.fetch_add(1, Relaxed));
+    let name = format!("test_{process}_{next}");
+    batch(url, &format!("CREATE DATABASE {name}"));
+    let server = url.strip_suffix("/postgres").unwrap();
+    format!("{server}/{name}")
 }
 
 /// A server that one test has for itself, to crash.
@@ -67,6 +94,10 @@ impl Server {
     /// Ends all its processes at once, and starts it again.
     pub(crate) fn crash(&self) {
         self.kill();
+        self.start_again();
+    }
+
+    pub(crate) fn start_again(&self) {
         assert_eq!(services("start", self.folder.path()), self.url);
     }
 

@@ -1,0 +1,150 @@
+//! Tables, versions, rights and settings.
+
+use std::thread;
+
+use lockgate_core::{Level, LogError};
+use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions};
+
+use crate::{
+    server::{Server, batch, execute, new_database, new_shard, shared_server},
+    support::Owner,
+};
+
+fn refused(url: &str, options: PostgresLogOptions) -> OpenError {
+    PostgresLog::open(url, "shard", options).unwrap_err()
+}
+
+#[test]
+fn tables_of_a_newer_version_are_refused() {
+    let Some(url) = shared_server("tables_of_a_newer_version_are_refused") else {
+        return;
+    };
+    let url = new_database(&url);
+    Owner::start(&url, "shard").append("a").unwrap();
+    execute(&url, "UPDATE lockgate.format SET version = 99", &[]);
+    match refused(&url, PostgresLogOptions::default()) {
+        OpenError::Log(LogError::NewerFormat { found, known, .. }) => {
+            assert_eq!((found, known), (99, 1));
+        }
+        other => panic!("{other:?}"),
+    }
+    execute(&url, "UPDATE lockgate.format SET version = 1", &[]);
+    assert_eq!(Owner::start(&url, "shard").records.len(), 1, "untouched");
+}
+
+#[test]
+fn of_many_that_open_a_new_database_one_makes_the_tables() {
+    let Some(url) = shared_server("of_many_that_open_a_new_database_one_makes_the_tables") else {
+        return;
+    };
+    let url = new_database(&url);
+    thread::scope(|scope| {
+        for opener in 0..8 {
+            let url = &url;
+            scope.spawn(move || {
+                let shard = format!("shard {}", opener % 2);
+                PostgresLog::open(url, &shard, PostgresLogOptions::default()).unwrap();
+            });
+        }
+    });
+    assert_eq!(execute(&url, "SELECT FROM lockgate.shard", &[]), 2);
+}
+
+#[test]
+fn a_user_who_may_make_nothing_can_use_what_is_there() {
+    let Some(url) = shared_server("a_user_who_may_make_nothing_can_use_what_is_there") else {
+        return;
+    };
+    let url = new_database(&url);
+    Owner::start(&url, "shard").append("a").unwrap();
+    let (server, database) = url.rsplit_once('/').unwrap();
+    let user = format!("user_of_{database}");
+    batch(
+        &url,
+        &format!(
+            "CREATE ROLE {user} LOGIN PASSWORD 'secret';
+             GRANT USAGE ON SCHEMA lockgate TO {user};
+             GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockgate TO {user}"
+        ),
+    );
+    let (_, host) = server.rsplit_once('@').unwrap();
+    let url = format!("postgres://{user}:secret@{host}/{database}");
+    let mut owner = Owner::start(&url, "shard");
+    owner.append("b").unwrap();
+    owner.sync();
+    assert_eq!(Owner::start(&url, "shard").records, owner.records);
+    Owner::start(&url, "another").append("c").unwrap();
+}
+
+#[test]
+fn shards_of_a_database_share_nothing() {
+    let Some(url) = shared_server("shards_of_a_database_share_nothing") else {
+        return;
+    };
+    let names = [new_shard(), new_shard(), new_shard()];
+    let mut owners: Vec<_> = names.iter().map(|name| Owner::start(&url, name)).collect();
+    for round in 0..10 {
+        for (number, owner) in owners.iter_mut().enumerate() {
+            owner.append(&format!("{number} {round}")).unwrap();
+        }
+    }
+    let again = Owner::start(&url, &names[1]);
+    assert_eq!(again.records, owners[1].records);
+    assert!(owners[1].append("deposed").is_err());
+    owners[0].append("of another shard").unwrap();
+    owners[0].sync();
+}
+
+#[test]
+fn what_cannot_keep_its_promise_is_refused() {
+    let Some(url) = shared_server("what_cannot_keep_its_promise_is_refused") else {
+        return;
+    };
+    let replicated = PostgresLogOptions {
+        sync_level: Level::Replicated,
+        ..PostgresLogOptions::default()
+    };
+    match refused(&url, replicated) {
+        OpenError::Setting { setting, .. } => assert_eq!(setting, "synchronous_standby_names"),
+        other => panic!("{other:?}"),
+    }
+    let server = Server::start();
+    batch(&server.url, "ALTER SYSTEM SET fsync = off");
+    server.crash();
+    match refused(&server.url, PostgresLogOptions::default()) {
+        OpenError::Setting { setting, value, .. } => {
+            assert_eq!((setting, &*value), ("fsync", "off"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn bad_input_is_told_without_the_password() {
+    for url in ["postgres://user:secret@host:port/x", "host='"] {
+        let error = refused(url, PostgresLogOptions::default());
+        assert!(matches!(error, OpenError::Url(_)), "{error:?}");
+        assert!(!lockgate_core::with_sources(&error).contains("secret"));
+    }
+    for name in ["", "a\0b", &"x".repeat(256)] {
+        let error = PostgresLog::open("host=none", name, PostgresLogOptions::default());
+        assert!(matches!(error, Err(OpenError::ShardName { .. })));
+    }
+    for options in [
+        PostgresLogOptions {
+            record_bytes_max: 0,
+            ..PostgresLogOptions::default()
+        },
+        PostgresLogOptions {
+            sync_level: Level::Process,
+            ..PostgresLogOptions::default()
+        },
+        PostgresLogOptions {
+            range_bits: 64,
+            ..PostgresLogOptions::default()
+        },
+    ] {
+        let error = refused("host=none", options);
+        assert!(matches!(error, OpenError::Options { .. }), "{error:?}");
+    }
+}

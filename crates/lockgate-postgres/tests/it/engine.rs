@@ -1,0 +1,142 @@
+//! An engine over a server that is killed in the middle of its work.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use lockgate_core::{HolderName, Key, Message, QueueName};
+use lockgate_engine::{Engine, EngineOptions};
+use lockgate_log::SystemClock;
+use lockgate_machine::{
+    Command, CreateQueue, QueueSettings, Receive, SendMessage, Settle, SettleAction,
+};
+use lockgate_postgres::{PostgresLog, PostgresLogOptions};
+
+use crate::server::{Server, shared_server};
+
+const PRODUCERS: usize = 8;
+
+#[test]
+fn a_killed_server_loses_no_answered_send() {
+    if shared_server("a_killed_server_loses_no_answered_send").is_none() {
+        return;
+    }
+    let server = Server::start();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    // By key: what was answered, in order; and what was sent without an answer.
+    let mut answered: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    let mut unknown = BTreeSet::new();
+    for round in 0..4 {
+        let engine = start(&server.url);
+        if round == 0 {
+            runtime.block_on(engine.submit(create())).unwrap();
+        }
+        let count = Arc::new(AtomicUsize::new(0));
+        let producers: Vec<_> = (0..PRODUCERS)
+            .map(|producer| {
+                let (engine, count) = (engine.clone(), count.clone());
+                runtime.spawn(async move {
+                    let mut sent = Vec::new();
+                    for number in 0.. {
+                        let body = format!("{producer}-{round}-{number}");
+                        match engine.submit(send(&body, producer)).await {
+                            Ok(_) => sent.push(body),
+                            Err(_) => return (producer, sent, body),
+                        }
+                        count.fetch_add(1, Relaxed);
+                    }
+                    unreachable!("the server is killed")
+                })
+            })
+            .collect();
+        // In the middle of it, wherever that is.
+        while count.load(Relaxed) < 100 * (round + 1) {
+            std::thread::yield_now();
+        }
+        server.kill();
+        runtime.block_on(async {
+            for producer in producers {
+                let (producer, sent, last) = producer.await.unwrap();
+                answered.entry(producer).or_default().extend(sent);
+                unknown.insert(last);
+            }
+            assert!(engine.stopped().await.is_failure());
+            engine.shutdown().await;
+        });
+        server.start_again();
+    }
+    let engine = start(&server.url);
+    let mut got: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    runtime.block_on(async {
+        loop {
+            let batch = engine.receive(receive(), Duration::ZERO).await.unwrap();
+            if batch.is_empty() {
+                break;
+            }
+            for received in batch.keep() {
+                let body = String::from_utf8(received.stored.message.body.to_vec()).unwrap();
+                let producer = body.split('-').next().unwrap().parse().unwrap();
+                got.entry(producer).or_default().push(body);
+                let token = received.delivery.token;
+                let action = SettleAction::Ack;
+                let ack = Command::Settle(Settle { token, action });
+                engine.submit(ack).await.unwrap();
+            }
+        }
+        engine.shutdown().await;
+    });
+    for bodies in got.values_mut() {
+        // What was not answered may be there, once and in its place.
+        bodies.retain(|body| !unknown.contains(body));
+    }
+    assert_eq!(got, answered, "all of it, in order, once");
+}
+
+fn start(url: &str) -> Engine {
+    let log = PostgresLog::open(url, "shard", PostgresLogOptions::default()).unwrap();
+    let clock = Arc::new(SystemClock::new());
+    let (engine, report) = Engine::start(Box::new(log), clock, EngineOptions::default()).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    engine
+}
+
+fn queue() -> QueueName {
+    QueueName::new("orders").unwrap()
+}
+
+fn create() -> Command {
+    Command::CreateQueue(Box::new(CreateQueue {
+        name: queue(),
+        settings: QueueSettings {
+            keyed: true,
+            ..QueueSettings::default()
+        },
+        annotations: BTreeMap::new(),
+        tags: BTreeMap::new(),
+    }))
+}
+
+fn send(body: &str, producer: usize) -> Command {
+    Command::Send(Box::new(SendMessage {
+        queue: queue(),
+        message: Message::new(body.to_owned()).with_key(Key::new(&producer.to_string()).unwrap()),
+    }))
+}
+
+fn receive() -> Receive {
+    Receive {
+        queue: queue(),
+        max: 100,
+        lease: None,
+        holder: HolderName::new("test").unwrap(),
+    }
+}
