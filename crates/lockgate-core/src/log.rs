@@ -137,10 +137,9 @@ pub trait Log: Send {
     /// If storage fails; the log stays usable unless it says [`LogError::Stopped`] from then on.
     fn trim(&mut self, before: Position) -> Result<(), LogError>;
 
-    /// The first positions of all ranges whose space the log holds, in order: what could be
-    /// [released](Self::release) sooner or later. Empty without
-    /// [`LogCapabilities::releases_ranges`].
-    fn ranges(&self) -> Vec<Position> {
+    /// All ranges whose space the log holds, in order: what could be [released](Self::release)
+    /// sooner or later. Empty without [`LogCapabilities::releases_ranges`].
+    fn ranges(&self) -> Vec<LogRange> {
         Vec::new()
     }
 
@@ -304,6 +303,15 @@ pub enum Purpose {
     /// For what a full log must be able to do to become less full: leases, settles, purges. Has a
     /// reserve.
     Upkeep,
+}
+
+/// A range that a log holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogRange {
+    /// Its first position.
+    pub first: Position,
+    /// The space it takes, in bytes.
+    pub bytes: u64,
 }
 
 /// How much room a log has.

@@ -5,7 +5,7 @@ use std::{fmt, ops::Deref, sync::Arc};
 use lockgate_core::LeaseToken;
 use lockgate_machine::{Command, Delivery, Settle, SettleAction, StoredMessage};
 
-use crate::inbox::Inbox;
+use crate::{inbox::Inbox, keeper::Pin};
 
 /// A leased message with its payload.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +31,8 @@ pub struct Batch {
 pub(crate) struct Leases {
     pub(crate) deliveries: Vec<Delivery>,
     inbox: Arc<Inbox>,
+    /// Keeps the payloads where the deliveries say, until they are read.
+    pub(crate) pin: Option<Pin>,
 }
 
 impl Batch {
@@ -68,8 +70,12 @@ impl fmt::Debug for Batch {
 }
 
 impl Leases {
-    pub(crate) fn new(deliveries: Vec<Delivery>, inbox: Arc<Inbox>) -> Self {
-        Self { deliveries, inbox }
+    pub(crate) fn new(deliveries: Vec<Delivery>, inbox: Arc<Inbox>, pin: Option<Pin>) -> Self {
+        Self {
+            deliveries,
+            inbox,
+            pin,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use lockgate_core::{LogSync, Position, with_sources};
 
-use crate::{DriverCounts, Output, SyncWindow, What, inbox::Ticket};
+use crate::{DriverCounts, KeeperCounts, Output, SyncWindow, What, inbox::Ticket};
 
 /// Between the owner thread, which appends and files answers, and the sync thread, which syncs and
 /// lets them out. Answers leave from the sync thread, so that a caller need not wait until the owner
@@ -50,6 +50,7 @@ struct State {
 pub(crate) struct Counts {
     pub(crate) driver: DriverCounts,
     pub(crate) waiters: u64,
+    pub(crate) keeper: KeeperCounts,
     pub(crate) held: u64,
     pub(crate) syncs: u64,
     pub(crate) sync_time: Duration,
@@ -66,6 +67,7 @@ pub(crate) struct Filing<'a> {
     pub(crate) known_durable: Position,
     pub(crate) counts: DriverCounts,
     pub(crate) waiters: usize,
+    pub(crate) keeper: KeeperCounts,
 }
 
 impl Desk {
@@ -138,6 +140,7 @@ impl Desk {
         state.wanted = state.wanted.max(filing.wanted);
         state.counts.driver = filing.counts;
         state.counts.waiters = filing.waiters as u64;
+        state.counts.keeper = filing.keeper;
         state.owner_cares = filing.waiters > 0;
         let durable = state.durable;
         let look_again = state.owner_cares && durable > filing.known_durable;
@@ -324,6 +327,7 @@ mod tests {
                 ..DriverCounts::default()
             },
             waiters,
+            keeper: KeeperCounts::default(),
         }
     }
 

@@ -13,7 +13,8 @@ use lockgate_machine::{
 use smallvec::SmallVec;
 
 use crate::{
-    EngineError, EngineOptions, QueueEntry, StartError, StopReason,
+    EngineError, EngineOptions, KeeperCounts, QueueEntry, StartError, StopReason,
+    keeper::{Pins, Plan},
     request::{Outcome, Request, Work, command_bytes},
     waiters::{Waiter, Waiters},
 };
@@ -59,6 +60,13 @@ pub struct Driver<T> {
     after_append: Vec<Output<T>>,
     stopped: Option<Arc<str>>,
     counts: DriverCounts,
+    /// Everything that starts before it is durable.
+    pub(crate) durable: Position,
+    /// Bytes of relocated messages in `group`.
+    group_relocated_bytes: u64,
+    pub(crate) plan: Plan,
+    pub(crate) pins: Arc<Pins>,
+    pub(crate) keeper: KeeperCounts,
 }
 
 /// What a [`Driver`] hands out.
@@ -137,6 +145,9 @@ enum Wait {
     Sync(Position),
 }
 
+/// An instant and a number, as a record.
+const TICK_BYTES: u64 = 32;
+
 /// A buffer that a rare large group has made larger than this is given back.
 const GROUP_BUFFER_KEEP_BYTES: usize = 8 << 20;
 
@@ -153,6 +164,7 @@ impl<T: Ticket> Driver<T> {
         log: Box<dyn Log>,
         epoch: Epoch,
         clock_offset: i64,
+        plan: Plan,
         options: &EngineOptions,
     ) -> Self {
         let capabilities = log.capabilities();
@@ -173,6 +185,11 @@ impl<T: Ticket> Driver<T> {
             after_append: Vec::new(),
             stopped: None,
             counts: DriverCounts::default(),
+            durable: Position::default(),
+            group_relocated_bytes: 0,
+            plan,
+            pins: Pins::new(capabilities.range_bits),
+            keeper: KeeperCounts::default(),
             machine,
             log,
         }
@@ -241,6 +258,7 @@ impl<T: Ticket> Driver<T> {
     /// Everything that starts before `durable` survives a power cut. Follow with
     /// [`run_group`](Self::run_group) if receives wait.
     pub fn reached(&mut self, durable: Position) {
+        self.durable = self.durable.max(durable);
         self.machine.reached(durable);
     }
 
@@ -364,6 +382,10 @@ impl<T: Ticket> Driver<T> {
     /// Lets time pass: what has ended or come due is logged and folded.
     fn tick(&mut self, now: Now) {
         while let Some(effect) = self.machine.tick(now) {
+            if self.reserve_bytes(TICK_BYTES, Purpose::Upkeep).is_err() {
+                // Time stands still until there is room again: nothing ends, nothing comes due.
+                return;
+            }
             // An instant and a number always fit in a record.
             let _fits = self.log_effects(&[effect], Level::Process);
         }
@@ -530,16 +552,23 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Makes sure that the record of a command that adds to the log fits behind those of the group.
-    /// Everything else goes on from what the log keeps back: it is what makes room again.
+    /// Makes sure that the record of a command fits behind those of the group. What adds to the log's
+    /// live contents is refused first; everything else goes on from what the log keeps back: it is
+    /// what makes room again.
     fn reserve(&mut self, command: &Command) -> Result<(), Rejection> {
-        if !grows(command) {
-            return Ok(());
-        }
-        let bytes = self.group_payload_bytes + command_bytes(command) as u64;
+        let purpose = if grows(command) {
+            Purpose::Growth
+        } else {
+            Purpose::Upkeep
+        };
+        self.reserve_bytes(command_bytes(command) as u64, purpose)
+    }
+
+    fn reserve_bytes(&mut self, bytes: u64, purpose: Purpose) -> Result<(), Rejection> {
+        let bytes = self.group_payload_bytes + bytes;
         match self
             .log
-            .reserve(bytes, self.group.len() as u64 + 1, Purpose::Growth)
+            .reserve(bytes, self.group.len() as u64 + 1, purpose)
         {
             Ok(()) => Ok(()),
             Err(ReserveError::Full { needed, free }) => Err(Rejection::LogFull { needed, free }),
@@ -562,6 +591,12 @@ impl<T: Ticket> Driver<T> {
             });
         }
         self.group_payload_bytes += bytes as u64;
+        if matches!(effects, [Effect::Relocated(_)]) {
+            let record = (bytes + self.capabilities.gap) as u64;
+            self.group_relocated_bytes += record;
+            self.keeper.relocated_messages += 1;
+            self.keeper.relocated_bytes += record;
+        }
         let position = self.log.place(&mut self.cursor, bytes);
         self.machine.fold(effects, position);
         for effect in effects {
@@ -601,12 +636,15 @@ impl<T: Ticket> Driver<T> {
         }
         let records = self.group.len() as u64;
         let bytes = mem::take(&mut self.group_payload_bytes);
+        let relocated = mem::take(&mut self.group_relocated_bytes);
+        let written = self.group.bytes().len() as u64;
         let error = match &self.stopped {
             // Storage failed while room was reserved.
             Some(_) => self.stopped_error(),
             None => match self.log.append(self.epoch, self.tail, &mut self.group) {
                 Ok(()) => {
                     self.tail = self.cursor;
+                    self.plan.appended(written, relocated);
                     self.counts.groups += 1;
                     self.counts.records += records;
                     self.counts.bytes += bytes;

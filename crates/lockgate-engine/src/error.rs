@@ -86,6 +86,28 @@ pub enum StartError {
         /// What is not known.
         reason: String,
     },
+    /// No snapshot can be loaded, and the log alone does not reach back to the beginning: what is
+    /// missing cannot be made up. Nothing was changed.
+    #[error(
+        "no snapshot can be loaded ({}), and the log was trimmed up to {trimmed}: restore a backup, \
+         or put back the snapshot files",
+        if unreadable.is_empty() { "there is none".to_owned() } else { unreadable.join("; ") }
+    )]
+    NoSnapshot {
+        /// No recovery can start before it.
+        trimmed: Position,
+        /// The snapshots there are, and what is wrong with each.
+        unreadable: Vec<String>,
+    },
+    /// A snapshot could not be read because storage failed: trying again may help.
+    #[error("reading the snapshot at {at}")]
+    Snapshot {
+        /// Its position.
+        at: Position,
+        /// What failed.
+        #[source]
+        source: LogError,
+    },
     /// The term could not be begun, or its first record not be written.
     #[error("beginning a term on the log")]
     BeginTerm(#[source] AppendError),

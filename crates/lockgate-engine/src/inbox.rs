@@ -13,12 +13,17 @@ use tokio::sync::{Semaphore, TryAcquireError, oneshot};
 use crate::{
     EngineError, EngineOptions, StopReason,
     batch::Leases,
+    keeper::Pin,
     request::{Outcome, Request},
 };
 
 /// Where the answer to a request goes.
 #[derive(Debug)]
-pub(crate) struct Ticket(Option<oneshot::Sender<Result<Answered, EngineError>>>);
+pub(crate) struct Ticket {
+    sender: Option<oneshot::Sender<Result<Answered, EngineError>>>,
+    /// What the answer's leases point to must stay there until it is read.
+    pin: Option<Pin>,
+}
 
 /// An answer on its way to its caller. Leases are guarded from the start.
 #[derive(Debug)]
@@ -30,17 +35,33 @@ pub(crate) enum Answered {
 impl Ticket {
     pub(crate) fn new() -> (Self, oneshot::Receiver<Result<Answered, EngineError>>) {
         let (sender, receiver) = oneshot::channel();
-        (Self(Some(sender)), receiver)
+        let ticket = Self {
+            sender: Some(sender),
+            pin: None,
+        };
+        (ticket, receiver)
     }
 
     /// For what the engine does of its own accord.
     pub(crate) fn nobody() -> Self {
-        Self(None)
+        Self {
+            sender: None,
+            pin: None,
+        }
+    }
+
+    /// Keeps readable what the answer points to. For the owner thread, see [`Pins`](crate::keeper::Pins).
+    pub(crate) fn pin(&mut self, pin: Pin) {
+        self.pin = Some(pin);
+    }
+
+    pub(crate) fn take_pin(&mut self) -> Option<Pin> {
+        self.pin.take()
     }
 
     /// Answers. If the caller is gone the answer is dropped, and leases in it go back.
     pub(crate) fn send(self, answer: Result<Answered, EngineError>) {
-        if let Some(sender) = self.0 {
+        if let Some(sender) = self.sender {
             drop(sender.send(answer));
         }
     }
@@ -48,7 +69,7 @@ impl Ticket {
 
 impl crate::Ticket for Ticket {
     fn is_gone(&self) -> bool {
-        self.0.as_ref().is_some_and(oneshot::Sender::is_closed)
+        self.sender.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 }
 
@@ -195,6 +216,11 @@ impl Inbox {
             state.tasks.push(task);
             self.wake(state);
         }
+    }
+
+    /// Whether nothing more gets in.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().closed.is_some()
     }
 
     /// Makes the owner look at the time and at what was synced.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::KeeperCounts;
+
 /// A snapshot of an engine's counters since its start, and of its gauges now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -46,6 +48,8 @@ pub struct EngineMetrics {
     pub held: u64,
     /// Receives waiting for a message, now.
     pub waiters: u64,
+    /// Snapshots, relocation and room of the log.
+    pub keeper: KeeperCounts,
 }
 
 /// Answers, by the durability level they waited for.

@@ -27,6 +27,10 @@ pub struct EngineOptions {
     /// How many receives may wait for a message; default 20,000. Beyond it a receive that finds
     /// nothing is refused as [`Overloaded`](crate::EngineError::Overloaded).
     pub waiters_max: usize,
+    /// A snapshot of the state is taken when so many bytes were appended since the last one, or four
+    /// times a snapshot's size if that is more: the most that a start has to read again. Default
+    /// 64 MiB.
+    pub snapshot_bytes_min: u64,
     /// Name of the engine's threads, for debuggers. Default `lockgate`.
     pub thread_name: String,
 }
@@ -51,6 +55,7 @@ impl Default for EngineOptions {
             group_bytes_max: 4 << 20,
             sync_window: SyncWindow::default(),
             waiters_max: 20_000,
+            snapshot_bytes_min: 64 << 20,
             thread_name: "lockgate".to_owned(),
         }
     }

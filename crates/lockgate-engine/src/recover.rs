@@ -1,16 +1,17 @@
 //! From a log to a driver in service.
 
-use std::time::Instant;
+use std::{mem, sync::mpsc, thread, time::Instant};
 
 use lockgate_core::{
-    BootId, Incarnation, Log, LogRecord, MachineTime, Millis, Now, Position, Term, WallTime,
-    with_sources,
+    BootId, Incarnation, Log, LogError, LogRecord, MachineTime, Millis, Now, Position, ReadError,
+    RecoveryReport, SnapshotStore, Term, WallTime, with_sources,
 };
 use lockgate_machine::{
-    Answer, ClockState, Command, DecodeError, Effect, Machine, MachineLimits, Query, decode_record,
+    Answer, ClockState, Command, DecodeError, Effect, ImageError, ImageLoader, ImagePart, Machine,
+    MachineLimits, Query, decode_record,
 };
 
-use crate::{Driver, EngineOptions, StartError, StartReport, Ticket};
+use crate::{Driver, EngineOptions, StartError, StartReport, Ticket, keeper::Plan};
 
 /// What a start brings along: readings of the clock, and randomness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +31,9 @@ pub struct Beginning {
 impl<T: Ticket> Driver<T> {
     /// Recovers the shard that `log` holds and begins a new term, synced before this returns.
     ///
-    /// Recovering is nothing but folding all records again: what was ever decided is there, and
-    /// nothing is decided anew.
+    /// Recovering is loading the newest snapshot that is whole and folding all records behind it
+    /// again: what was ever decided is there, and nothing is decided anew. Two threads of their own
+    /// read ahead meanwhile.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -43,15 +45,25 @@ impl<T: Ticket> Driver<T> {
         let started = Instant::now();
         let limits = MachineLimits {
             log_level: log.capabilities().sync_level,
+            range_bits: log.capabilities().range_bits,
             ..MachineLimits::default()
         };
-        let mut machine = Machine::new(limits);
+        let loaded = load_snapshot(&*log.snapshots(), &limits)?;
+        let from = loaded.at.unwrap_or_default();
+        let snapshots = log.snapshots().list().map_err(StartError::Recover)?;
+        let mut machine = loaded.machine;
         let mut folding = Folding::default();
-        let recovered = log
-            .recover(Position(0), &mut |record| {
-                folding.fold(&mut machine, record)
-            })
+        let recovered = read_ahead(&mut *log, from, |record| folding.fold(&mut machine, record))
             .map_err(StartError::Recover)?;
+        if loaded.at.is_none() && recovered.trimmed > Position(0) {
+            let explained = loaded.unreadable.into_iter();
+            return Err(StartError::NoSnapshot {
+                trimmed: recovered.trimmed,
+                unreadable: explained
+                    .map(|(at, reason)| format!("{at}: {reason}"))
+                    .collect(),
+            });
+        }
         if let Some((at, reason)) = folding.newer {
             return Err(StartError::NewerFormat { at, reason });
         }
@@ -66,7 +78,14 @@ impl<T: Ticket> Driver<T> {
             wall: beginning.wall,
             machine: machine_time(clock_offset, beginning.since_boot),
         };
-        let mut driver = Self::new(machine, log, term.epoch, clock_offset, options);
+        let plan = Plan::new(
+            options.snapshot_bytes_min,
+            log.capabilities().range_bits,
+            snapshots.into_iter().filter(|&at| at <= from).collect(),
+            recovered.bytes,
+            log.space().used_bytes,
+        );
+        let mut driver = Self::new(machine, log, term.epoch, clock_offset, plan, options);
         let start = Command::StartTerm {
             term,
             boot_id: beginning.boot_id,
@@ -80,6 +99,9 @@ impl<T: Ticket> Driver<T> {
 
         let mut report = StartReport {
             term,
+            snapshot: loaded.at,
+            snapshot_bytes: loaded.bytes,
+            snapshots_unreadable: loaded.unreadable,
             records: recovered.records,
             bytes: recovered.bytes,
             damaged: recovered.damaged,
@@ -133,6 +155,130 @@ impl<T: Ticket> Driver<T> {
             }
         }
     }
+}
+
+/// The state of the newest snapshot that can be loaded, or of none.
+struct Loaded {
+    machine: Machine,
+    at: Option<Position>,
+    bytes: u64,
+    /// Newer ones that could not be loaded.
+    unreadable: Vec<(Position, String)>,
+}
+
+fn load_snapshot(store: &dyn SnapshotStore, limits: &MachineLimits) -> Result<Loaded, StartError> {
+    let mut unreadable = Vec::new();
+    for at in store.list().map_err(StartError::Recover)? {
+        match load(store, at, limits) {
+            Ok((machine, bytes)) => {
+                return Ok(Loaded {
+                    machine,
+                    at: Some(at),
+                    bytes,
+                    unreadable,
+                });
+            }
+            // Reading it again may help, and the older one may be gone by then.
+            Err(LoadError::Read(ReadError::Log(source))) => {
+                return Err(StartError::Snapshot { at, source });
+            }
+            Err(LoadError::Image(error @ ImageError::NewerFormat { .. })) => {
+                let reason = with_sources(&error);
+                return Err(StartError::NewerFormat { at, reason });
+            }
+            Err(error) => {
+                let reason = with_sources(&error);
+                tracing::error!(
+                    position = at.0,
+                    error = reason,
+                    "a snapshot cannot be loaded"
+                );
+                unreadable.push((at, reason));
+            }
+        }
+    }
+    Ok(Loaded {
+        machine: Machine::new(limits.clone()),
+        at: None,
+        bytes: 0,
+        unreadable,
+    })
+}
+
+/// Why one snapshot cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+enum LoadError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+/// How many pieces, or batches of records, are read ahead.
+const AHEAD: usize = 4;
+
+/// Loads one snapshot. Another thread reads, checks and decodes its pieces.
+fn load(
+    store: &dyn SnapshotStore,
+    at: Position,
+    limits: &MachineLimits,
+) -> Result<(Machine, u64), LoadError> {
+    let mut reader = store.open(at)?;
+    let bytes = reader.total_bytes();
+    let mut loader = ImageLoader::new(limits.clone());
+    let (sender, parts) = mpsc::sync_channel(AHEAD);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            loop {
+                let part = match reader.next_piece() {
+                    Ok(None) => return,
+                    Ok(Some(piece)) => ImagePart::decode(&piece).map_err(LoadError::from),
+                    Err(error) => Err(error.into()),
+                };
+                let last = part.is_err();
+                if sender.send(part).is_err() || last {
+                    return;
+                }
+            }
+        });
+        for part in parts {
+            loader.part(part?)?;
+        }
+        Ok((loader.finish()?, bytes))
+    })
+}
+
+/// Records that are handed from the thread that reads to the one that folds, at a time.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// Recovers the log on a thread of its own and folds on this one.
+fn read_ahead(
+    log: &mut dyn Log,
+    from: Position,
+    mut fold: impl FnMut(LogRecord),
+) -> Result<RecoveryReport, LogError> {
+    let (sender, batches) = mpsc::sync_channel::<Vec<LogRecord>>(AHEAD);
+    thread::scope(|scope| {
+        let recovering = scope.spawn(move || {
+            let (mut batch, mut bytes) = (Vec::new(), 0);
+            let outcome = log.recover(from, &mut |record| {
+                bytes += record.payload.len();
+                batch.push(record);
+                if bytes >= BATCH_BYTES {
+                    bytes = 0;
+                    // The other side takes all there is.
+                    let _taken = sender.send(mem::take(&mut batch));
+                }
+            });
+            let _taken = sender.send(batch);
+            outcome
+        });
+        batches.into_iter().flatten().for_each(&mut fold);
+        match recovering.join() {
+            Ok(outcome) => outcome,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
 }
 
 pub(crate) fn machine_time(offset: i64, since_boot: Millis) -> MachineTime {

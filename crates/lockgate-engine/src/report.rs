@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockgate_core::{DamagedRange, Term};
+use lockgate_core::{DamagedRange, Position, Term};
 
 /// What recovery found and did, for the operator.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -10,6 +10,14 @@ use lockgate_core::{DamagedRange, Term};
 pub struct StartReport {
     /// The term that was begun.
     pub term: Term,
+    /// The position of the snapshot that was loaded; the records are those behind it. `None`: there
+    /// is none, and the records are all there ever were.
+    pub snapshot: Option<Position>,
+    /// Bytes of that snapshot.
+    pub snapshot_bytes: u64,
+    /// Newer snapshots that could not be loaded, and why. What they held was recovered from an older
+    /// one and the log.
+    pub snapshots_unreadable: Vec<(Position, String)>,
     /// Records folded.
     pub records: u64,
     /// Bytes read.
@@ -29,7 +37,7 @@ pub struct StartReport {
     /// At most so many messages that were answered at level `memory` are lost to crashes, over the
     /// life of the queues there are.
     pub possibly_lost: u64,
-    /// Whether the last term did not end in good order.
+    /// Whether the last term did not end in good order, as far as the records tell.
     pub crashed: bool,
 }
 
@@ -37,6 +45,6 @@ impl StartReport {
     /// Whether everything that was ever promised is still there.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.damaged.is_empty() && self.undecodable == 0
+        self.damaged.is_empty() && self.undecodable == 0 && self.snapshots_unreadable.is_empty()
     }
 }

@@ -27,6 +27,7 @@ use crate::{
     batch::Leases,
     desk::{Desk, Filing},
     inbox::{Answered, Inbox, Taken, Ticket},
+    keeper::thread::Keeper,
     recover::machine_time,
 };
 
@@ -119,13 +120,39 @@ pub(crate) fn start(
             }
         }
     })?;
-    let owner_thread = spawn(options.thread_name.clone(), {
+    let keeper_thread = spawn(format!("{}-keep", options.thread_name), {
         let shared = shared.clone();
-        move || own(&shared, driver, sync_thread, &options)
+        let (upkeep, snapshots) = (driver.log.upkeep(), driver.log.snapshots());
+        move || {
+            let keep = || {
+                Keeper {
+                    inbox: &shared.inbox,
+                    desk: &shared.desk,
+                    upkeep,
+                    snapshots,
+                }
+                .run();
+            };
+            // As for the owner.
+            if panic::catch_unwind(AssertUnwindSafe(keep)).is_err() {
+                shared.failed(PANICKED.into());
+            }
+        }
+    });
+    let owner_thread = keeper_thread.and_then(|keeper_thread| {
+        spawn(options.thread_name.clone(), {
+            let shared = shared.clone();
+            let helpers = Helpers {
+                sync: sync_thread,
+                keeper: keeper_thread,
+            };
+            move || own(&shared, driver, helpers, &options)
+        })
     });
     match owner_thread {
         Ok(thread) => *shared.owner_thread() = Some(thread),
         Err(error) => {
+            shared.inbox.close(StopReason::ShutDown);
             shared.desk.finish();
             return Err(error);
         }
@@ -140,13 +167,14 @@ fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle
         .map_err(StartError::Threads)
 }
 
+/// The threads beside the owner's. Both catch their own panics.
+struct Helpers {
+    sync: JoinHandle<()>,
+    keeper: JoinHandle<()>,
+}
+
 /// The owner thread, from the first request to the last.
-fn own(
-    shared: &Shared,
-    mut driver: Driver<Ticket>,
-    sync_thread: JoinHandle<()>,
-    options: &EngineOptions,
-) {
+fn own(shared: &Shared, mut driver: Driver<Ticket>, helpers: Helpers, options: &EngineOptions) {
     // A panic is a bug of ours. Callers must be told all the same, and none may wait for ever.
     let served = panic::catch_unwind(AssertUnwindSafe(|| serve(shared, &mut driver, options)));
     if served.is_err() {
@@ -154,15 +182,27 @@ fn own(
         // Dropping their tickets tells them that the outcome is unknown.
         let mut taken = Taken::default();
         while !mem::take(&mut taken).finished {
+            // Tasks too: whoever waits for one is told that there is no owner any more.
+            taken.tasks.clear();
             shared
                 .inbox
                 .take(Some(Duration::ZERO), usize::MAX, usize::MAX, &mut taken);
         }
     }
     shared.desk.finish();
-    // It catches its own panics.
-    let _ = sync_thread.join();
+    let _ = helpers.sync.join();
+    helpers.keeper.thread().unpark();
+    let _ = helpers.keeper.join();
     let failed = shared.desk.durable().err();
+    if failed.is_none() && served.is_ok() {
+        // Everything is durable, and nobody else is at the log any more.
+        if let Err(error) = driver.final_snapshot(shared.now()) {
+            tracing::warn!(
+                error = with_sources(&error),
+                "no snapshot at the end; the next start reads what was appended since the last one"
+            );
+        }
+    }
     if let Some(reason) = &failed {
         // What was filed after the sync thread had gone.
         shared.failed(reason.clone());
@@ -174,6 +214,7 @@ fn own(
 }
 
 fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) {
+    let pins = driver.pins.clone();
     let mut taken = Taken::default();
     let mut held = Vec::new();
     let mut timeout = None;
@@ -205,7 +246,14 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
             }
         });
         let requests = notices.chain(taken.requests.drain(..));
-        let mut out = |output: Output<Ticket>| {
+        let mut out = |mut output: Output<Ticket>| {
+            if let What::Answer { ticket, result } = &mut output.what
+                && let Ok(Outcome::Received(Ok(deliveries))) = result
+                && !deliveries.is_empty()
+            {
+                let positions = deliveries.iter().map(|delivery| delivery.location.position);
+                ticket.pin(pins.hold(positions));
+            }
             if output.durable <= durable {
                 shared.deliver(output);
             } else {
@@ -234,6 +282,7 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
             known_durable: durable,
             counts: driver.counts(),
             waiters: driver.waiting(),
+            keeper: driver.keeper_counts(),
         };
         let look_again = shared.desk.file(filing, |output| shared.deliver(output));
         if let Some(reason) = driver.stopped() {
@@ -275,6 +324,7 @@ impl Shared {
 
     /// Reads the payloads of leases. Consecutive messages of one record cost one read.
     pub(crate) fn read(&self, mut leases: Leases) -> Result<Batch, EngineError> {
+        let _pin = leases.pin.take();
         let mut deliveries = mem::take(&mut leases.deliveries).into_iter();
         let mut received = Vec::with_capacity(deliveries.len());
         let mut last = None;
@@ -364,6 +414,7 @@ impl Shared {
             inbox_age: Duration::from_millis(age),
             held: counts.held,
             waiters: counts.waiters,
+            keeper: counts.keeper,
         }
     }
 
@@ -414,19 +465,23 @@ impl Shared {
                 Some(entry) => self.directory.put(entry),
                 None => self.directory.remove(queue),
             },
-            What::Answer { ticket, result } => ticket.send(match result {
-                Ok(Outcome::Received(Ok(deliveries))) => Ok(Answered::Leases(Leases::new(
-                    deliveries,
-                    self.inbox.clone(),
-                ))),
-                Ok(outcome) => Ok(Answered::Other(outcome)),
-                Err(error) => {
-                    if matches!(error, EngineError::UnknownOutcome { .. }) {
-                        self.unknown.fetch_add(1, Relaxed);
+            What::Answer { mut ticket, result } => {
+                let pin = ticket.take_pin();
+                ticket.send(match result {
+                    Ok(Outcome::Received(Ok(deliveries))) => Ok(Answered::Leases(Leases::new(
+                        deliveries,
+                        self.inbox.clone(),
+                        pin,
+                    ))),
+                    Ok(outcome) => Ok(Answered::Other(outcome)),
+                    Err(error) => {
+                        if matches!(error, EngineError::UnknownOutcome { .. }) {
+                            self.unknown.fetch_add(1, Relaxed);
+                        }
+                        Err(error)
                     }
-                    Err(error)
-                }
-            }),
+                });
+            }
         }
     }
 

@@ -7,8 +7,9 @@ use std::{
 
 use lockgate_core::{
     AppendError, Disk, DiskError, DiskFile, Epoch, FolderLock, Level, LockError, Log,
-    LogCapabilities, LogError, LogReader, LogRecord, LogSpace, LogSync, LogUpkeep, OpenMode,
-    Position, Purpose, RecordGroup, RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter,
+    LogCapabilities, LogError, LogRange, LogReader, LogRecord, LogSpace, LogSync, LogUpkeep,
+    OpenMode, Position, Purpose, RecordGroup, RecoveryReport, ReserveError, SnapshotStore,
+    SnapshotWriter,
 };
 
 use crate::{
@@ -752,8 +753,16 @@ impl Log for LocalLog {
         Ok(())
     }
 
-    fn ranges(&self) -> Vec<Position> {
-        self.shared.held().into_iter().map(segment_start).collect()
+    fn ranges(&self) -> Vec<LogRange> {
+        let held = self.shared.held();
+        let segments = self.shared.segments();
+        let bytes = |segment| segments.get(segment).map_or(0, |info| info.bytes);
+        held.iter()
+            .map(|segment| LogRange {
+                first: segment_start(*segment),
+                bytes: bytes(segment),
+            })
+            .collect()
     }
 
     fn release(&mut self, range: Position) -> Result<(), LogError> {

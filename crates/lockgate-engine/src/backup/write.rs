@@ -13,7 +13,7 @@ use lockgate_machine::{
 };
 
 use super::stream::{Head, Kind, Writer};
-use crate::{Driver, StopReason, Ticket};
+use crate::{Driver, StopReason, Ticket, keeper::Pin};
 
 /// What a backup holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,6 +66,8 @@ pub(crate) struct Source {
     /// Where the messages were, which must be readable until the end.
     pub(crate) ranges: Vec<(Position, LiveRange)>,
     pub(crate) range_bits: u32,
+    /// Keeps them readable.
+    pub(crate) _pin: Pin,
     /// Messages in all queues.
     pub(crate) messages: u64,
 }
@@ -78,11 +80,13 @@ impl Source {
             let counts = &queue.counts;
             messages += counts.ready + counts.in_flight + counts.delayed;
         });
+        let ranges: Vec<_> = driver.machine.live_ranges().collect();
         Self {
+            _pin: driver.pins.hold(ranges.iter().map(|(first, _)| *first)),
             created: now.wall,
             epoch: driver.term().epoch,
             position: driver.tail(),
-            ranges: driver.machine.live_ranges().collect(),
+            ranges,
             range_bits: driver.log.capabilities().range_bits,
             messages,
             frozen: driver.machine.freeze(),
@@ -124,10 +128,9 @@ pub(crate) fn write(
             .block(Kind::Piece, &piece)
             .map_err(BackupError::Write)?;
     }
-    drop(source.frozen);
 
     let mut messages = 0;
-    for (first, live) in source.ranges {
+    for (first, live) in source.ranges.drain(..) {
         let behind = (first.0 | ((1 << source.range_bits) - 1)).saturating_add(1);
         let mut left = live.messages;
         let mut failed = None;

@@ -248,7 +248,7 @@ impl History {
 
 /// Releases every range before where the log was trimmed to.
 pub(crate) fn release_trimmed(log: &mut LocalLog) -> Result<(), LogError> {
-    for range in log.ranges() {
+    for range in log.ranges().into_iter().map(|range| range.first) {
         match log.release(range) {
             Err(LogError::Unsupported { .. }) => break,
             released => released?,

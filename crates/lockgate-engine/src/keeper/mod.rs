@@ -1,0 +1,382 @@
+//! Keeping a log small and a start short: snapshots, space given back, messages moved forward.
+//!
+//! `plan` says what to do next and knows nothing of how; `pins` says what must stay readable; this
+//! file does it. Everything the shard itself must decide takes its owner little time and is done
+//! through a [`Driver`]; what takes long is a [`Chore`], which any thread can do beside the service,
+//! step by step, and a simulation in any order it likes. `thread` is the thread that does them in an
+//! [`Engine`](crate::Engine).
+//!
+//! # What must hold
+//! - A snapshot becomes complete only when everything before its position is durable: it must not
+//!   hold what a power cut can still take from the log.
+//! - The log is trimmed only to the position of the *older* of two complete snapshots, so that one
+//!   that cannot be read any more loses nothing.
+//! - A range is released only if it lies before that, no message lives in it, what made it empty
+//!   (settles, relocations) is durable, and nobody is about to read from it.
+
+mod pins;
+mod plan;
+pub(crate) mod thread;
+
+use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
+
+use lockgate_core::{
+    Location, LogError, LogReader, LogSpace, Now, Position, ReadError, Scanned, SnapshotWriter,
+    with_sources,
+};
+use lockgate_machine::{Command, Effect, Frozen, decode_record};
+
+use self::plan::{Choice, View};
+pub(crate) use self::{
+    pins::{Pin, Pins},
+    plan::Plan,
+};
+use crate::{Driver, Ticket};
+
+/// Messages that one step of a relocation brings at most, dead ones included.
+const RELOCATED_MESSAGES_MAX: usize = 64;
+/// Bytes of records that one step of a relocation reads, unless a single record is larger.
+const RELOCATED_BYTES_MAX: usize = 256 << 10;
+
+/// After less than this a clean stop takes no snapshot: reading so much again takes no time.
+const CLEAN_STOP_BYTES: u64 = 4 << 20;
+
+/// What keeping the log small has done since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeeperCounts {
+    /// Snapshots completed.
+    pub snapshots: u64,
+    /// Snapshots given up.
+    pub snapshots_failed: u64,
+    /// Bytes of the snapshots completed, as the machine wrote them.
+    pub snapshot_bytes: u64,
+    /// Messages moved forward.
+    pub relocated_messages: u64,
+    /// Bytes of the records they were moved with.
+    pub relocated_bytes: u64,
+    /// Ranges of the log given back.
+    pub ranges_released: u64,
+    /// Ranges the log held, when that was last looked at.
+    pub ranges: u64,
+    /// Bytes of messages that lived, when that was last looked at.
+    pub live_bytes: u64,
+    /// The log's room, when that was last looked at.
+    pub space: LogSpace,
+}
+
+/// Something to be done for the space of the log, beside the service. Get it from
+/// [`Driver::next_chore`], [`step`](Self::step) through it, and bring it back to
+/// [`Driver::finish_chore`]. Dropped in between, it leaves nothing behind; but the driver gives out no
+/// other one.
+pub struct Chore(Kind);
+
+enum Kind {
+    Snapshot(Box<Snapshotting>),
+    Relocation(Relocation),
+}
+
+struct Snapshotting {
+    frozen: Frozen,
+    writer: Option<Box<dyn SnapshotWriter>>,
+    position: Position,
+    piece: Vec<u8>,
+    bytes: u64,
+    encoded: bool,
+    /// What the plan had counted when the state was frozen.
+    since_at_freeze: u64,
+}
+
+struct Relocation {
+    reader: Arc<dyn LogReader>,
+    range: Position,
+    next: Position,
+    end: Position,
+}
+
+/// How far a chore is.
+#[derive(Debug)]
+pub enum ChoreStep {
+    /// Step again.
+    More,
+    /// Step again when everything that starts before this is durable.
+    WaitDurable(Position),
+    /// Have these decided, in any group, then step again.
+    Commands(Vec<Command>),
+    /// Nothing is left to do.
+    Done,
+}
+
+/// What [`Driver::finish_chore`] leaves to do.
+#[derive(Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct ChoreRest {
+    /// Snapshots nobody needs any more: to be [removed](lockgate_core::SnapshotStore::remove).
+    pub snapshots: Vec<Position>,
+}
+
+impl Chore {
+    /// Does a small part of it: encodes and writes about a MiB of a snapshot, or reads some messages.
+    /// `durable`: everything that starts before it survives a power cut.
+    ///
+    /// # Errors
+    /// If storage fails or is full. The chore is at its end then; say so to the driver.
+    pub fn step(&mut self, durable: Position) -> Result<ChoreStep, LogError> {
+        match &mut self.0 {
+            Kind::Snapshot(snapshot) => snapshot.step(durable),
+            Kind::Relocation(relocation) => relocation.step(),
+        }
+    }
+
+    /// What it is, for messages.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self.0 {
+            Kind::Snapshot(_) => "snapshot",
+            Kind::Relocation(_) => "relocation",
+        }
+    }
+}
+
+impl std::fmt::Debug for Chore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let at = match &self.0 {
+            Kind::Snapshot(snapshot) => snapshot.position,
+            Kind::Relocation(relocation) => relocation.next,
+        };
+        write!(f, "Chore({} at {at})", self.name())
+    }
+}
+
+impl Snapshotting {
+    fn step(&mut self, durable: Position) -> Result<ChoreStep, LogError> {
+        let Some(writer) = &mut self.writer else {
+            return Ok(ChoreStep::Done);
+        };
+        if !self.encoded {
+            if self.frozen.next_piece(&mut self.piece) {
+                self.bytes += self.piece.len() as u64;
+                writer.write(&self.piece)?;
+                return Ok(ChoreStep::More);
+            }
+            self.encoded = true;
+        }
+        if durable < self.position {
+            return Ok(ChoreStep::WaitDurable(self.position));
+        }
+        if let Some(writer) = self.writer.take() {
+            writer.finish()?;
+        }
+        Ok(ChoreStep::Done)
+    }
+}
+
+impl Relocation {
+    fn step(&mut self) -> Result<ChoreStep, LogError> {
+        if self.next >= self.end {
+            return Ok(ChoreStep::Done);
+        }
+        let mut commands = Vec::new();
+        let mut bytes = 0;
+        let mut next = self.end;
+        let scanned = self.reader.scan(self.next, self.end, &mut |scanned| {
+            // What is damaged stays, and so does its range.
+            let Scanned::Record(record) = scanned else {
+                return ControlFlow::Continue(());
+            };
+            if commands.len() >= RELOCATED_MESSAGES_MAX || bytes >= RELOCATED_BYTES_MAX {
+                next = record.position;
+                return ControlFlow::Break(());
+            }
+            bytes += record.payload.len();
+            // What cannot be understood is no message anybody was given.
+            let effects = decode_record(&record.payload).unwrap_or_default();
+            for (part, effect) in (0..).zip(effects) {
+                let (Effect::Accepted(message) | Effect::Relocated(message)) = effect else {
+                    continue;
+                };
+                let position = record.position;
+                commands.push(Command::Relocate {
+                    message,
+                    from: Location { position, part },
+                });
+            }
+            ControlFlow::Continue(())
+        });
+        match scanned {
+            Ok(()) => {}
+            Err(ReadError::Log(error)) => return Err(error),
+            Err(_) => next = self.end,
+        }
+        self.next = next;
+        Ok(if commands.is_empty() {
+            ChoreStep::More
+        } else {
+            ChoreStep::Commands(commands)
+        })
+    }
+}
+
+impl<T: Ticket> Driver<T> {
+    /// What is to be done next for the space of the log, if anything; between two groups. Gives back
+    /// ranges that nothing lives in any more. At most one chore is out at a time.
+    ///
+    /// Takes time by the number of ranges and, for a snapshot, of the machine's pages: milliseconds.
+    ///
+    /// # Errors
+    /// If the log cannot begin it or give space back. The driver goes on; try again later.
+    pub fn next_chore(&mut self, now: Now) -> Result<Option<Chore>, LogError> {
+        if self.stopped().is_some() {
+            return Ok(None);
+        }
+        let ranges = self.log.ranges();
+        let live: BTreeMap<_, _> = self.machine.live_ranges().collect();
+        let space = self.log.space();
+        let pins = self.pins.clone();
+        let view = View {
+            now: now.machine,
+            tail: self.tail(),
+            durable: self.durable,
+            image_bytes: self.machine.image_bytes(),
+            ranges: &ranges,
+            live: &live,
+            is_pinned: &|at| pins.is_pinned(at),
+            space: space.state,
+        };
+        let releases = self.plan.releases(&view);
+        let choice = self.plan.choose(&view);
+        self.keeper.ranges = ranges.len() as u64;
+        self.keeper.live_bytes = live.values().map(|live| live.bytes).sum();
+        self.keeper.space = space;
+        for range in releases {
+            self.log.release(range)?;
+            self.keeper.ranges_released += 1;
+        }
+        Ok(match choice {
+            Choice::Nothing => None,
+            Choice::Snapshot => match self.begin_snapshot() {
+                Ok(chore) => Some(chore),
+                Err(error) => {
+                    self.keeper.snapshots_failed += 1;
+                    self.plan.snapshot_failed(now.machine);
+                    return Err(error);
+                }
+            },
+            Choice::Relocate(range) => {
+                let bits = self.log.capabilities().range_bits;
+                let behind = 1u64
+                    .checked_shl(bits)
+                    .map_or(u64::MAX, |len| range.first.0.saturating_add(len));
+                Some(Chore(Kind::Relocation(Relocation {
+                    reader: self.reader(),
+                    range: range.first,
+                    next: range.first,
+                    end: Position(behind),
+                })))
+            }
+        })
+    }
+
+    fn begin_snapshot(&mut self) -> Result<Chore, LogError> {
+        let writer = self.log.begin_snapshot()?;
+        Ok(Chore(Kind::Snapshot(Box::new(Snapshotting {
+            position: writer.position(),
+            writer: Some(writer),
+            frozen: self.machine.freeze(),
+            piece: Vec::new(),
+            bytes: 0,
+            encoded: false,
+            since_at_freeze: self.plan.since_snapshot(),
+        }))))
+    }
+
+    /// Takes a chore back: done, or given up with that error.
+    ///
+    /// # Errors
+    /// If the log could not be trimmed. The driver goes on.
+    pub fn finish_chore(
+        &mut self,
+        chore: Chore,
+        outcome: Result<(), LogError>,
+        now: Now,
+    ) -> Result<ChoreRest, LogError> {
+        let mut rest = ChoreRest::default();
+        match chore.0 {
+            Kind::Relocation(relocation) => {
+                let left = self.machine.live_in(relocation.range).messages;
+                self.plan.relocated(relocation.range, left);
+                if let Err(error) = outcome {
+                    tracing::warn!(
+                        range = relocation.range.0,
+                        messages = left,
+                        error = with_sources(&error),
+                        "messages could not be moved forward; their part of the log stays"
+                    );
+                }
+            }
+            Kind::Snapshot(snapshot) => match outcome {
+                Ok(()) => {
+                    self.keeper.snapshots += 1;
+                    self.keeper.snapshot_bytes += snapshot.bytes;
+                    let since = self.plan.since_snapshot() - snapshot.since_at_freeze;
+                    rest.snapshots = self.plan.snapshot_finished(snapshot.position, since);
+                    let trim = self.trim_position();
+                    if trim > Position(0) {
+                        self.log.trim(trim)?;
+                    }
+                }
+                Err(error) => {
+                    self.keeper.snapshots_failed += 1;
+                    self.plan.snapshot_failed(now.machine);
+                    tracing::warn!(
+                        error = with_sources(&error),
+                        "a snapshot was given up; it is tried again later, and until then the log \
+                         keeps what it would have replaced"
+                    );
+                }
+            },
+        }
+        Ok(rest)
+    }
+
+    /// A log that cannot give back its middle must keep everything from the oldest message on.
+    fn trim_position(&self) -> Position {
+        let trim = self.plan.trim();
+        if self.log.capabilities().releases_ranges {
+            return trim;
+        }
+        let oldest = self.machine.live_ranges().map(|(first, _)| first).min();
+        oldest.map_or(trim, |oldest| oldest.min(trim))
+    }
+
+    /// Takes a snapshot at once, so that the next start reads little else: for a stop in good order,
+    /// when everything is durable. Whether there was anything worth it.
+    ///
+    /// # Errors
+    /// If storage fails or is full; the next start then reads what was appended instead.
+    pub fn final_snapshot(&mut self, now: Now) -> Result<bool, LogError> {
+        if self.stopped().is_some() || self.plan.since_snapshot() < CLEAN_STOP_BYTES {
+            return Ok(false);
+        }
+        let mut chore = self.begin_snapshot()?;
+        let outcome = loop {
+            match chore.step(self.tail()) {
+                Ok(ChoreStep::Done) => break Ok(()),
+                Ok(_) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        let rest = self.finish_chore(chore, outcome, now)?;
+        let store = self.log.snapshots();
+        for position in rest.snapshots {
+            store.remove(position)?;
+        }
+        Ok(true)
+    }
+
+    /// What keeping the log small has done.
+    #[must_use]
+    pub fn keeper_counts(&self) -> KeeperCounts {
+        self.keeper
+    }
+}

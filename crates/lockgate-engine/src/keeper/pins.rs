@@ -1,0 +1,101 @@
+//! Which ranges of the log somebody is about to read from.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use lockgate_core::Position;
+use smallvec::SmallVec;
+
+/// Counts of readers by range. Pinned by the owner of a driver only, between the decision that tells
+/// somebody a position and the next time it looks what to release; so a range that is not pinned when
+/// it is released never will be.
+#[derive(Debug)]
+pub(crate) struct Pins {
+    range_bits: u32,
+    readers: Mutex<BTreeMap<u64, u32>>,
+}
+
+/// Keeps ranges from being released, as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    pins: Arc<Pins>,
+    ranges: SmallVec<[u64; 2]>,
+}
+
+impl Pins {
+    pub(crate) fn new(range_bits: u32) -> Arc<Self> {
+        Arc::new(Self {
+            range_bits,
+            readers: Mutex::default(),
+        })
+    }
+
+    /// Pins the ranges that the positions lie in.
+    pub(crate) fn hold(self: &Arc<Self>, positions: impl Iterator<Item = Position>) -> Pin {
+        let mut ranges: SmallVec<[u64; 2]> = SmallVec::new();
+        for position in positions {
+            let range = self.range(position);
+            // Mostly in order; one that is counted twice is given back twice.
+            if ranges.last() != Some(&range) {
+                ranges.push(range);
+            }
+        }
+        let mut readers = self.readers();
+        for &range in &ranges {
+            *readers.entry(range).or_insert(0) += 1;
+        }
+        drop(readers);
+        Pin {
+            pins: self.clone(),
+            ranges,
+        }
+    }
+
+    /// Whether somebody reads from the range of this position.
+    pub(crate) fn is_pinned(&self, position: Position) -> bool {
+        self.readers().contains_key(&self.range(position))
+    }
+
+    fn range(&self, position: Position) -> u64 {
+        position.0.checked_shr(self.range_bits).unwrap_or(0)
+    }
+
+    fn readers(&self) -> MutexGuard<'_, BTreeMap<u64, u32>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut readers = self.pins.readers();
+        for range in &self.ranges {
+            if let Some(count) = readers.get_mut(range) {
+                *count -= 1;
+                if *count == 0 {
+                    readers.remove(range);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_pinned_until_its_last_reader_is_gone() {
+        let pins = Pins::new(4);
+        let at = |position| Position(position);
+        let first = pins.hold([at(0x10), at(0x1f), at(0x20)].into_iter());
+        let second = pins.hold([at(0x15)].into_iter());
+        assert!(pins.is_pinned(at(0x1a)) && pins.is_pinned(at(0x2f)));
+        assert!(!pins.is_pinned(at(0x0f)) && !pins.is_pinned(at(0x30)));
+        drop(first);
+        assert!(pins.is_pinned(at(0x10)) && !pins.is_pinned(at(0x20)));
+        drop(second);
+        assert!(!pins.is_pinned(at(0x10)));
+    }
+}

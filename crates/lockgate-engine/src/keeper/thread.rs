@@ -1,0 +1,161 @@
+//! The thread that does the chores of an engine.
+
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use lockgate_core::{LogError, LogUpkeep, Now, Position, SnapshotStore, with_sources};
+
+use super::{Chore, ChoreStep};
+use crate::{
+    Driver,
+    desk::Desk,
+    inbox::{Inbox, Ticket},
+};
+
+/// How long the keeper sleeps when there is nothing to do.
+const IDLE: Duration = Duration::from_millis(100);
+
+/// How often it asks although nothing was appended: pins end without a sound.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long it lets a log alone whose upkeep failed.
+const UPKEEP_RETRY: Duration = Duration::from_secs(1);
+
+/// Between the keeper's thread and the engine around it.
+pub(crate) struct Keeper<'a> {
+    pub(crate) inbox: &'a Inbox,
+    pub(crate) desk: &'a Desk,
+    pub(crate) upkeep: Option<Arc<dyn LogUpkeep>>,
+    pub(crate) snapshots: Arc<dyn SnapshotStore>,
+}
+
+/// The engine takes no more work.
+struct Ended;
+
+impl Keeper<'_> {
+    /// Until the engine stops.
+    pub(crate) fn run(&self) {
+        let mut seen_groups = u64::MAX;
+        let mut asked = Instant::now();
+        let mut upkeep_after = Instant::now();
+        let mut complained = false;
+        while !self.inbox.is_closed() {
+            let mut busy = false;
+            if let Some(upkeep) = &self.upkeep
+                && Instant::now() >= upkeep_after
+            {
+                match upkeep.step() {
+                    Ok(more) => {
+                        busy |= more;
+                        complained = false;
+                    }
+                    Err(error) => {
+                        upkeep_after = Instant::now() + UPKEEP_RETRY;
+                        if !std::mem::replace(&mut complained, true) {
+                            tracing::warn!(
+                                error = with_sources(&error),
+                                "the log could not prepare room ahead; tried again from time to time"
+                            );
+                        }
+                    }
+                }
+            }
+            let groups = self.desk.counts().driver.groups;
+            if groups != seen_groups || asked.elapsed() >= ASK_EVERY {
+                seen_groups = groups;
+                asked = Instant::now();
+                match self.next_chore() {
+                    Ok(Some(chore)) => {
+                        busy = true;
+                        // What it brought may be worth the next one.
+                        seen_groups = u64::MAX;
+                        if self.see_to(chore).is_err() {
+                            return;
+                        }
+                    }
+                    Ok(None) => {}
+                    Err(Ended) => return,
+                }
+            }
+            if !busy {
+                thread::park_timeout(IDLE);
+            }
+        }
+    }
+
+    fn next_chore(&self) -> Result<Option<Chore>, Ended> {
+        let chore = self.ask(|driver, now| driver.next_chore(now))?;
+        Ok(chore.unwrap_or_else(|error| {
+            tracing::warn!(
+                error = with_sources(&error),
+                "the log could not be made smaller; tried again later"
+            );
+            None
+        }))
+    }
+
+    fn see_to(&self, mut chore: Chore) -> Result<(), Ended> {
+        let mut durable = Position::default();
+        let outcome = loop {
+            if self.inbox.is_closed() {
+                // Dropped, it leaves nothing behind.
+                return Err(Ended);
+            }
+            match chore.step(durable) {
+                Ok(ChoreStep::More) => self.upkeep_between(),
+                Ok(ChoreStep::WaitDurable(position)) => {
+                    self.desk.wait_durable(position).map_err(|_| Ended)?;
+                    durable = position;
+                }
+                Ok(ChoreStep::Commands(commands)) => {
+                    self.inbox.notice(commands.into_iter());
+                    // Notices come first, so when this is answered they are decided.
+                    self.ask(|_, _| ())?;
+                    self.upkeep_between();
+                }
+                Ok(ChoreStep::Done) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        let rest = self.ask(move |driver, now| driver.finish_chore(chore, outcome, now))?;
+        let removed = rest.and_then(|rest| {
+            rest.snapshots
+                .into_iter()
+                .try_for_each(|position| self.snapshots.remove(position))
+        });
+        if let Err(error) = removed {
+            complain(&error);
+        }
+        Ok(())
+    }
+
+    /// A long chore must not keep the log from preparing what the next appends need.
+    fn upkeep_between(&self) {
+        if let Some(upkeep) = &self.upkeep {
+            // An error is met again, and told, when it has the thread for itself.
+            let _more = upkeep.step();
+        }
+    }
+
+    /// Has the owner thread do something between two groups, and waits for what comes of it.
+    fn ask<R: Send + 'static>(
+        &self,
+        what: impl FnOnce(&mut Driver<Ticket>, Now) -> R + Send + 'static,
+    ) -> Result<R, Ended> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        self.inbox.task(Box::new(move |driver, now| {
+            drop(sender.send(what(driver, now)));
+        }));
+        receiver.recv().map_err(|_gone| Ended)
+    }
+}
+
+fn complain(error: &LogError) {
+    tracing::warn!(
+        error = with_sources(error),
+        "old snapshots or parts of the log could not be given up; tried again with the next snapshot"
+    );
+}
