@@ -16,7 +16,7 @@ use crate::{
     live::live_bytes,
     machine::{
         list::{Links, List},
-        state::{KeyState, Message, State, Timer, flag},
+        state::{Content, KeyState, Message, State, Timer, flag},
     },
     slab::NONE,
     table::mix,
@@ -238,8 +238,14 @@ impl Audit {
     pub(super) fn finish(mut self, machine: &Machine) -> Result<(), ImageError> {
         self.leases(machine)?;
         for (index, queue) in machine.queues.iter() {
-            let content = machine.contents.get(queue.content);
-            if content.is_none_or(|content| content.queue != index || content.dead) {
+            let fits = |content: &Content| {
+                content.queue == index
+                    && content.queue_id == queue.id
+                    && content.keyed == queue.settings.keyed
+                    && content.profile == queue.settings.key_profile
+                    && !content.dead
+            };
+            if !machine.contents.get(queue.content).is_some_and(fits) {
                 return Err(damaged("a queue does not fit its content"));
             }
             let highest = Sequence::MAX.0 + 1;
@@ -406,9 +412,12 @@ const LEASED: u64 = 3;
 const READY: u64 = 0;
 const PARKED: u64 = 1;
 
+/// Added where a number may be zero, which hashes to zero, and zero times anything is nothing.
+const NOT_ZERO: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// A list of a key, or of a content.
 fn key_list(owner: u32, which: u64) -> u64 {
-    mix(u64::from(owner) << 2 | which)
+    mix((u64::from(owner) << 2 | which).wrapping_add(NOT_ZERO))
 }
 
 /// One step in a list.
@@ -417,11 +426,10 @@ fn edge(list: u64, from: u32, to: u32) -> u64 {
 }
 
 fn numbered(content: u32, number: u64, message: u32) -> u64 {
-    let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let spread = number.wrapping_mul(NOT_ZERO);
     mix(spread ^ (u64::from(content) << 32 | u64::from(message)))
 }
 
 fn hash(of: u64, what: u64) -> u64 {
-    // Neither may be lost in a product with zero.
-    mix(mix(of.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ what)
+    mix(mix(of.wrapping_add(NOT_ZERO)) ^ what)
 }

@@ -305,7 +305,7 @@ fn walk(mut machine: Machine) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(5_000))]
+    #![proptest_config(ProptestConfig::with_cases(3_000))]
 
     /// At this level there is no checksum: it is the audit that finds what was changed.
     #[test]
