@@ -18,7 +18,9 @@ pub(super) const SIZE: Size = Size {
     pending_max: 1_000_000,
     body_scale: 40,
 };
-pub(super) const VOLUME_BYTES: u64 = 512 << 20;
+pub(super) const VOLUME_BYTES: u64 = 320 << 20;
+/// Marks for so small a disk.
+pub(super) const MARKS: [&str; 4] = ["--free-low", "64MiB", "--free-min", "32MiB"];
 /// Refusals that show that it is no accident.
 const REFUSALS: u64 = 50;
 const PURGED: u64 = 50;

@@ -82,9 +82,14 @@ impl Fault {
     pub(crate) fn arguments(self) -> Vec<String> {
         let arguments: &[&str] = match self {
             Self::Freeze => &["--shutdown-timeout", freeze::SHUTDOWN_TIMEOUT],
-            Self::Kill | Self::Cut | Self::Thin | Self::Full => &[],
+            Self::Full => &full::MARKS,
+            Self::Kill | Self::Cut | Self::Thin => &[],
         };
-        arguments.iter().map(ToString::to_string).collect()
+        // Small files, so that a short run sees many of them filled, covered by snapshots, given
+        // back and used again.
+        let small = ["--segment-size", "4MiB"];
+        let arguments = small.iter().chain(arguments);
+        arguments.map(|word| (*word).to_owned()).collect()
     }
 
     pub(crate) fn size(self) -> Size {
