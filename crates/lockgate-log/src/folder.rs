@@ -233,6 +233,9 @@ impl Drop for HeldLock {
     }
 }
 
+/// Zeros written in one call.
+const ZEROS_BYTES: usize = 1 << 20;
+
 struct FolderFile {
     path: PathBuf,
     file: File,
@@ -245,6 +248,20 @@ impl FolderFile {
             name: self.path.display().to_string(),
             source,
         }
+    }
+}
+
+impl FolderFile {
+    /// Writes zeros from the file's end up to `len`.
+    fn write_zeros_up_to(&self, len: u64) -> io::Result<()> {
+        let zeros = vec![0; ZEROS_BYTES];
+        let mut at = self.file.metadata()?.len();
+        while at < len {
+            let count = usize::try_from(len - at).map_or(ZEROS_BYTES, |left| left.min(ZEROS_BYTES));
+            self.file.write_all_at(&zeros[..count], at)?;
+            at += count as u64;
+        }
+        Ok(())
     }
 }
 
@@ -275,8 +292,20 @@ impl DiskFile for FolderFile {
     }
 
     fn allocate(&self, len: u64) -> Result<(), DiskError> {
-        rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, len)
-            .map_err(|errno| self.error(DiskOperation::Allocate)(errno.into()))
+        use rustix::{
+            fs::{FallocateFlags, fallocate},
+            io::Errno,
+        };
+        loop {
+            let outcome = match fallocate(&self.file, FallocateFlags::empty(), 0, len) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                // A file system that cannot: what is written is taken too.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros_up_to(len),
+                Err(errno) => Err(errno.into()),
+            };
+            return outcome.map_err(self.error(DiskOperation::Allocate));
+        }
     }
 
     fn len(&self) -> Result<u64, DiskError> {
@@ -353,6 +382,31 @@ mod tests {
         disk.remove("y").unwrap();
         assert!(disk.list().unwrap().is_empty());
         assert!(disk.space().unwrap().free > 0);
+    }
+
+    #[test]
+    fn blocks_are_taken_with_and_without_the_file_systems_help() {
+        let temp = tempfile::tempdir().unwrap();
+        let disk = FolderDisk::open(temp.path()).unwrap();
+        let file = disk.open("x", OpenMode::CreateNew).unwrap();
+        file.write_at(b"hello", 0).unwrap();
+        file.allocate(100_000).unwrap();
+        assert_eq!(file.len().unwrap(), 100_000);
+        file.allocate(10).unwrap();
+        assert_eq!(file.len().unwrap(), 100_000, "never shorter");
+
+        let path = temp.path().join("y");
+        fs::write(&path, "hello").unwrap();
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).open(&path).unwrap();
+        let file = FolderFile { path, file };
+        let len = 2 * ZEROS_BYTES as u64 + 7;
+        file.write_zeros_up_to(len).unwrap();
+        file.write_zeros_up_to(3).unwrap();
+        assert_eq!(file.len().unwrap(), len);
+        let mut buffer = [9; 8];
+        file.read_at(&mut buffer, 0).unwrap();
+        assert_eq!(&buffer, b"hello\0\0\0");
     }
 
     #[test]
