@@ -1,8 +1,9 @@
 //! What a group costs on the local log, against the floor of the same bytes on the same disk.
 //!
-//! Interleaved rounds of append and sync on a [`LocalLog`], of write and fdatasync of the same bytes
-//! into a file that was written before (the floor), and of the same onto the end of a growing file.
-//! Prints medians. Only the ratios inside one run mean something.
+//! Interleaved rounds of append and sync on four contestants: a [`LocalLog`] whose upkeep another
+//! thread does (*log*), one that nobody attends to (*alone*), write and fdatasync of the same bytes
+//! into a file that was written before (the *floor*), and the same into a file whose blocks were only
+//! allocated. Prints medians. Only the ratios inside one run mean something.
 //!
 //! ```text
 //! cargo run --release -p lockgate-log --example append_cost -- [FOLDER]
@@ -11,11 +12,15 @@
 use std::{
     error::Error,
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-use lockgate_core::{Disk, DiskFile, Epoch, Log, OpenMode, RecordGroup};
+use lockgate_core::{Disk, DiskFile, Epoch, Log, LogUpkeep, OpenMode, RecordGroup};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 
 const ROUNDS: usize = 5;
@@ -25,32 +30,40 @@ const RECORD_BYTES: usize = 1024;
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args().nth(1);
     let temp = tempfile::tempdir_in(folder.as_deref().unwrap_or("."))?;
-    println!("records a group |  log µs |  floor µs | growing µs | log/floor | growing/floor");
-    for (records, groups) in [(1, 400), (16, 300), (100, 200), (1_600, 40)] {
-        let mut log = LogContestant::open(&temp.path().join(format!("log-{records}")))?;
+    println!(
+        "records a group |  log µs | alone µs | floor µs | allocated µs | log/floor | alone/floor"
+    );
+    for (records, groups) in [(1, 400), (16, 300), (100, 200), (1_600, 80)] {
+        let path = |name: &str| temp.path().join(format!("{name}-{records}"));
+        let mut log = LogContestant::open(&path("log"), true)?;
+        let mut alone = LogContestant::open(&path("alone"), false)?;
         let bytes = records * RECORD_BYTES;
-        let mut floor = FileContestant::open(temp.path(), bytes, groups * (ROUNDS + 1), true)?;
-        let mut growing = FileContestant::open(temp.path(), bytes, 0, false)?;
-        let mut times = [const { Vec::new() }; 3];
+        let writes = groups * (ROUNDS + 1);
+        let mut floor = FileContestant::open(temp.path(), bytes, writes, true)?;
+        let mut allocated = FileContestant::open(temp.path(), bytes, writes, false)?;
+        let mut times = [const { Vec::new() }; 4];
         // The first round warms up.
         for round in 0..=ROUNDS {
-            let log_time = time(groups, || log.append_and_sync(records))?;
-            let floor_time = time(groups, || floor.write_and_sync())?;
-            let growing_time = time(groups, || growing.write_and_sync())?;
+            let measured = [
+                time(groups, || log.append_and_sync(records))?,
+                time(groups, || alone.append_and_sync(records))?,
+                time(groups, || floor.write_and_sync())?,
+                time(groups, || allocated.write_and_sync())?,
+            ];
             if round > 0 {
-                times[0].push(log_time);
-                times[1].push(floor_time);
-                times[2].push(growing_time);
+                for (times, time) in times.iter_mut().zip(measured) {
+                    times.push(time);
+                }
             }
         }
-        let [log, floor, growing] = times.map(|mut times| {
+        let [log, alone, floor, allocated] = times.map(|mut times| {
             times.sort();
             times[times.len() / 2].as_secs_f64() * 1e6
         });
         println!(
-            "{records:15} | {log:7.0} | {floor:9.0} | {growing:10.0} | {:9.2} | {:13.2}",
+            "{records:15} | {log:7.0} | {alone:8.0} | {floor:8.0} | {allocated:12.0} | {:9.2} | {:11.2}",
             log / floor,
-            growing / floor
+            alone / floor
         );
     }
     Ok(())
@@ -70,19 +83,23 @@ fn time(
 
 struct LogContestant {
     log: LocalLog,
+    /// Ends the upkeep when dropped.
+    _keeper: Option<Keeper>,
     payload: Vec<u8>,
     group: RecordGroup,
 }
 
 impl LogContestant {
-    fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
+    fn open(path: &Path, is_attended: bool) -> Result<Self, Box<dyn Error>> {
         let disk = Arc::new(FolderDisk::open(path)?);
         let mut log = LocalLog::open(disk, LocalLogOptions::default())?;
         log.recover(lockgate_core::Position(0), &mut |_| {})?;
         log.begin_epoch(Epoch(1))?;
         let group = RecordGroup::new(log.capabilities().gap);
+        let upkeep = if is_attended { log.upkeep() } else { None };
         Ok(Self {
             log,
+            _keeper: upkeep.map(Keeper::start),
             payload: noise(RECORD_BYTES),
             group,
         })
@@ -106,6 +123,39 @@ impl LogContestant {
     }
 }
 
+/// Does a log's upkeep until it is dropped.
+struct Keeper {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    fn start(upkeep: Arc<dyn LogUpkeep>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Acquire) {
+                if !upkeep.step().expect("upkeep goes on") {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+        });
+        Self {
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
 struct FileContestant {
     file: Arc<dyn DiskFile>,
     bytes: Vec<u8>,
@@ -122,9 +172,12 @@ impl FileContestant {
         let disk = FolderDisk::open(folder)?;
         let name = format!("file-{bytes}-{is_written_before}");
         let file = disk.open(&name, OpenMode::CreateNew)?;
-        let zeros = vec![0; bytes];
-        for index in 0..writes {
-            file.write_at(&zeros, (index * bytes) as u64)?;
+        file.allocate((writes * bytes) as u64)?;
+        if is_written_before {
+            let zeros = vec![0; bytes];
+            for index in 0..writes {
+                file.write_at(&zeros, (index * bytes) as u64)?;
+            }
         }
         file.sync()?;
         Ok(Self {

@@ -590,7 +590,15 @@ impl Log for LocalLog {
             (needed / capacity).saturating_mul(2).saturating_add(1)
         };
         let segments = usize::try_from(segments).unwrap_or(usize::MAX / 4);
-        match self.shared.spares.reserve(segments, is_growth) {
+        let mut created = Vec::new();
+        let reserved = self
+            .shared
+            .spares
+            .reserve(segments, is_growth, &mut created);
+        for file in created {
+            self.shared.note_spare(file);
+        }
+        match reserved {
             Ok(()) => Ok(()),
             Err(NoRoom::Full { free }) => Err(ReserveError::Full {
                 needed,

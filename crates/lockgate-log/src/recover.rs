@@ -236,6 +236,7 @@ struct Recovery<'a> {
     from: Point,
     /// Nothing before it is judged.
     floor: Position,
+    is_at_snapshot: bool,
     /// Whether something says that a log was ever begun here.
     is_begun: bool,
     /// The segments from there on.
@@ -288,13 +289,15 @@ impl<'a> Recovery<'a> {
         let is_begun = start.is_some() || from.is_some();
         // What stands before a complete snapshot was durable.
         synced = synced.max(from);
-        let from = from.unwrap_or(mark.0);
-        // A segment's header belongs to its first record.
-        let floor = if offset_of(from.at) > SEGMENT_HEADER_LEN {
-            from.at
-        } else {
-            segment_start(segment_of(from.at))
+        let is_within = offset_of(mark.0.at) > SEGMENT_HEADER_LEN;
+        let floor = match from {
+            Some(from) => from.at,
+            None if is_within => mark.0.at,
+            // A segment's header belongs to its first record.
+            None => segment_start(segment_of(mark.0.at)),
         };
+        let is_at_snapshot = from.is_some();
+        let from = from.unwrap_or(mark.0);
         let payloads: Vec<FoundSegment> = found
             .extract_if(.., |segment| segment.number < segment_of(from.at))
             .collect();
@@ -322,6 +325,7 @@ impl<'a> Recovery<'a> {
             },
             from,
             floor,
+            is_at_snapshot,
             is_begun,
             segments: BTreeMap::new(),
             expected: from.number,
@@ -513,12 +517,15 @@ impl<'a> Recovery<'a> {
             .iter()
             .map(|&number| segment_name(number))
             .collect();
-        self.report.damaged.push(DamagedRange {
-            from: gap.from,
-            to,
-            records,
-            kept_as: (!names.is_empty()).then(|| names.join(", ")),
-        });
+        // At a snapshot nothing is lost if no number is missing.
+        if records > 0 || !self.is_at_snapshot || gap.from > self.floor {
+            self.report.damaged.push(DamagedRange {
+                from: gap.from,
+                to,
+                records,
+                kept_as: (!names.is_empty()).then(|| names.join(", ")),
+            });
+        }
         self.damaged.extend(segments);
     }
 

@@ -131,6 +131,14 @@ impl Shared {
         }
     }
 
+    /// Notes a file that is to survive a power cut, with its name.
+    pub(crate) fn note_spare(&self, file: Arc<dyn DiskFile>) {
+        let mut progress = self.progress();
+        progress.names_unsynced = true;
+        // Before the segments: the last one on the list is the one being written.
+        progress.unsynced.insert(0, (0, file));
+    }
+
     /// Makes everything before `tail` readable and part of the next sync.
     pub(crate) fn publish(&self, tail: Point) {
         self.progress().appended = tail;

@@ -153,33 +153,53 @@ impl Writing {
         }
     }
 
+    /// The file, with its header.
     fn file(&mut self) -> Result<Arc<dyn DiskFile>, DiskError> {
-        if let Some(file) = &self.file {
-            return Ok(file.clone());
-        }
-        let name = snapshot_part_name(self.point);
-        let disk = &self.shared.disk;
-        let file = match disk.open(&name, OpenMode::CreateNew) {
-            // One that failed at the same place, and could not be removed then.
-            Err(error) if error.source.kind() == ErrorKind::AlreadyExists => {
-                disk.remove(&name)?;
-                disk.open(&name, OpenMode::CreateNew)?
+        let file = match &self.file {
+            Some(file) => file.clone(),
+            None => {
+                let file = self.create()?;
+                self.file = Some(file.clone());
+                file
             }
-            file => file?,
         };
-        self.file = Some(file.clone());
-        let mut header = Vec::with_capacity(HEADER_LEN);
-        header.extend_from_slice(MAGIC);
-        header.extend_from_slice(&VERSION.to_le_bytes());
-        header.extend_from_slice(&point_bytes(self.point));
-        let checksum = crc32c(&header);
-        header.extend_from_slice(&checksum.to_le_bytes());
-        file.write_at(&header, 0)?;
-        self.offset = HEADER_LEN as u64;
+        if self.offset == 0 {
+            let mut header = Vec::with_capacity(HEADER_LEN);
+            header.extend_from_slice(MAGIC);
+            header.extend_from_slice(&VERSION.to_le_bytes());
+            header.extend_from_slice(&point_bytes(self.point));
+            let checksum = crc32c(&header);
+            header.extend_from_slice(&checksum.to_le_bytes());
+            file.write_at(&header, 0)?;
+            self.offset = HEADER_LEN as u64;
+        }
         Ok(file)
     }
 
+    fn create(&self) -> Result<Arc<dyn DiskFile>, DiskError> {
+        let name = snapshot_part_name(self.point);
+        let disk = &self.shared.disk;
+        match disk.open(&name, OpenMode::CreateNew) {
+            // One that failed at the same place, and could not be removed then.
+            Err(error) if error.source.kind() == ErrorKind::AlreadyExists => {
+                disk.remove(&name)?;
+                disk.open(&name, OpenMode::CreateNew)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Writes a piece; on a full disk with what the log gives up for it.
     fn write_piece(&mut self, len: u32, piece: &[u8]) -> Result<(), DiskError> {
+        loop {
+            match self.try_write_piece(len, piece) {
+                Err(error) if error.is_full() && self.shared.spares.give_up_one()? => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn try_write_piece(&mut self, len: u32, piece: &[u8]) -> Result<(), DiskError> {
         let file = self.file()?;
         let mut bytes = Vec::with_capacity(PIECE_HEADER_LEN + piece.len());
         let checksum = piece_checksum(self.point.at, self.pieces, len, piece);

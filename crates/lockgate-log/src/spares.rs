@@ -27,6 +27,9 @@ const PIECE_BYTES: u32 = 1 << 20;
 /// So many spares are kept with every block written.
 const WRITTEN_SPARES: usize = 2;
 
+/// So many spares are not given up to a snapshot.
+const KEPT_FOR_RECORDS: usize = 2;
+
 /// The default of the low mark: the larger of so many bytes and this part of the file system.
 const LOW_BYTES: u64 = 2 << 30;
 const LOW_PART: u64 = 20;
@@ -177,8 +180,14 @@ impl Spares {
     // What the owner of the log does.
 
     /// Makes sure that `segments` can be begun without taking more of the disk, and for growth that
-    /// the reserve is left then.
-    pub(crate) fn reserve(&self, segments: usize, is_growth: bool) -> Result<(), NoRoom> {
+    /// the reserve is left then. Adds the files that were taken for that, also if it fails: they
+    /// survive a power cut once they and their names are synced.
+    pub(crate) fn reserve(
+        &self,
+        segments: usize,
+        is_growth: bool,
+        created: &mut Vec<Arc<dyn DiskFile>>,
+    ) -> Result<(), NoRoom> {
         let mut asked = false;
         loop {
             let number = {
@@ -205,7 +214,10 @@ impl Spares {
                 state.take_number()
             };
             match self.create(number) {
-                Ok(spare) => self.put(spare),
+                Ok(spare) => {
+                    created.push(spare.file.clone());
+                    self.put(spare);
+                }
                 Err(error) if error.is_full() => {
                     let mut state = self.state();
                     state.is_full |= is_growth;
@@ -284,6 +296,23 @@ impl Spares {
         state.retired.push(segment);
     }
 
+    /// Gives a part of the reserve back to the disk, for a snapshot that found no room: it is what
+    /// makes room again. What records need is kept.
+    pub(crate) fn give_up_one(&self) -> Result<bool, DiskError> {
+        let spare = {
+            let mut state = self.state();
+            if state.spares.len() <= KEPT_FOR_RECORDS {
+                return Ok(false);
+            }
+            let worst = state.worst();
+            worst.map(|worst| state.spares.swap_remove(worst))
+        };
+        match spare {
+            Some(spare) => self.disk.remove(&spare.name()).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
     /// Bytes in spares, free bytes of the disk as last seen, and what to think of it.
     pub(crate) fn space(&self) -> (u64, u64, SpaceState) {
         let state = self.state();
@@ -339,16 +368,17 @@ impl Spares {
                 }
             }
         }
-        if renamed.is_empty() {
-            return Ok(true);
+        if !renamed.is_empty() {
+            // Before a byte of one changes: under its old name it is a segment.
+            self.disk.sync_folder().map_err(StepError::Names)?;
         }
-        // Before a byte of it changes: under its old name it is a segment.
-        self.disk.sync_folder().map_err(StepError::Names)?;
         for mut spare in renamed {
             blank(&*spare.file)?;
             spare.is_blank = true;
             self.state().spares.push(spare);
         }
+        let seen = self.disk.space()?;
+        self.note_space(&mut self.state(), seen);
         Ok(true)
     }
 
@@ -387,8 +417,7 @@ impl Spares {
             if state.spares.len() <= self.spares_max(&state) {
                 return Ok(false);
             }
-            let worst =
-                (0..state.spares.len()).min_by_key(|&index| state.spares[index].written_until);
+            let worst = state.worst();
             worst.map(|worst| state.spares.swap_remove(worst))
         };
         if let Some(spare) = spare {
@@ -398,7 +427,7 @@ impl Spares {
     }
 
     /// Takes one more spare if there are fewer than the next segment and the reserve need.
-    fn supply(&self) -> Result<bool, DiskError> {
+    fn supply(&self) -> Result<bool, StepError> {
         let number = {
             let mut state = self.state();
             let count = state.spares.len() + state.in_hand;
@@ -414,12 +443,15 @@ impl Spares {
         };
         match self.create(number) {
             Ok(spare) => {
+                // A reserve must be there after a power cut too.
+                spare.file.sync()?;
                 self.put(spare);
+                self.disk.sync_folder().map_err(StepError::Names)?;
                 Ok(true)
             }
             // Somebody else took it.
             Err(error) if error.is_full() => Ok(false),
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -553,6 +585,11 @@ impl Spares {
 }
 
 impl State {
+    /// The spare with the fewest bytes written.
+    fn worst(&self) -> Option<usize> {
+        (0..self.spares.len()).min_by_key(|&index| self.spares[index].written_until)
+    }
+
     fn take_number(&mut self) -> u32 {
         let number = self.next_number;
         self.next_number += 1;

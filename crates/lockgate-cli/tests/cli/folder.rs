@@ -231,8 +231,8 @@ fn a_newer_version_is_refused_by_all_and_left_alone() {
     let first = &segments(&sandbox)[0];
     let mut bytes = fs::read(first).unwrap();
     bytes[8..12].copy_from_slice(&99_u32.to_le_bytes());
-    let checksum = crc32c(&bytes[..56]);
-    bytes[56..60].copy_from_slice(&checksum.to_le_bytes());
+    let checksum = crc32c(&bytes[..60]);
+    bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
     fs::write(first, bytes).unwrap();
     let before = contents(&sandbox.path().join("data"));
     let done = sandbox.run("check data");

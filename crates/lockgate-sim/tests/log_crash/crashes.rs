@@ -100,7 +100,7 @@ fn a_kill_and_then_a_power_cut_in_the_recovery() {
             let killed = disk.kill();
             killed.fail_change(at, Fault::PowerOff);
             recover(&mut open(&killed)).unwrap_err();
-            let seeds = if killed.unsynced() > 0 { 40 } else { 0 };
+            let seeds = if killed.unsynced() > 0 { 16 } else { 0 };
             for cut in cuts(0, seeds) {
                 println!("change {change}, change {at} of the recovery, {cut:?}");
                 check_survivors(&history, &killed.crash(cut));

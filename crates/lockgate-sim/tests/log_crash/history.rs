@@ -17,6 +17,8 @@ pub(crate) enum Step {
     Sync,
     /// Trims so many percent of the records there are.
     Trim(usize),
+    /// Does all that the log's upkeep has to do.
+    Upkeep,
     /// Ends the instance, recovers and begins the next epoch.
     Restart,
 }
@@ -123,6 +125,10 @@ impl History {
                     self.trimmed = self.trimmed.max(at);
                     log.trim(at).map_err(|error| format!("{error:?}"))?;
                     release_trimmed(&mut log).map_err(|error| format!("{error:?}"))?;
+                }
+                Step::Upkeep => {
+                    let upkeep = log.upkeep().expect("the local log has upkeep");
+                    while upkeep.step().map_err(|error| format!("{error:?}"))? {}
                 }
                 Step::Restart => {
                     drop(log);
@@ -313,7 +319,7 @@ pub(crate) fn check_survivors(history: &History, crashed: &FaultyDisk) -> Vec<Lo
 /// A history that meets every kind of change: lives without records, groups within and across
 /// segments, trims of nothing, some and all.
 pub(crate) fn script() -> Vec<Step> {
-    use Step::{Append, Restart, Sync, Trim};
+    use Step::{Append, Restart, Sync, Trim, Upkeep};
     vec![
         Append(vec![100]),
         Sync,
@@ -326,6 +332,7 @@ pub(crate) fn script() -> Vec<Step> {
         Append(vec![1_000]),
         Append(vec![2_000, 1_500, 700]),
         Sync,
+        Upkeep,
         Sync,
         Trim(0),
         Trim(60),
@@ -334,8 +341,10 @@ pub(crate) fn script() -> Vec<Step> {
         Restart,
         Append(vec![5]),
         Sync,
+        Upkeep,
         Trim(100),
         Append(vec![900, 900]),
+        Upkeep,
         Sync,
         Append(vec![1]),
     ]
@@ -351,7 +360,8 @@ pub(crate) fn random_steps(random: &mut SeededRandom, count: usize) -> Vec<Step>
                 Step::Append((0..records).map(|_| random.index(len_max + 1)).collect())
             }
             55..85 => Step::Sync,
-            85..93 => Step::Trim(random.index(101)),
+            85..92 => Step::Trim(random.index(101)),
+            92..95 => Step::Upkeep,
             _ => Step::Restart,
         })
         .collect()

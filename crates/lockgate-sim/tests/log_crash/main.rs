@@ -42,3 +42,5 @@ mod damage;
 mod faults;
 mod history;
 mod overlap;
+mod ranges;
+mod space;

@@ -1,0 +1,237 @@
+//! Recovery from a snapshot, and ranges that were given back.
+
+use lockgate_core::{DiskOperation, Epoch, Log, LogError, LogRecord, Position, ReadError};
+use lockgate_log::LocalLog;
+use lockgate_sim::{Fault, FaultyDisk, PowerCut};
+
+use crate::history::{History, Step, open, recover, release_trimmed};
+
+/// Several lives of records, a snapshot in the middle, and what was appended.
+fn with_snapshot() -> (FaultyDisk, Vec<LogRecord>, Position) {
+    let disk = FaultyDisk::new();
+    let mut history = History::default();
+    let many: Vec<Step> = (0..12)
+        .flat_map(|_| [Step::Append(vec![900, 700, 1_300]), Step::Sync])
+        .collect();
+    history.go_on(&disk, &many);
+    let mut log = started(&disk);
+    let at = snapshot(&mut log);
+    drop(log);
+    let mut rest = History {
+        records_made: 1_000,
+        ..history
+    };
+    rest.go_on(&disk, &many[..8]);
+    assert_eq!(rest.error, None);
+    (disk, rest.appended, at)
+}
+
+fn started(disk: &FaultyDisk) -> LocalLog {
+    let mut log = open(disk);
+    let (report, _) = recover(&mut log).unwrap();
+    log.begin_epoch(report.epoch.next()).unwrap();
+    log
+}
+
+fn snapshot(log: &mut LocalLog) -> Position {
+    log.syncer().sync().unwrap();
+    let mut snapshot = log.begin_snapshot().unwrap();
+    let at = snapshot.position();
+    snapshot.write(b"everything").unwrap();
+    snapshot.finish().unwrap();
+    at
+}
+
+fn segments(disk: &FaultyDisk) -> Vec<String> {
+    let names = disk.image().into_keys();
+    names.filter(|name| name.ends_with(".log")).collect()
+}
+
+fn segment_of(at: Position) -> u64 {
+    at.0 >> 32
+}
+
+fn name(segment: u64) -> String {
+    format!("{segment:08x}.log")
+}
+
+/// Removing or damaging anything before the snapshot changes nothing of what is recovered from it.
+#[test]
+fn what_stands_before_the_snapshot_is_not_judged() {
+    let (disk, appended, at) = with_snapshot();
+    let expected: Vec<_> = appended.iter().filter(|r| r.position >= at).collect();
+    assert!(expected.len() > 10 && expected.len() < appended.len());
+    for segment in 1..=segment_of(at) {
+        for harm in 0..3 {
+            let mut image = disk.image();
+            let file = image.get_mut(&name(segment)).unwrap();
+            let end = if segment == segment_of(at) {
+                usize::try_from(at.0 & 0xffff_ffff).unwrap()
+            } else {
+                file.len()
+            };
+            match harm {
+                0 => file[..end].fill(0xa5),
+                1 => file[..512].fill(0),
+                _ if segment < segment_of(at) => _ = image.remove(&name(segment)),
+                _ => continue,
+            }
+            println!("segment {segment}, harm {harm}");
+            let harmed = FaultyDisk::from_image(image);
+            let mut log = open(&harmed);
+            let mut found = Vec::new();
+            let report = log.recover(at, &mut |record| found.push(record)).unwrap();
+            assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{report:?}");
+            assert!(report.damaged.is_empty(), "{report:?}");
+            assert_eq!(report.tail_bytes_cut, 0);
+            // Payloads that are whole are read, whatever became of their segment's header.
+            let reader = log.reader();
+            log.begin_epoch(report.epoch.next()).unwrap();
+            for record in &appended {
+                let is_gone = harm != 1 && segment_of(record.position) == segment;
+                let read = reader.read(record.position);
+                if !is_gone || record.position >= at {
+                    assert_eq!(read.unwrap(), record.payload);
+                } else {
+                    assert!(
+                        matches!(
+                            read,
+                            Err(ReadError::Missing { .. } | ReadError::Damaged { .. })
+                        ),
+                        "{read:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Everything behind the snapshot is lost: new positions come after it all the same, and so do
+/// numbers, or the next recovery from it would not take them.
+#[test]
+fn a_snapshot_alone_is_enough() {
+    let (disk, _, at) = with_snapshot();
+    let mut image = disk.image();
+    image.retain(|name, _| !name.ends_with(".log"));
+    let alone = FaultyDisk::from_image(image);
+    for life in 0..3 {
+        let mut log = open(&alone);
+        let mut found = Vec::new();
+        let report = log.recover(at, &mut |record| found.push(record)).unwrap();
+        assert!(report.damaged.is_empty(), "{report:?}");
+        assert_eq!(found.len(), life);
+        assert!(log.tail() > at);
+        // Epochs were in the headers: only the caller knows better.
+        let epoch = Epoch(100 + life as u64);
+        log.begin_epoch(epoch).unwrap();
+        let mut group = lockgate_core::RecordGroup::new(log.capabilities().gap);
+        group.push(|buffer| buffer.push(1));
+        let tail = log.tail();
+        log.append(epoch, tail, &mut group).unwrap();
+        log.syncer().sync().unwrap();
+    }
+}
+
+#[test]
+fn a_position_no_recovery_can_start_at_is_refused() {
+    let (disk, appended, at) = with_snapshot();
+    for wrong in [appended[3].position, Position(at.0 + 1), Position(5)] {
+        let refused = open(&disk).recover(wrong, &mut |_| {});
+        assert!(
+            matches!(refused, Err(LogError::Unsupported { .. })),
+            "{refused:?}"
+        );
+    }
+    // A snapshot from before what was trimmed is a leftover.
+    let mut log = started(&disk);
+    let later = snapshot(&mut log);
+    log.trim(later).unwrap();
+    assert_eq!(log.snapshots().list().unwrap(), [later]);
+    drop(log);
+    let refused = open(&disk).recover(at, &mut |_| {});
+    assert!(
+        matches!(refused, Err(LogError::Unsupported { .. })),
+        "{refused:?}"
+    );
+    let report = open(&disk).recover(later, &mut |_| {}).unwrap();
+    assert_eq!(report.trimmed, later);
+    let names = disk.image().into_keys();
+    assert_eq!(names.filter(|name| name.ends_with(".snapshot")).count(), 1);
+}
+
+/// Only what is before the trim can be released; it is then reused, and a segment with damage is
+/// kept under another name instead.
+#[test]
+fn released_segments_are_used_again_and_damaged_ones_kept() {
+    let (disk, appended, _) = with_snapshot();
+    let damaged = segment_of(appended[0].position);
+    let mut image = disk.image();
+    image.get_mut(&name(damaged)).unwrap()[4_096 + 44] ^= 1;
+    let disk = FaultyDisk::from_image(image);
+    let mut log = started(&disk);
+    let at = snapshot(&mut log);
+    assert!(log.release(appended[5].position).is_err());
+    log.trim(at).unwrap();
+    let before = segments(&disk).len();
+    release_trimmed(&mut log).unwrap();
+    assert!(segments(&disk).len() < before);
+    let image = disk.image();
+    assert!(image.contains_key("00000001.damaged"), "{disk:?}");
+    let spares = image.keys().filter(|name| name.ends_with(".ready"));
+    assert_eq!(spares.count(), 2, "{disk:?}");
+    for record in &appended {
+        if segment_of(record.position) < segment_of(at) {
+            let read = log.reader().read(record.position);
+            assert!(matches!(read, Err(ReadError::Missing { .. })), "{read:?}");
+        }
+    }
+}
+
+/// A spare became a segment, and a power cut took the name but not the bytes; the next life gives the
+/// same spare to a segment of the same number, and the next cut takes the bytes but not the name. The
+/// records of the first life are nowhere.
+#[test]
+fn a_spare_forgets_what_it_was() {
+    let disk = FaultyDisk::new();
+    let fill = |history: &mut History, disk: &FaultyDisk, steps: &[Step]| {
+        history.go_on(disk, steps);
+    };
+    let mut history = History::default();
+    // Released segments become spares.
+    let steps = [
+        Step::Append(vec![3_000, 3_000, 3_000, 3_000, 3_000]),
+        Step::Sync,
+        Step::Trim(100),
+    ];
+    fill(&mut history, &disk, &steps);
+    assert_eq!(history.error, None);
+    let base = disk.crash(PowerCut::KeepAll);
+    let mut cases = 0;
+    for seed in 0..300 {
+        let disk = base.crash(PowerCut::KeepAll);
+        let mut first = history.clone();
+        fill(&mut first, &disk, &[Step::Append(vec![900; 12])]);
+        let disk = disk.crash(PowerCut::Seeded(seed));
+        let mut log = open(&disk);
+        let (_, records) = recover(&mut log).unwrap();
+        first.survived(&records, log.tail());
+        drop(log);
+        let mut second = History {
+            records_made: 5_000,
+            ..first
+        };
+        disk.fail(DiskOperation::Sync, 6, Fault::PowerOff);
+        fill(
+            &mut second,
+            &disk,
+            &[Step::Append(vec![900; 12]), Step::Sync],
+        );
+        for cut in 0..20 {
+            let crashed = disk.crash(PowerCut::Seeded(seed * 100 + cut));
+            let (report, records) = recover(&mut open(&crashed)).unwrap();
+            second.check(&report, &records);
+            cases += 1;
+        }
+    }
+    assert!(cases > 1_000);
+}

@@ -1,0 +1,205 @@
+//! Full disks: what is refused, what goes on, and the way back.
+
+use std::sync::Arc;
+
+use lockgate_core::{Disk, Epoch, Log, Position, Purpose, RecordGroup, ReserveError, SpaceState};
+use lockgate_log::{LocalLog, LocalLogOptions};
+use lockgate_sim::{FaultyDisk, PowerCut};
+
+use crate::history::release_trimmed;
+
+const SEGMENT: u64 = 8 << 10;
+const RESERVE: u64 = 3;
+/// Records of this test in a segment.
+const IN_SEGMENT: u64 = 4;
+
+fn open(disk: &FaultyDisk) -> LocalLog {
+    let options = LocalLogOptions {
+        segment_bytes: 8 << 10,
+        record_bytes_max: 3_000,
+        low_bytes: Some(4 * SEGMENT),
+        free_bytes_min: SEGMENT,
+        reserve_segments: 3,
+        generation_seed: Some(3),
+        ..LocalLogOptions::default()
+    };
+    LocalLog::open(Arc::new(disk.clone()), options).unwrap()
+}
+
+fn start(disk: &FaultyDisk) -> LocalLog {
+    let mut log = open(disk);
+    let report = log.recover(Position(0), &mut |_| {}).unwrap();
+    log.begin_epoch(report.epoch.next()).unwrap();
+    log
+}
+
+fn try_append(log: &mut LocalLog, epoch: Epoch, purpose: Purpose) -> Result<(), ReserveError> {
+    log.reserve(950, 1, purpose)?;
+    let mut group = RecordGroup::new(log.capabilities().gap);
+    group.push(|buffer| buffer.extend_from_slice(&[7; 950]));
+    let tail = log.tail();
+    log.append(epoch, tail, &mut group)
+        .expect("a granted reservation is good");
+    Ok(())
+}
+
+fn fill(log: &mut LocalLog, epoch: Epoch, purpose: Purpose) -> u64 {
+    let mut appended = 0;
+    loop {
+        match try_append(log, epoch, purpose) {
+            Ok(()) => appended += 1,
+            Err(ReserveError::Full { .. }) => return appended,
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+/// Growth ends before the reserve, upkeep may take it, and when segments come back growth goes on,
+/// not at once but when there is one to spare. With and without somebody who attends to the log.
+#[test]
+fn growth_ends_before_the_reserve_and_comes_back_by_itself() {
+    for is_attended in [false, true] {
+        let disk = FaultyDisk::new();
+        disk.set_free_bytes(Some(20 * SEGMENT));
+        let mut log = start(&disk);
+        let upkeep = is_attended.then(|| log.upkeep().unwrap());
+        let tend = || {
+            while upkeep.as_ref().is_some_and(|upkeep| upkeep.step().unwrap()) {}
+        };
+        let epoch = Epoch(1);
+        tend();
+        try_append(&mut log, epoch, Purpose::Growth).unwrap();
+        assert_eq!(log.space().state, SpaceState::Normal);
+        let records = fill(&mut log, epoch, Purpose::Growth);
+        // The reserve and the stop mark are left.
+        assert!((15..17).contains(&(records / IN_SEGMENT)), "{records}");
+        assert_eq!(log.space().state, SpaceState::Full);
+        assert!(disk.space().unwrap().free >= SEGMENT, "the stop mark");
+
+        let records = fill(&mut log, epoch, Purpose::Upkeep);
+        assert!(records >= RESERVE * IN_SEGMENT, "{records}");
+        assert!(try_append(&mut log, epoch, Purpose::Growth).is_err());
+        log.syncer().sync().unwrap();
+
+        // Segments come back one by one: first the reserve is made whole.
+        let mut ranges = log.ranges().into_iter();
+        log.trim(log.tail()).unwrap();
+        let mut released = 0;
+        loop {
+            tend();
+            let full = try_append(&mut log, epoch, Purpose::Growth).is_err();
+            assert_eq!(full, log.space().state == SpaceState::Full);
+            if !full {
+                break;
+            }
+            log.release(ranges.next().unwrap()).unwrap();
+            released += 1;
+        }
+        assert!(released > RESERVE, "only with one to spare: {released}");
+        assert!(released <= RESERVE + 3, "{released}");
+        for range in ranges {
+            let _ = log.release(range);
+        }
+        tend();
+        try_append(&mut log, epoch, Purpose::Growth).unwrap();
+        tend();
+        assert_eq!(log.space().state, SpaceState::Normal);
+        // Drained, it holds no more than the reserve and two segments.
+        log.syncer().sync().unwrap();
+        log.trim(log.tail()).unwrap();
+        release_trimmed(&mut log).unwrap();
+        log.trim(log.tail()).unwrap();
+        tend();
+        let used = log.space().used_bytes;
+        if is_attended {
+            assert!(used <= (RESERVE + 2) * SEGMENT, "{used}");
+        }
+        let files = disk
+            .image()
+            .values()
+            .map(|file| file.len() as u64)
+            .sum::<u64>();
+        assert_eq!(used, files, "{disk:?}");
+    }
+}
+
+/// Others may take all the rest of the disk: a log that is full is killed, started again, emptied and
+/// grows again.
+#[test]
+fn a_full_log_starts_on_a_full_disk() {
+    for foreign in [false, true] {
+        let disk = FaultyDisk::new();
+        disk.set_free_bytes(Some(20 * SEGMENT));
+        let mut log = start(&disk);
+        fill(&mut log, Epoch(1), Purpose::Growth);
+        log.syncer().sync().unwrap();
+        drop(log);
+        let mut disk = disk.crash(PowerCut::LoseAllUnsynced);
+        if foreign {
+            // Others took all the rest.
+            disk.set_free_bytes(Some(0));
+        }
+        for life in 2..6 {
+            let mut log = start(&disk);
+            if life > 2 || foreign {
+                assert!(try_append(&mut log, Epoch(life), Purpose::Growth).is_err());
+            }
+            if life < 4 {
+                try_append(&mut log, Epoch(life), Purpose::Upkeep).unwrap();
+            }
+            log.syncer().sync().unwrap();
+            drop(log);
+            disk = disk.kill();
+        }
+        let mut log = start(&disk);
+        log.trim(log.tail()).unwrap();
+        release_trimmed(&mut log).unwrap();
+        try_append(&mut log, Epoch(6), Purpose::Growth).unwrap();
+    }
+}
+
+/// A snapshot that finds no room takes a part of the reserve, and leaves what records need. One that
+/// finds none at all is given up, and the log goes on.
+#[test]
+fn a_snapshot_on_a_full_disk_kills_nobody() {
+    let disk = FaultyDisk::new();
+    disk.set_free_bytes(Some(20 * SEGMENT));
+    let mut log = start(&disk);
+    fill(&mut log, Epoch(1), Purpose::Growth);
+    log.syncer().sync().unwrap();
+    disk.set_free_bytes(Some(0));
+    let ready = log.space().ready_bytes;
+    let mut snapshot = log.begin_snapshot().unwrap();
+    let at = snapshot.position();
+    snapshot.write(&[1; 3_000]).unwrap();
+    snapshot.write(&[2; 3_000]).unwrap();
+    snapshot.finish().unwrap();
+    assert_eq!(log.snapshots().list().unwrap(), [at]);
+    assert_eq!(log.space().ready_bytes, ready - SEGMENT);
+
+    let mut snapshot = log.begin_snapshot().unwrap();
+    while snapshot.write(&[3; 3_000]).is_ok() {}
+    drop(snapshot);
+    let parts = |disk: &FaultyDisk| {
+        let names = disk.image().into_keys();
+        names
+            .filter(|name| name.ends_with(".snapshot-part"))
+            .count()
+    };
+    assert_eq!(parts(&disk), 0);
+    let records = fill(&mut log, Epoch(1), Purpose::Upkeep);
+    assert!(
+        records >= 2 * IN_SEGMENT,
+        "two segments are kept for records: {records}"
+    );
+    log.syncer().sync().unwrap();
+
+    // One that a kill interrupted is removed by the next recovery.
+    disk.set_free_bytes(None);
+    let mut snapshot = log.begin_snapshot().unwrap();
+    snapshot.write(&[4; 100]).unwrap();
+    let killed = disk.kill();
+    assert_eq!(parts(&killed), 1);
+    open(&killed).recover(at, &mut |_| {}).unwrap();
+    assert_eq!(parts(&killed), 0);
+}
