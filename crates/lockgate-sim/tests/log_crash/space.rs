@@ -92,13 +92,13 @@ fn growth_ends_before_the_reserve_and_comes_back_by_itself() {
             if !full {
                 break;
             }
-            log.release(ranges.next().unwrap()).unwrap();
+            log.release(ranges.next().unwrap().first).unwrap();
             released += 1;
         }
         assert!(released > RESERVE, "only with one to spare: {released}");
         assert!(released <= RESERVE + 3, "{released}");
         for range in ranges {
-            let _ = log.release(range);
+            let _ = log.release(range.first);
         }
         tend();
         try_append(&mut log, epoch, Purpose::Growth).unwrap();
