@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Ack(Ack),
     #[command(subcommand)]
     Queue(Queue),
+    Backup(Backup),
+    Restore(Restore),
     Check(Check),
     Dump(Dump),
     Bench(Bench),
@@ -343,6 +345,54 @@ pub(crate) struct QueueDelete {
     /// Name of the queue
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
+}
+
+/// Take a backup of a running server
+///
+/// Everything the server holds as of one instant: all queues with their messages, counts, remembered
+/// ids and leases. The server goes on meanwhile; everything it answered before is in the backup. The
+/// file appears under its name when it is whole and was read back, never before.
+///
+/// Where clients need access keys, it takes one with all verbs on all queues (AWS_ACCESS_KEY_ID and
+/// AWS_SECRET_ACCESS_KEY).
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate backup monday.backup
+  lockgate backup --endpoint http://127.0.0.1:9400 /mnt/backups/$(date +%F).backup
+  lockgate backup - | zstd > monday.backup.zst")]
+pub(crate) struct Backup {
+    /// File to write, which must not be there yet; - is standard output
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+}
+
+/// Make a data folder of a backup
+///
+/// The folder must be missing or empty. It appears under its name when all of it is on the disk; a
+/// backup that is damaged, cut or of a newer version leaves nothing behind and exits with 9.
+///
+/// Leases of the backup are kept and end as they would have ended; who has their receipts can still
+/// settle. What was acknowledged after the backup was taken comes again. Nothing that is given out
+/// later has an id or a receipt that was ever given out, so the server that the backup was taken
+/// from may go on.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate restore monday.backup --data ./lockgate-data
+  zstd -d < monday.backup.zst | lockgate restore - --data /var/lib/lockgate
+  lockgate restore monday.backup --data /tmp/look && lockgate check /tmp/look")]
+pub(crate) struct Restore {
+    /// The backup; - is standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Folder to make
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: PathBuf,
 }
 
 /// Check a data folder: what is in it, what is damaged, what a start would do

@@ -43,7 +43,7 @@ impl Exit {
         (Self::Damaged, "damage was found; what it hit is lost"),
         (
             Self::Refused,
-            "the data is refused: of a newer version, incomplete, or not empty",
+            "the data is refused: damaged, incomplete or of a newer version; it was left alone",
         ),
         (Self::Interrupted, "interrupted (SIGINT)"),
         (Self::Terminated, "terminated (SIGTERM)"),

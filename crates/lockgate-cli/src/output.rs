@@ -79,6 +79,12 @@ pub(crate) fn printable(text: &str) -> String {
     safe
 }
 
+/// So many of something.
+pub(crate) fn count(count: u64, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{s}")
+}
+
 /// Asks a yes-or-no question on standard error. Only an explicit yes is one.
 ///
 /// # Errors

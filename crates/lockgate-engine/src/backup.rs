@@ -10,6 +10,6 @@ mod restore;
 mod stream;
 mod write;
 
-pub use restore::{RestoreError, RestoreReport, restore};
+pub use restore::{RestoreError, RestoreReport, restore, verify_backup};
 pub use write::{BackupError, BackupReport};
 pub(crate) use write::{Source, write};

@@ -69,7 +69,7 @@ mod request;
 mod shell;
 mod waiters;
 
-pub use backup::{BackupError, BackupReport, RestoreError, RestoreReport, restore};
+pub use backup::{BackupError, BackupReport, RestoreError, RestoreReport, restore, verify_backup};
 pub use batch::{Batch, Received};
 pub use directory::{Directory, QueueEntry};
 pub use driver::{Driver, DriverCounts, Output, Ticket, What};

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{
     Request, StatusCode,
+    body::Incoming,
     client::conn::http1::{self, SendRequest},
     header::{CONTENT_TYPE, HOST},
 };
@@ -179,6 +180,60 @@ impl Client {
         })
     }
 
+    /// Asks for a backup; what comes is the answer's body, piece by piece.
+    pub(crate) async fn backup(&self) -> Result<BackupBody<'_>, CallError> {
+        let path = format!(
+            "{}/api/v1/backup",
+            self.endpoint.path().trim_end_matches('/')
+        );
+        let exchange = async {
+            let mut request = Request::get(&path)
+                .header(HOST, self.endpoint.authority())
+                .body(Full::default())
+                .expect("path and authority were checked when they were read");
+            self.sign("GET", &path, &mut request, b"");
+            let mut connection = self.connect().await?;
+            let response = connection.send_request(request).await;
+            let (head, body) = response.map_err(|source| self.lost(source))?.into_parts();
+            let body = BackupBody {
+                client: self,
+                body,
+                _connection: connection,
+            };
+            if head.status == StatusCode::OK {
+                return Ok(body);
+            }
+            let text = body
+                .body
+                .collect()
+                .await
+                .map_err(|source| self.lost(source))?
+                .to_bytes();
+            Err(refused(head.status, None, &text)
+                .unwrap_or_else(|| self.not_sqs(format!("it says {}", head.status))))
+        };
+        timeout(self.timeout, exchange)
+            .await
+            .unwrap_or_else(|_| Err(self.timed_out()))
+    }
+
+    fn timed_out(&self) -> CallError {
+        CallError::Timeout {
+            endpoint: self.endpoint.clone(),
+            after: self.timeout,
+        }
+    }
+
+    fn sign(&self, method: &str, path: &str, request: &mut Request<Full<Bytes>>, body: &[u8]) {
+        if let Some(Credentials { id, secret, region }) = &self.credentials {
+            let now = jiff::Timestamp::now().as_second();
+            let headers = request.headers_mut();
+            let key = (&**id, secret);
+            // Checked when the credentials were read; what is not signed is refused by the server.
+            let _signed = sign_request(method, path, headers, body, key, region, now);
+        }
+    }
+
     fn request(&self, target: &'static str, body: Bytes) -> Request<Full<Bytes>> {
         let mut request = Request::post(self.endpoint.path());
         if let Some(consumer) = &self.consumer {
@@ -191,21 +246,7 @@ impl Client {
             .header("x-amzn-query-mode", "true")
             .body(Full::new(body.clone()))
             .expect("path, authority and consumer were checked when they were read");
-        if let Some(Credentials { id, secret, region }) = &self.credentials {
-            let now = jiff::Timestamp::now().as_second();
-            let headers = request.headers_mut();
-            let key = (&**id, secret);
-            // Checked when the credentials were read; what is not signed is refused by the server.
-            let _signed = sign_request(
-                "POST",
-                self.endpoint.path(),
-                headers,
-                &body,
-                key,
-                region,
-                now,
-            );
-        }
+        self.sign("POST", self.endpoint.path(), &mut request, &body);
         request
     }
 
@@ -240,6 +281,31 @@ impl Client {
         CallError::NotSqs {
             endpoint: self.endpoint.clone(),
             what: what.to_string(),
+        }
+    }
+}
+
+/// A backup on its way from a server.
+pub(crate) struct BackupBody<'c> {
+    client: &'c Client,
+    body: Incoming,
+    _connection: SendRequest<Full<Bytes>>,
+}
+
+impl BackupBody<'_> {
+    /// The next piece; `None` at the end of a whole answer.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
+        loop {
+            let frame = timeout(self.client.timeout, self.body.frame()).await;
+            match frame.map_err(|_| self.client.timed_out())? {
+                None => return Ok(None),
+                Some(Err(source)) => return Err(self.client.lost(source)),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     args::Check,
     exit::{Exit, Failure},
     folder::{self, Findings, Verdict},
-    output::{Output, Table},
+    output::{Output, Table, count},
     units::show_bytes,
 };
 
@@ -156,9 +156,4 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
         }
         (None, _) => "clean".to_owned(),
     })
-}
-
-fn count(count: u64, what: &str) -> String {
-    let s = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{s}")
 }

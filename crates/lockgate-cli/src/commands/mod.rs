@@ -1,11 +1,13 @@
 //! What each command does.
 
+mod backup;
 mod check;
 mod completions;
 mod config;
 mod dump;
 mod queue;
 mod receive;
+mod restore;
 mod send;
 mod serve;
 
@@ -28,6 +30,8 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Receive(args) => receive::run(&args),
         Command::Ack(args) => receive::ack(args),
         Command::Queue(args) => queue::run(args),
+        Command::Backup(args) => backup::run(&args),
+        Command::Restore(args) => restore::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Bench(args) => bench::run(args),

@@ -302,3 +302,148 @@ fn a_dump_shows_what_happened_and_hides_what_users_wrote() {
     assert_eq!(part[0], mail[0]);
     assert!(part.iter().all(|line| line["position"] != to), "{part:?}");
 }
+
+/// What is in the queues of a server, with order within a key: bodies by queue.
+fn bodies(sandbox: &Sandbox, url: &str) -> BTreeMap<String, Vec<String>> {
+    let mut all = BTreeMap::new();
+    for queue in ["orders.fifo", "mail"] {
+        let lines = sandbox
+            .run(&format!(
+                "receive -q {queue} --max 100 --ack --endpoint {url}"
+            ))
+            .json();
+        let bodies = lines
+            .iter()
+            .map(|line| line["body"].as_str().unwrap().to_owned());
+        all.insert(queue.to_owned(), bodies.collect());
+    }
+    all
+}
+
+#[test]
+fn a_backup_of_a_running_server_becomes_a_server() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox);
+    let url = server.url.clone();
+    for number in 0..20 {
+        sandbox
+            .run(&format!(
+                "send -q orders.fifo --create --key k{} --endpoint {url} order-{number}",
+                number % 3
+            ))
+            .ok();
+    }
+    let held = sandbox
+        .run(&format!(
+            "receive -q orders.fifo --max 1 --lease 10m --endpoint {url}"
+        ))
+        .json();
+    let done = sandbox.run(&format!("backup kept.backup --endpoint {url}"));
+    assert!(done.stderr.contains("kept.backup: 20 messages"), "{done:?}");
+    let mode = fs::metadata(sandbox.path().join("kept.backup")).unwrap();
+    assert_eq!(mode.permissions().mode() & 0o777, 0o600);
+    let error = sandbox
+        .run(&format!("backup kept.backup --endpoint {url}"))
+        .fails_with(4);
+    assert!(error.contains("is there already"), "{error}");
+    // What happens later is not in it.
+    sandbox
+        .run(&format!("send -q mail --create --endpoint {url} later"))
+        .ok();
+    let was = bodies(&sandbox, &url);
+
+    let done = sandbox.run("restore kept.backup --data data-2");
+    assert!(done.stderr.contains("20 messages in 1 queue"), "{done:?}");
+    done.ok();
+    assert_eq!(
+        fs::metadata(sandbox.path().join("data-2"))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777,
+        0o700
+    );
+    sandbox
+        .run("restore kept.backup --data data-2")
+        .fails_with(4);
+    assert!(sandbox.run("check data-2").ok().ends_with("clean\n"));
+    let restored = Server::start_on(&sandbox, "data-2");
+    assert_eq!(restored.recovered["messages"], 20);
+    // The lease of the backup holds, and whoever has its receipt can settle.
+    let receipt = held[0]["receipt"].as_str().unwrap();
+    sandbox
+        .run(&format!(
+            "ack -q orders.fifo --endpoint {} {receipt}",
+            restored.url
+        ))
+        .ok();
+    let lines = sandbox
+        .run(&format!(
+            "receive -q orders.fifo --max 100 --ack --endpoint {}",
+            restored.url
+        ))
+        .json();
+    let orders: Vec<_> = lines.iter().map(|line| line["body"].clone()).collect();
+    assert_eq!(orders.len(), 19, "{orders:?}");
+    // The first server had given the same ones; the key of the lease had waited there.
+    for body in &was["orders.fifo"] {
+        assert!(orders.contains(&body.as_str().into()), "{body}");
+    }
+    // A new message has an id that the other server has not given.
+    let sent = |url: &str| {
+        let line = sandbox.run(&format!(
+            "send --json -q orders.fifo --key k --endpoint {url} x"
+        ));
+        line.json()[0]["id"].clone()
+    };
+    assert_ne!(sent(&url), sent(&restored.url));
+}
+
+#[test]
+fn a_backup_goes_through_a_pipe_and_bad_ones_leave_nothing() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox);
+    let url = server.url.clone();
+    sandbox
+        .run(&format!("send -q mail --create --endpoint {url} kept"))
+        .ok();
+    let mut backup = sandbox.command(&format!("backup - --endpoint {url}"));
+    let bytes = backup.output().unwrap().stdout;
+    let restore = |name: &str, bytes: &[u8]| {
+        fs::write(sandbox.path().join(name), bytes).unwrap();
+        let input = fs::File::open(sandbox.path().join(name)).unwrap();
+        let mut command = sandbox.command("restore - --data made");
+        Done::from(command.stdin(input).output().unwrap())
+    };
+    let mut flipped = bytes.clone();
+    flipped[bytes.len() / 2] ^= 1;
+    let mut newer = bytes.clone();
+    newer[8..12].copy_from_slice(&99_u32.to_le_bytes());
+    let checksum = crc32c(&newer[..36]);
+    newer[36..40].copy_from_slice(&checksum.to_le_bytes());
+    for (name, bytes, says) in [
+        ("cut", &bytes[..bytes.len() - 1], "it ends too early"),
+        ("flipped", &flipped[..], "the backup is damaged"),
+        ("newer", &newer[..], "format version 99"),
+        ("other", &b"something else"[..], "no backup"),
+        ("nothing", &b""[..], "no backup"),
+    ] {
+        let error = restore(name, bytes).fails_with(9);
+        assert!(error.contains(says), "{name}: {error}");
+        let names = fs::read_dir(sandbox.path()).unwrap();
+        let left = names
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .find(|name| name.contains("restore") || name == "made");
+        assert_eq!(left, None, "{name}");
+    }
+    let done = restore("good", &bytes);
+    assert!(done.stderr.contains("1 message in 1 queue"), "{done:?}");
+    sandbox.run("restore missing --data made-2").fails_with(3);
+    assert!(!sandbox.path().join("made-2").exists());
+    drop(server);
+    let error = sandbox
+        .run(&format!("backup x --endpoint {url}"))
+        .fails_with(5);
+    assert!(error.contains("no server at"), "{error}");
+    assert!(!sandbox.path().join("x").exists());
+}

@@ -21,6 +21,8 @@ fn help_texts() {
         "ack",
         "queue",
         "queue create",
+        "backup",
+        "restore",
         "check",
         "dump",
         "bench",

@@ -135,18 +135,23 @@ pub(crate) struct Server {
 impl Server {
     /// Starts one on a free port, with its data in the sandbox.
     pub(crate) fn start(sandbox: &Sandbox) -> Self {
-        Self::start_at(sandbox, "127.0.0.1:0")
+        Self::start_on(sandbox, "data")
+    }
+
+    /// Starts one on a free port, with its data in that folder of the sandbox.
+    pub(crate) fn start_on(sandbox: &Sandbox, folder: &str) -> Self {
+        Self::start_at(sandbox, "127.0.0.1:0", folder)
     }
 
     /// Waits for a server that has been killed, and starts another on its address and data.
     pub(crate) fn restart(mut ended: Self, sandbox: &Sandbox, address: &str) -> Self {
         ended.process.wait().unwrap();
-        Self::start_at(sandbox, address)
+        Self::start_at(sandbox, address, "data")
     }
 
-    fn start_at(sandbox: &Sandbox, address: &str) -> Self {
+    fn start_at(sandbox: &Sandbox, address: &str, folder: &str) -> Self {
         let mut process = sandbox
-            .command(&format!("serve --listen {address} --data data"))
+            .command(&format!("serve --listen {address} --data {folder}"))
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -160,7 +165,7 @@ impl Server {
         server.recovered = server.event("recovered");
         let ready = server.event("ready");
         server.url = ready["url"].as_str().unwrap().to_owned();
-        assert_eq!(ready["data"], "data");
+        assert_eq!(ready["data"], folder);
         server
     }
 

@@ -15,7 +15,10 @@ use lockgate_machine::{
     decode_record, encode_record,
 };
 
-use super::stream::{Kind, Reader};
+use super::{
+    BackupReport,
+    stream::{Kind, Reader},
+};
 
 /// What a restore made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -137,6 +140,42 @@ pub fn restore(input: &mut dyn Read, mut log: Box<dyn Log>) -> Result<RestoreRep
     })
 }
 
+/// Reads a backup to its end, and makes the state in it: whether [`restore`] would take it.
+///
+/// Needs the memory that the state takes.
+///
+/// # Errors
+/// As [`restore`], for what concerns the backup.
+pub fn verify_backup(input: &mut dyn Read) -> Result<BackupReport, RestoreError> {
+    let (mut stream, head) = Reader::begin(input)?;
+    let mut content = Vec::new();
+    let mut loader = ImageLoader::new(MachineLimits::default());
+    let mut messages = 0_u64;
+    loop {
+        match stream.block(&mut content)? {
+            Kind::Piece => loader.piece(&content)?,
+            Kind::Message => messages += 1,
+            Kind::End => break,
+        }
+    }
+    if content != messages.to_le_bytes() {
+        return Err(stream.damaged("messages are missing"));
+    }
+    stream.end()?;
+    let mut machine = loader.finish()?;
+    while machine.housekeep(usize::MAX) {}
+    Ok(BackupReport {
+        created: head.created,
+        messages,
+        unreadable: count_messages(&machine).saturating_sub(messages),
+        bytes: stream.bytes,
+    })
+}
+
+fn count_messages(machine: &Machine) -> u64 {
+    machine.live_ranges().map(|(_, live)| live.messages).sum()
+}
+
 fn check_empty(log: &mut dyn Log) -> Result<(), RestoreError> {
     let snapshots = log.snapshots().list().map_err(RestoreError::Log)?;
     if !snapshots.is_empty() {
@@ -223,12 +262,7 @@ impl Writer {
 
     /// Drops the messages that came without a payload. Returns how many.
     fn drop_missing(&mut self, messages: u64) -> Result<u64, RestoreError> {
-        let all: u64 = self
-            .machine
-            .live_ranges()
-            .map(|(_, live)| live.messages)
-            .sum();
-        if all == messages {
+        if count_messages(&self.machine) == messages {
             return Ok(0);
         }
         // Rare enough to walk everything.

@@ -99,7 +99,7 @@ pub(crate) struct Reader<'a> {
     input: &'a mut dyn Read,
     blocks: u64,
     /// Bytes read and verified.
-    bytes: u64,
+    pub(crate) bytes: u64,
     last: Kind,
 }
 
