@@ -29,7 +29,6 @@
 //! | nobody is woken when a key becomes ready | says so |
 //! | the codec drops a field | what is decoded differs |
 //! | folding looks at what is volatile | serving and recovering differ |
-//! | a page that an image shares is changed without a copy | the image is damaged |
 
 use lockgate_core::{Level, Millis};
 use lockgate_machine::*;

@@ -130,8 +130,8 @@ impl Machine {
     #[must_use]
     pub fn image_bytes(&self) -> u64 {
         let rows = [
-            (self.messages.len(), 26),
-            (self.keys.len(), 64),
+            (self.messages.len(), 17),
+            (self.keys.len(), 34),
             (self.touches.len(), 24),
             (self.origins.len(), 64),
             (self.times_to_live.len(), 12),
