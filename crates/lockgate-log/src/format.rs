@@ -6,9 +6,8 @@
 
 use lockgate_core::{Epoch, Position};
 
-/// The format's version: 0 means unstable, a folder may become unreadable with any change. The first
-/// stable version will be 1.
-pub(crate) const VERSION: u32 = 0;
+/// The format's version.
+pub(crate) const VERSION: u32 = 1;
 
 /// The first eight bytes of every segment.
 const MAGIC: [u8; 8] = *b"LOCKGATE";
@@ -90,6 +89,8 @@ pub(crate) enum FoundHeader {
     Valid(SegmentHeader),
     /// Intact, and written by a version this one does not know.
     Newer(u32),
+    /// Intact, and of version 0, which was never stable.
+    Unstable,
     Unreadable,
 }
 
@@ -118,6 +119,13 @@ impl SegmentHeader {
             return FoundHeader::Unreadable;
         };
         let checksum_at = SEGMENT_HEADER_USED - 4;
+        // Its checksum stood before the flags.
+        if used[..8] == MAGIC
+            && u32_at(used, 8) == 0
+            && u32_at(used, 56) == crc32c::crc32c(&used[..56])
+        {
+            return FoundHeader::Unstable;
+        }
         if used[..8] != MAGIC || u32_at(used, checksum_at) != crc32c::crc32c(&used[..checksum_at]) {
             return FoundHeader::Unreadable;
         }
@@ -284,6 +292,16 @@ mod tests {
         let checksum = crc32c::crc32c(&block[..60]);
         block[60..64].copy_from_slice(&checksum.to_le_bytes());
         assert_eq!(SegmentHeader::decode(&block, 1), FoundHeader::Newer(9));
+    }
+
+    #[test]
+    fn the_unstable_version_is_told_from_damage() {
+        let mut block = vec![0; 4096];
+        block[..8].copy_from_slice(b"LOCKGATE");
+        block[12] = 1;
+        let checksum = crc32c::crc32c(&block[..56]);
+        block[56..60].copy_from_slice(&checksum.to_le_bytes());
+        assert_eq!(SegmentHeader::decode(&block, 1), FoundHeader::Unstable);
     }
 
     #[test]

@@ -214,6 +214,9 @@ fn read_header(disk: &dyn Disk, number: u32) -> Result<(Option<SegmentHeader>, u
     match SegmentHeader::decode(&block[..count], number) {
         FoundHeader::Valid(header) => Ok((Some(header), file.len()?)),
         FoundHeader::Unreadable => Ok((None, file.len()?)),
+        FoundHeader::Unstable => Err(LogError::Unsupported {
+            what: "read a folder of format version 0, which was never stable",
+        }),
         FoundHeader::Newer(version) => Err(LogError::NewerFormat {
             what: format!("{} in {}", name, disk.describe()),
             found: version,
