@@ -64,6 +64,8 @@ pub struct Driver<T> {
     pub(crate) durable: Position,
     /// Bytes of relocated messages in `group`.
     group_relocated_bytes: u64,
+    /// How far this life has trimmed the log.
+    pub(crate) trimmed: Position,
     pub(crate) plan: Plan,
     pub(crate) pins: Arc<Pins>,
     pub(crate) keeper: KeeperCounts,
@@ -186,6 +188,7 @@ impl<T: Ticket> Driver<T> {
             stopped: None,
             counts: DriverCounts::default(),
             durable: Position::default(),
+            trimmed: Position::default(),
             group_relocated_bytes: 0,
             plan,
             pins: Pins::new(capabilities.range_bits),

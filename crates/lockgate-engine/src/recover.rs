@@ -55,7 +55,7 @@ impl<T: Ticket> Driver<T> {
         let mut folding = Folding::default();
         let recovered = read_ahead(&mut *log, from, |record| folding.fold(&mut machine, record))
             .map_err(StartError::Recover)?;
-        if loaded.at.is_none() && recovered.trimmed > Position(0) {
+        if from < recovered.trimmed {
             let explained = loaded.unreadable.into_iter();
             return Err(StartError::NoSnapshot {
                 trimmed: recovered.trimmed,
@@ -82,6 +82,7 @@ impl<T: Ticket> Driver<T> {
             options.snapshot_bytes_min,
             log.capabilities().range_bits,
             snapshots.into_iter().filter(|&at| at <= from).collect(),
+            loaded.unreadable.iter().map(|(at, _)| *at).collect(),
             recovered.bytes,
             log.space().used_bytes,
         );

@@ -224,11 +224,13 @@ impl<T: Ticket> Driver<T> {
     /// Takes time by the number of ranges and, for a snapshot, of the machine's pages: milliseconds.
     ///
     /// # Errors
-    /// If the log cannot begin it or give space back. The driver goes on; try again later.
+    /// If the log cannot give space back. The driver goes on; try again later.
     pub fn next_chore(&mut self, now: Now) -> Result<Option<Chore>, LogError> {
         if self.stopped().is_some() {
             return Ok(None);
         }
+        // Not only when a snapshot is finished: a crash, or storage, may have come in between.
+        self.trim()?;
         let ranges = self.log.ranges();
         let live: BTreeMap<_, _> = self.machine.live_ranges().collect();
         let space = self.log.space();
@@ -243,23 +245,22 @@ impl<T: Ticket> Driver<T> {
             is_pinned: &|at| pins.is_pinned(at),
             space: space.state,
         };
-        let releases = self.plan.releases(&view);
-        let choice = self.plan.choose(&view);
         self.keeper.ranges = ranges.len() as u64;
         self.keeper.live_bytes = live.values().map(|live| live.bytes).sum();
         self.keeper.space = space;
-        for range in releases {
+        for range in self.plan.releases(&view) {
             self.log.release(range)?;
             self.keeper.ranges_released += 1;
         }
+        // Last: from here on a chore is out.
+        let choice = self.plan.choose(&view);
         Ok(match choice {
             Choice::Nothing => None,
             Choice::Snapshot => match self.begin_snapshot() {
                 Ok(chore) => Some(chore),
                 Err(error) => {
-                    self.keeper.snapshots_failed += 1;
-                    self.plan.snapshot_failed(now.machine);
-                    return Err(error);
+                    self.snapshot_failed(&error, now);
+                    None
                 }
             },
             Choice::Relocate(range) => {
@@ -293,7 +294,8 @@ impl<T: Ticket> Driver<T> {
     /// Takes a chore back: done, or given up with that error.
     ///
     /// # Errors
-    /// If the log could not be trimmed. The driver goes on.
+    /// If the log could not be trimmed. The driver goes on, and the next
+    /// [`next_chore`](Self::next_chore) tries again.
     pub fn finish_chore(
         &mut self,
         chore: Chore,
@@ -320,33 +322,42 @@ impl<T: Ticket> Driver<T> {
                     self.keeper.snapshot_bytes += snapshot.bytes;
                     let since = self.plan.since_snapshot() - snapshot.since_at_freeze;
                     rest.snapshots = self.plan.snapshot_finished(snapshot.position, since);
-                    let trim = self.trim_position();
-                    if trim > Position(0) {
-                        self.log.trim(trim)?;
-                    }
+                    self.trim()?;
                 }
-                Err(error) => {
-                    self.keeper.snapshots_failed += 1;
-                    self.plan.snapshot_failed(now.machine);
-                    tracing::warn!(
-                        error = with_sources(&error),
-                        "a snapshot was given up; it is tried again later, and until then the log \
-                         keeps what it would have replaced"
-                    );
-                }
+                Err(error) => self.snapshot_failed(&error, now),
             },
         }
         Ok(rest)
     }
 
-    /// A log that cannot give back its middle must keep everything from the oldest message on.
-    fn trim_position(&self) -> Position {
-        let trim = self.plan.trim();
-        if self.log.capabilities().releases_ranges {
-            return trim;
+    /// Trims the log as far as it may be.
+    fn trim(&mut self) -> Result<(), LogError> {
+        let to = if self.log.capabilities().releases_ranges {
+            self.plan.trim()
+        } else {
+            let oldest = self.machine.live_ranges().map(|(first, _)| first).min();
+            let needed = oldest.into_iter().chain(self.pins.first()).min();
+            let tail = self.tail();
+            self.plan
+                .trim_until(needed.unwrap_or(tail), tail, self.durable)
+        };
+        if to > self.trimmed {
+            self.log.trim(to)?;
+            self.trimmed = to;
         }
-        let oldest = self.machine.live_ranges().map(|(first, _)| first).min();
-        oldest.map_or(trim, |oldest| oldest.min(trim))
+        Ok(())
+    }
+
+    fn snapshot_failed(&mut self, error: &LogError, now: Now) {
+        self.keeper.snapshots_failed += 1;
+        // Once: what follows is the same story until one succeeds, and is counted.
+        if self.plan.snapshot_failed(now.machine) {
+            tracing::warn!(
+                error = with_sources(error),
+                "a snapshot was given up; it is tried again later, and until then the log keeps \
+                 what it would have replaced"
+            );
+        }
     }
 
     /// Takes a snapshot at once, so that the next start reads little else: for a stop in good order,

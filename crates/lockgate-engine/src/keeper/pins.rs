@@ -58,6 +58,12 @@ impl Pins {
         self.readers().contains_key(&self.range(position))
     }
 
+    /// The first position of the lowest range that somebody reads from.
+    pub(crate) fn first(&self) -> Option<Position> {
+        let lowest = self.readers().keys().next().copied();
+        lowest.map(|range| Position(range.checked_shl(self.range_bits).unwrap_or(0)))
+    }
+
     fn range(&self, position: Position) -> u64 {
         position.0.checked_shr(self.range_bits).unwrap_or(0)
     }
@@ -93,9 +99,11 @@ mod tests {
         let second = pins.hold([at(0x15)].into_iter());
         assert!(pins.is_pinned(at(0x1a)) && pins.is_pinned(at(0x2f)));
         assert!(!pins.is_pinned(at(0x0f)) && !pins.is_pinned(at(0x30)));
+        assert_eq!(pins.first(), Some(at(0x10)));
         drop(first);
         assert!(pins.is_pinned(at(0x10)) && !pins.is_pinned(at(0x20)));
         drop(second);
         assert!(!pins.is_pinned(at(0x10)));
+        assert_eq!(pins.first(), None);
     }
 }

@@ -50,6 +50,12 @@ pub(crate) struct Plan {
     /// Ranges that were relocated from and are not empty: something in them cannot be read. Not
     /// tried again in this life.
     stubborn: BTreeMap<Position, u64>,
+    /// Snapshots found that could not be loaded. They stay until there is a newer one.
+    unreadable: Vec<Position>,
+    /// For a log that gives back only its beginning: how far that is dead and durably so, and how
+    /// far it is dead, with how far the log was when that was seen.
+    settled: Position,
+    settling: Option<(Position, Position)>,
 }
 
 /// What there is to decide upon.
@@ -78,12 +84,14 @@ pub(crate) enum Choice {
 }
 
 impl Plan {
-    /// At the start of a term. `snapshots`: newest first; `since_snapshot`: bytes recovered behind
-    /// the newest one.
+    /// At the start of a term. `snapshots`: newest first, from the one that was loaded on;
+    /// `unreadable`: newer ones that could not be; `since_snapshot`: bytes recovered behind the one
+    /// that was.
     pub(crate) fn new(
         snapshot_bytes_min: u64,
         range_bits: u32,
         snapshots: Vec<Position>,
+        unreadable: Vec<Position>,
         since_snapshot: u64,
         held_bytes: u64,
     ) -> Self {
@@ -100,6 +108,9 @@ impl Plan {
             failures: 0,
             retry_at: MachineTime(0),
             stubborn: BTreeMap::new(),
+            unreadable,
+            settled: Position(0),
+            settling: None,
         }
     }
 
@@ -116,9 +127,26 @@ impl Plan {
         self.since_snapshot
     }
 
-    /// No recovery starts before it.
+    /// No recovery starts before it: the position of the older of the two newest snapshots.
     pub(crate) fn trim(&self) -> Position {
         self.snapshots.get(1).copied().unwrap_or(Position(0))
+    }
+
+    /// The same for a log that loses all that is before it: what starts at `needed` lives or is read,
+    /// and what is before that must be gone durably.
+    pub(crate) fn trim_until(
+        &mut self,
+        needed: Position,
+        tail: Position,
+        durable: Position,
+    ) -> Position {
+        if let Some((settled, _)) = self.settling.take_if(|(_, seen)| *seen <= durable) {
+            self.settled = settled;
+        }
+        if needed > self.settled {
+            self.settling.get_or_insert((needed, tail));
+        }
+        self.trim().min(self.settled)
     }
 
     /// Ranges that may be given back now. Sees to it that each waits until what emptied it is
@@ -231,15 +259,19 @@ impl Plan {
         self.failures = 0;
         self.since_snapshot = appended_since;
         self.snapshots.insert(0, position);
-        self.snapshots.split_off(self.snapshots.len().min(2))
+        let mut unneeded = self.snapshots.split_off(self.snapshots.len().min(2));
+        // Once it is newer than they are, the next start would take them for the older one.
+        unneeded.append(&mut self.unreadable);
+        unneeded
     }
 
-    /// The snapshot was given up.
-    pub(crate) fn snapshot_failed(&mut self, now: MachineTime) {
+    /// The snapshot was given up. Whether that is the first one since one succeeded.
+    pub(crate) fn snapshot_failed(&mut self, now: MachineTime) -> bool {
         self.busy = false;
         let wait = RETRY_MS.0.checked_shl(self.failures).unwrap_or(RETRY_MS.1);
         self.failures = (self.failures + 1).min(16);
         self.retry_at = now.plus(wait.min(RETRY_MS.1));
+        self.failures == 1
     }
 
     /// Whatever lives in the range could be moved was; so many messages are still there.
@@ -322,7 +354,7 @@ mod tests {
 
     fn plan(snapshots: &[u64], since: u64, held: u64) -> Plan {
         let snapshots = snapshots.iter().map(|&at| Position(at)).collect();
-        Plan::new(4_096, BITS, snapshots, since, held)
+        Plan::new(4_096, BITS, snapshots, vec![], since, held)
     }
 
     #[test]
@@ -436,6 +468,40 @@ mod tests {
         let dense = World::new(3, &[(0, 700), (1, 700), (2, 700)]);
         let mut rich = plan(&[3 << BITS, 3 << BITS], 0, 1 << 30);
         assert_eq!(dense.with(|view| rich.choose(view)), Choice::Nothing);
+    }
+
+    #[test]
+    fn a_log_that_gives_back_only_its_beginning_waits_for_what_is_needed_there() {
+        let first = |number| range(number).first;
+        let mut plan = plan(&[7 << BITS, 4 << BITS], 0, 0);
+        let (early, late) = (first(8), first(9));
+        assert_eq!(plan.trim_until(first(2), early, Position(0)), Position(0));
+        assert_eq!(
+            plan.trim_until(first(3), late, early),
+            first(2),
+            "3 was seen at a later tail"
+        );
+        assert_eq!(
+            plan.trim_until(first(3), late, early),
+            first(2),
+            "which is not durable"
+        );
+        assert_eq!(plan.trim_until(first(6), late, late), first(3));
+        assert_eq!(
+            plan.trim_until(first(6), late, late),
+            first(4),
+            "the older snapshot"
+        );
+    }
+
+    #[test]
+    fn what_could_not_be_loaded_goes_when_there_is_a_newer_snapshot() {
+        let at = |number: u64| Position(number << BITS);
+        let mut plan = Plan::new(4_096, BITS, vec![at(3), at(2)], vec![at(5), at(4)], 0, 0);
+        assert_eq!(plan.trim(), at(2));
+        assert_eq!(plan.snapshot_finished(at(6), 0), [at(2), at(5), at(4)]);
+        assert_eq!(plan.trim(), at(3), "not what could not be loaded");
+        assert_eq!(plan.snapshot_finished(at(7), 0), [at(3)]);
     }
 
     proptest! {

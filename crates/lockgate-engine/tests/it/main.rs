@@ -7,5 +7,6 @@ mod driver;
 mod engine;
 mod overload;
 mod recovery;
+mod space;
 mod support;
 mod waiters;

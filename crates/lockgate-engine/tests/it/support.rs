@@ -12,9 +12,9 @@ use std::{
 use bytes::Bytes;
 use lockgate_core::{
     AppendError, Clock, Epoch, HolderName, Incarnation, Key, LeaseToken, Level, Log,
-    LogCapabilities, LogError, LogReader, LogRecord, LogSpace, LogSync, Message, Now, Position,
-    Purpose, QueueName, ReadError, RecordGroup, RecoveryReport, ReserveError, Scanned,
-    SnapshotStore, SnapshotWriter, UniqueId,
+    LogCapabilities, LogError, LogRange, LogReader, LogRecord, LogSpace, LogSync, LogUpkeep,
+    Message, Now, Position, Purpose, QueueName, ReadError, RecordGroup, RecoveryReport,
+    ReserveError, Scanned, SnapshotStore, SnapshotWriter, UniqueId,
 };
 use lockgate_engine::{
     Beginning, Driver, Engine, EngineError, EngineOptions, Outcome, Output, Request, StartReport,
@@ -419,8 +419,16 @@ impl Log for WatchedLog {
         })
     }
 
+    fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
+        self.log.upkeep()
+    }
+
     fn trim(&mut self, before: Position) -> Result<(), LogError> {
         self.log.trim(before)
+    }
+
+    fn ranges(&self) -> Vec<LogRange> {
+        self.log.ranges()
     }
 
     fn release(&mut self, range: Position) -> Result<(), LogError> {

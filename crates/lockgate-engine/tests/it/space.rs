@@ -1,0 +1,211 @@
+//! Space given back in unlucky moments: beside crashes, bad snapshots, and somebody who still reads.
+
+use std::{
+    io::{self, Write},
+    sync::mpsc,
+    time::Duration,
+};
+
+use lockgate_core::{DiskOperation, Log, Position};
+use lockgate_engine::{Chore, ChoreRest, ChoreStep, EngineOptions, StartReport, Work};
+use lockgate_machine::{QueueSettings, SettleAction};
+use lockgate_sim::{Fault, FaultyDisk, ManualClock};
+
+use crate::support::{Shard, Watched, create, local_log, receive, send, settle, text, until};
+
+/// As the segments of the tests' logs.
+const SEGMENT: u64 = 1 << 20;
+
+fn options() -> EngineOptions {
+    EngineOptions {
+        snapshot_bytes_min: SEGMENT,
+        ..EngineOptions::default()
+    }
+}
+
+fn start(disk: FaultyDisk) -> (Shard, StartReport) {
+    Shard::start(disk, ManualClock::default(), &options())
+}
+
+fn snapshots(disk: &FaultyDisk) -> Vec<Position> {
+    local_log(&disk.kill()).snapshots().list().unwrap()
+}
+
+/// Adds as much as makes a snapshot due, and settles all of it.
+fn pass_through(shard: &mut Shard) {
+    let body = "x".repeat(50_000);
+    for _ in 0..24 {
+        shard.group([Work::one(send("q", text(&body)))]);
+    }
+    shard.sync();
+    let leases = shard.receive_now("q", 100);
+    assert_eq!(leases.len(), 24);
+    for lease in leases {
+        shard.run(settle(lease.token, SettleAction::Ack)).unwrap();
+    }
+    shard.sync();
+}
+
+/// A snapshot that is due, written whole; the driver is yet to be told.
+fn write_snapshot(shard: &mut Shard) -> Chore {
+    let now = shard.now();
+    let mut chore = shard.driver.next_chore(now).unwrap().expect("one is due");
+    assert_eq!(chore.name(), "snapshot");
+    loop {
+        match chore.step(shard.durable).unwrap() {
+            ChoreStep::More => {}
+            ChoreStep::WaitDurable(_) => drop(shard.sync()),
+            ChoreStep::Commands(_) => panic!("a snapshot has no commands"),
+            ChoreStep::Done => return chore,
+        }
+    }
+}
+
+fn take_snapshot(shard: &mut Shard) -> ChoreRest {
+    let chore = write_snapshot(shard);
+    let now = shard.now();
+    shard.driver.finish_chore(chore, Ok(()), now).unwrap()
+}
+
+fn with_queue() -> Shard {
+    let (mut shard, _) = start(FaultyDisk::new());
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    shard
+}
+
+#[test]
+fn a_crash_between_a_snapshot_and_its_trim_keeps_nothing_from_coming_back() {
+    let mut shard = with_queue();
+    pass_through(&mut shard);
+    let _none = take_snapshot(&mut shard);
+    pass_through(&mut shard);
+    let _done = write_snapshot(&mut shard);
+    let disk = shard.disk.kill();
+    drop(shard);
+    let (mut shard, report) = start(disk);
+    assert!(report.snapshot.is_some());
+    let now = shard.now();
+    let _chore = shard.driver.next_chore(now).unwrap();
+    assert!(shard.driver.keeper_counts().ranges_released > 0);
+}
+
+#[test]
+fn a_trim_that_fails_is_tried_again_and_costs_no_chore() {
+    let mut shard = with_queue();
+    pass_through(&mut shard);
+    let _none = take_snapshot(&mut shard);
+    pass_through(&mut shard);
+    let chore = write_snapshot(&mut shard);
+    pass_through(&mut shard);
+    let now = shard.now();
+    let fault = Fault::Error(io::ErrorKind::Other);
+    shard.disk.fail_always(DiskOperation::Rename, 0, fault);
+    assert!(shard.driver.finish_chore(chore, Ok(()), now).is_err());
+    // A snapshot is due by now, and must not count as begun.
+    assert!(shard.driver.next_chore(now).is_err());
+    assert_eq!(shard.driver.keeper_counts().ranges_released, 0);
+    shard.disk.disarm();
+    let chore = shard.driver.next_chore(now).unwrap();
+    assert_eq!(chore.map(|chore| chore.name()), Some("snapshot"));
+    assert!(shard.driver.keeper_counts().ranges_released > 0);
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_loaded_is_never_taken_for_the_older_one() {
+    let mut shard = with_queue();
+    for _ in 0..2 {
+        pass_through(&mut shard);
+        let _none = take_snapshot(&mut shard);
+    }
+    let [newest, older] = snapshots(&shard.disk)[..] else {
+        panic!("two")
+    };
+    let disk = shard.disk.kill();
+    drop(shard);
+    let prefix = format!("{:016x}-", newest.0);
+    let is_it = |name: &String| name.starts_with(&prefix) && name.ends_with(".snapshot");
+    let mut image = disk.image();
+    let name = image.keys().find(|name| is_it(name)).unwrap().clone();
+    let bytes = image.get_mut(&name).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    let (mut shard, report) = start(FaultyDisk::from_image(image));
+    assert_eq!(report.snapshot, Some(older));
+    assert_eq!(report.snapshots_unreadable.len(), 1);
+    pass_through(&mut shard);
+    let rest = take_snapshot(&mut shard);
+    assert_eq!(rest.snapshots, [newest], "and the older one stays");
+}
+
+/// Lets the first byte through when it is told to.
+struct Slow {
+    begun: Option<mpsc::Sender<()>>,
+    go_on: mpsc::Receiver<()>,
+    bytes: Vec<u8>,
+}
+
+impl Write for Slow {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(begun) = self.begun.take() {
+            begun.send(()).unwrap();
+            self.go_on.recv().unwrap();
+        }
+        self.bytes.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_backup_reads_stays_until_it_has() {
+    let shard = Watched::on(FaultyDisk::new(), ManualClock::default(), options());
+    let engine = &shard.engine;
+    let body = "x".repeat(50_000);
+    let queue = create("q", QueueSettings::default());
+    engine.submit(queue).await.unwrap();
+    for _ in 0..100 {
+        engine.submit(send("q", text(&body))).await.unwrap();
+    }
+    let (begun, has_begun) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let backup = tokio::task::spawn_blocking({
+        let engine = engine.clone();
+        move || {
+            let mut slow = Slow {
+                begun: Some(begun),
+                go_on: may_go_on,
+                bytes: Vec::new(),
+            };
+            let report = engine.backup(&mut slow).unwrap();
+            (report, slow.bytes)
+        }
+    });
+    tokio::task::spawn_blocking(move || has_begun.recv().unwrap())
+        .await
+        .unwrap();
+    let pass = async || {
+        let batch = engine.receive(receive("q", 100), Duration::ZERO).await;
+        for received in batch.unwrap().keep() {
+            let ack = settle(received.delivery.token, SettleAction::Ack);
+            engine.submit(ack).await.unwrap();
+        }
+        for _ in 0..30 {
+            engine.submit(send("q", text(&body))).await.unwrap();
+        }
+    };
+    let snapshots = || engine.metrics().keeper.snapshots;
+    let taken = snapshots();
+    while snapshots() < taken + 3 {
+        pass().await;
+    }
+    let released = || engine.metrics().keeper.ranges_released;
+    let before = released();
+    go_on.send(()).unwrap();
+    let (report, _bytes) = backup.await.unwrap();
+    assert_eq!((report.messages, report.unreadable), (100, 0));
+    // And with nobody reading, all that comes back.
+    until(|| released() >= before + 4).await;
+    engine.shutdown().await;
+}
