@@ -511,6 +511,11 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) seconds: Option<u32>,
 
+    /// Size of the backlog, memory and disk scenarios; 1 is 10,000,000 messages [default: 0.01, with
+    /// --quick 0.001]
+    #[arg(long, value_name = "F", value_parser = bench_scale)]
+    pub(crate) scale: Option<f64>,
+
     /// Durability: disk, process or memory [default: disk, and process for the shapes]
     #[arg(long, value_enum, value_name = "LEVEL", hide_possible_values = true)]
     pub(crate) level: Option<Level>,
@@ -628,6 +633,13 @@ fn position(text: &str) -> Result<u64, String> {
         None => text.parse(),
     };
     parsed.map_err(|_| format!("{text:?} is no position, such as 0x100001000"))
+}
+
+fn bench_scale(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|scale| (0.000_1..=10.0).contains(scale))
+        .ok_or_else(|| "a number from 0.0001 to 10".to_owned())
 }
 
 fn bench_size(text: &str) -> Result<usize, String> {

@@ -10,7 +10,7 @@ use lockgate_server::{RunReport, Server, ServerOptions};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
-    Course, Courses, Setup,
+    Course, Courses, Level, Setup,
     load::{Caller, Moved, Stop, as_f64, between, drive, keys, purge, start_engine, submit},
     payload::Payloads,
     queue::params,
@@ -69,7 +69,7 @@ async fn open_course(setup: &Setup, batch: u16, callers: u16) -> Result<HttpCour
     let engine = start_engine(&folder)?;
     let server = Running::start(Server::bind(options(), engine.clone()).await)?;
     let floor = Running::start(Server::bind_floor(options()).await)?;
-    let (name, url) = make_queue(setup, &engine, &server.endpoint).await?;
+    let (name, url) = make_queue(setup, &engine, &server.endpoint, setup.level()).await?;
     let keys = keys("user", setup.keys());
     let senders = |endpoint: &Endpoint, decode| {
         HttpSender::several(
@@ -98,10 +98,11 @@ async fn open_course(setup: &Setup, batch: u16, callers: u16) -> Result<HttpCour
 }
 
 /// Makes the queue as a client would, then gives it the level that is measured.
-async fn make_queue(
+pub(super) async fn make_queue(
     setup: &Setup,
     engine: &Engine,
     endpoint: &Endpoint,
+    level: Level,
 ) -> Result<(QueueName, String), Failure> {
     let keyed = setup.keys() > 0;
     let name = if keyed { "bench.fifo" } else { "bench" };
@@ -119,7 +120,7 @@ async fn make_queue(
         .get(&name)
         .ok_or_else(|| Failure::failed("the queue that was just made is not there"))?;
     let settings = QueueSettings {
-        level: setup.level().into(),
+        level: level.into(),
         ..entry.settings.clone()
     };
     let change = Command::ChangeQueue {
@@ -132,21 +133,23 @@ async fn make_queue(
     Ok((name, answer.queue_url))
 }
 
-fn options() -> ServerOptions {
+pub(super) fn options() -> ServerOptions {
     let mut options = ServerOptions::default();
     options.listen.set_port(0);
     options
 }
 
 /// A server that runs in this process.
-struct Running {
+pub(super) struct Running {
     endpoint: Endpoint,
     stop: oneshot::Sender<()>,
     task: JoinHandle<RunReport>,
 }
 
 impl Running {
-    fn start(bound: Result<Server, lockgate_server::BindError>) -> Result<Self, Failure> {
+    pub(super) fn start(
+        bound: Result<Server, lockgate_server::BindError>,
+    ) -> Result<Self, Failure> {
         let server = bound.map_err(|error| Failure::from_error(Exit::Failed, error))?;
         let endpoint = format!("http://{}", server.local_addr())
             .parse()
@@ -162,7 +165,11 @@ impl Running {
         })
     }
 
-    async fn stop(self) {
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    pub(super) async fn stop(self) {
         let _ = self.stop.send(());
         let _ = self.task.await;
     }
@@ -242,7 +249,7 @@ impl HttpCourse {
 }
 
 /// Sends a batch in each call.
-struct HttpSender {
+pub(super) struct HttpSender {
     client: Client,
     url: String,
     keys: Arc<[Key]>,
@@ -257,7 +264,7 @@ struct HttpSender {
 }
 
 impl HttpSender {
-    fn several(
+    pub(super) fn several(
         count: u16,
         endpoint: &Endpoint,
         url: &str,

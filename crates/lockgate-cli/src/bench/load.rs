@@ -13,7 +13,7 @@ use std::{
 
 use hdrhistogram::Histogram;
 use lockgate_core::{HolderName, Key, Message, QueueName};
-use lockgate_engine::{Engine, EngineError, EngineMetrics, EngineOptions};
+use lockgate_engine::{Engine, EngineError, EngineMetrics, EngineOptions, StartReport};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use lockgate_machine::{
     Command, CreateQueue, QueueSettings, Receive, Rejection, Reply, SendMessage, Settle,
@@ -33,6 +33,9 @@ const RECEIVE_WAIT: Duration = Duration::from_millis(20);
 
 /// How much longer than its time a caller may wait for a first message; there is always one.
 const STALL_MAX: Duration = Duration::from_secs(60);
+
+/// How names of threads begin that belong to an engine.
+pub(crate) const ENGINE_THREADS: &str = "bench-engine";
 
 /// Somebody who makes one call after the other.
 pub(crate) trait Caller: Send + 'static {
@@ -85,6 +88,17 @@ pub(crate) struct Load<C> {
 }
 
 impl<C> Load<C> {
+    /// What was done, for those who keep the callers elsewhere.
+    pub(crate) fn without_callers(self) -> Load<()> {
+        Load {
+            callers: Vec::new(),
+            messages: self.messages,
+            counted: self.counted,
+            elapsed: self.elapsed,
+            latency: self.latency,
+        }
+    }
+
     /// Messages a second.
     pub(crate) fn rate(&self) -> f64 {
         as_f64(self.messages) / self.elapsed.as_secs_f64().max(1e-9)
@@ -153,6 +167,11 @@ async fn work<C: Caller>(
 
 /// Starts an engine over a log in a fresh folder.
 pub(crate) fn start_engine(folder: &Path) -> Result<Engine, Failure> {
+    open_engine(folder).map(|(engine, _)| engine)
+}
+
+/// Starts an engine over the log in a folder, and says what it found.
+pub(crate) fn open_engine(folder: &Path) -> Result<(Engine, StartReport), Failure> {
     let failed = |error: anyhow::Error| {
         Failure::from(error).context(format!("starting an engine in {}", folder.display()))
     };
@@ -160,9 +179,11 @@ pub(crate) fn start_engine(folder: &Path) -> Result<Engine, Failure> {
     let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default())
         .map_err(|error| failed(error.into()))?;
     let clock = Arc::new(SystemClock::new());
-    let (engine, _) = Engine::start(Box::new(log), clock, EngineOptions::default())
-        .map_err(|error| failed(error.into()))?;
-    Ok(engine)
+    let options = EngineOptions {
+        thread_name: ENGINE_THREADS.to_owned(),
+        ..EngineOptions::default()
+    };
+    Engine::start(Box::new(log), clock, options).map_err(|error| failed(error.into()))
 }
 
 /// Makes a queue for a course.
@@ -206,6 +227,8 @@ pub(crate) struct Sender {
     queue: QueueName,
     keys: Arc<[Key]>,
     next: usize,
+    /// Keys come in no order, as from many users, not in turn.
+    scattered: bool,
     batch: u16,
     payloads: Payloads,
 }
@@ -226,6 +249,7 @@ impl Sender {
                 queue: queue.clone(),
                 keys: Arc::clone(keys),
                 next: usize::from(caller) * keys.len() / usize::from(count.max(1)),
+                scattered: false,
                 batch,
                 payloads: payloads.for_caller(u64::from(caller)),
             })
@@ -240,8 +264,17 @@ impl Sender {
             queue: self.queue.clone(),
             keys: Arc::clone(&self.keys),
             next: self.next.wrapping_add(step) % self.keys.len().max(1),
+            scattered: self.scattered,
             batch: 1,
             payloads: self.payloads.for_caller(u64::from(number)),
+        }
+    }
+
+    /// The same, with keys in no order.
+    pub(crate) fn scattered(self) -> Self {
+        Self {
+            scattered: true,
+            ..self
         }
     }
 
@@ -260,8 +293,18 @@ impl Sender {
     fn command(&mut self) -> Command {
         let mut message = Message::new(self.payloads.next());
         if !self.keys.is_empty() {
-            self.next = (self.next + 1) % self.keys.len();
-            message.key = Some(self.keys[self.next].clone());
+            let key = if self.scattered {
+                // A linear congruential generator (Knuth's MMIX); its upper bits wander best.
+                self.next = self
+                    .next
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                (self.next >> 32) % self.keys.len()
+            } else {
+                self.next = (self.next + 1) % self.keys.len();
+                self.next
+            };
+            message.key = Some(self.keys[key].clone());
         }
         Command::Send(Box::new(SendMessage {
             queue: self.queue.clone(),
@@ -358,7 +401,7 @@ pub(crate) async fn submit(engine: &Engine, command: Command) -> Result<Reply, F
     engine.submit(command).await.map_err(refused)
 }
 
-async fn submit_all(engine: &Engine, commands: Vec<Command>) -> Result<(), Failure> {
+pub(crate) async fn submit_all(engine: &Engine, commands: Vec<Command>) -> Result<(), Failure> {
     let results: Result<Vec<Reply>, Rejection> = engine
         .submit_all(commands)
         .await

@@ -8,11 +8,16 @@
 //!
 //! To add a figure: write a course, and a line in [`BENCHES`].
 
+mod backlog;
+mod cpu;
+mod disk;
 mod floor;
+mod folder;
 mod host;
 mod http;
 mod latency;
 mod load;
+mod memory;
 mod payload;
 mod queue;
 mod report;
@@ -59,7 +64,7 @@ static BENCHES: &[Bench] = &[
     Bench {
         figures: &["engine.send", "engine.receive"],
         about: "in process; floor: write+fdatasync of as many bytes a sync into a pre-written file",
-        weight: 3,
+        weight: 6,
         open: queue::open,
     },
     Bench {
@@ -92,6 +97,40 @@ static BENCHES: &[Bench] = &[
         weight: 1,
         open: shape::open_slow_holder,
     },
+    Bench {
+        figures: &["http.cpu"],
+        about: "processor time of the server for a request of 10 messages, at level process; compared \
+                with a handler that does nothing",
+        weight: 1,
+        open: cpu::open,
+    },
+    Bench {
+        figures: &[
+            "memory.unkeyed",
+            "memory.keyed",
+            "memory.key",
+            "memory.unique_id",
+            "memory.in_flight",
+            "memory.delayed",
+        ],
+        about: "memory of the machine, at the worst moment while a backlog grows",
+        weight: 1,
+        open: memory::open,
+    },
+    Bench {
+        figures: &["backlog.send", "backlog.receive", "backlog.recovery"],
+        about: "beside a backlog of ten messages for each key; floor: on an empty queue. And starts: \
+                after a kill and after a clean stop, compared with reading as many bytes",
+        weight: 2,
+        open: backlog::open,
+    },
+    Bench {
+        figures: &["disk.half", "disk.drained", "disk.amplification"],
+        about: "space of a log while a backlog drains at random, and bytes written while messages \
+                come and go at random",
+        weight: 1,
+        open: disk::open,
+    },
 ];
 
 /// What a bench sets up: its courses, in the order they are run in each round.
@@ -101,6 +140,11 @@ pub(crate) type Courses = Vec<Box<dyn Course>>;
 pub(crate) trait Course {
     /// Runs once for about `time`, floor included, and reports what came out.
     fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> Result<(), Failure>;
+
+    /// Measures what can be measured but once, after all rounds.
+    fn finish(&mut self, _setup: &Setup, _report: &mut Report) -> Result<(), Failure> {
+        Ok(())
+    }
 
     /// Ends whatever the course runs on.
     fn close(self: Box<Self>, setup: &Setup);
@@ -181,7 +225,8 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
                 course.round(&setup, time, report)?;
             }
         }
-        for course in courses {
+        for mut course in courses {
+            course.finish(&setup, &mut report)?;
             course.close(&setup);
         }
         // Figures appear as they are ready; a table needs all of them.
@@ -194,6 +239,9 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     }
     if !json {
         output.table(&report.table(&setup.args.only))?;
+        if let Some(table) = report.quantities(&setup.args.only) {
+            output.table(&table)?;
+        }
     }
     output.flush()
 }
@@ -273,6 +321,13 @@ impl Setup {
 
     fn keys(&self) -> u32 {
         self.args.keys.unwrap_or(1000)
+    }
+
+    /// So many of a scenario that has `full` of something at scale 1, and never none.
+    fn scaled(&self, full: u32) -> u64 {
+        let usual = if self.args.quick { 0.001 } else { 0.01 };
+        let scaled = f64::from(full) * self.args.scale.unwrap_or(usual);
+        load::whole(scaled).max(1)
     }
 
     /// The level that was asked for, else the one queues have by default.

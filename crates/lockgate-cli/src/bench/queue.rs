@@ -17,7 +17,7 @@ use super::{
 use crate::exit::Failure;
 
 /// Batch and callers that are measured unless others are asked for.
-const USUAL: [(u16, u16); 3] = [(1, 1), (1, 16), (100, 16)];
+const USUAL: [(u16, u16); 6] = [(1, 1), (100, 1), (1, 16), (100, 16), (1, 256), (100, 256)];
 
 /// How often figure and floor take turns in a round.
 const SLICES: u32 = 4;

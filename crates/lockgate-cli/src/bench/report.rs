@@ -13,6 +13,16 @@ use crate::output::Table;
 #[derive(Default)]
 pub(crate) struct Report {
     entries: Vec<Entry>,
+    quantities: Vec<Quantity>,
+}
+
+/// A figure that is no rate, over its rounds.
+struct Quantity {
+    figure: &'static str,
+    params: Params,
+    values: Vec<f64>,
+    unit: &'static str,
+    at_most: Option<f64>,
 }
 
 /// One figure of one course, over its rounds.
@@ -56,6 +66,9 @@ pub(crate) struct Line {
     unit: &'static str,
     #[serde(flatten)]
     floor: Option<Floor>,
+    /// The value it is not to exceed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_most: Option<f64>,
     rounds: usize,
     version: &'static str,
 }
@@ -99,14 +112,65 @@ impl Report {
         merge(&mut entry.latency, latency);
     }
 
+    /// Adds a round of a figure that is no rate, with the value it is not to exceed.
+    pub(crate) fn quantity(
+        &mut self,
+        figure: &'static str,
+        params: &Params,
+        value: f64,
+        unit: &'static str,
+        at_most: Option<f64>,
+    ) {
+        let known = self
+            .quantities
+            .iter_mut()
+            .find(|known| known.figure == figure && known.params == *params);
+        match known {
+            Some(known) => known.values.push(value),
+            None => self.quantities.push(Quantity {
+                figure,
+                params: params.clone(),
+                values: vec![value],
+                unit,
+                at_most,
+            }),
+        }
+    }
+
     /// What is to be printed of the figures that were asked for; empties the report.
     pub(crate) fn take_lines(&mut self, only: &[String]) -> Vec<Line> {
         let entries = std::mem::take(&mut self.entries);
-        entries
+        let quantities = std::mem::take(&mut self.quantities);
+        let entries = entries
             .iter()
             .filter(|entry| wanted(only, entry.figure))
-            .flat_map(Entry::lines)
-            .collect()
+            .flat_map(Entry::lines);
+        let quantities = quantities
+            .iter()
+            .filter(|quantity| wanted(only, quantity.figure))
+            .map(Quantity::line);
+        entries.chain(quantities).collect()
+    }
+
+    /// The figures that are no rates; `None` if there are none.
+    pub(crate) fn quantities(&self, only: &[String]) -> Option<Table> {
+        let mut table = Table::new(["FIGURE", "VALUE", "UNIT", "AT MOST"]);
+        let mut some = false;
+        for quantity in &self.quantities {
+            if wanted(only, quantity.figure) {
+                some = true;
+                table.row([
+                    quantity.figure.to_owned(),
+                    format!("{:.2}", quantity.value()),
+                    quantity.unit.to_owned(),
+                    quantity
+                        .at_most
+                        .map(|most| most.to_string())
+                        .unwrap_or_default(),
+                ]);
+            }
+        }
+        some.then_some(table)
     }
 
     pub(crate) fn table(&self, only: &[String]) -> Table {
@@ -167,6 +231,25 @@ impl Report {
     }
 }
 
+impl Quantity {
+    fn value(&self) -> f64 {
+        median(self.values.iter().copied()).unwrap_or(f64::NAN)
+    }
+
+    fn line(&self) -> Line {
+        Line {
+            bench: self.figure.to_owned(),
+            params: self.params.clone(),
+            value: self.value(),
+            unit: self.unit,
+            floor: None,
+            at_most: self.at_most,
+            rounds: self.values.len(),
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
+}
+
 impl Entry {
     fn lines(&self) -> Vec<Line> {
         let line = |part: &str, value, unit, floor| Line {
@@ -175,6 +258,7 @@ impl Entry {
             value,
             unit,
             floor,
+            at_most: None,
             rounds: self.rounds.len(),
             version: env!("CARGO_PKG_VERSION"),
         };

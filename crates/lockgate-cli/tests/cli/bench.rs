@@ -4,12 +4,32 @@ use serde_json::Value;
 
 use crate::support::Sandbox;
 
+/// Figures that are no rates.
+const QUANTITIES: [&str; 16] = [
+    "http.cpu",
+    "http.cpu.floor",
+    "http.cpu.ratio",
+    "memory.unkeyed",
+    "memory.keyed",
+    "memory.key",
+    "memory.unique_id",
+    "memory.in_flight",
+    "memory.delayed",
+    "backlog.recovery",
+    "backlog.recovery.bytes",
+    "backlog.recovery.ratio",
+    "disk.amplification",
+    "disk.peak",
+    "disk.half",
+    "disk.drained",
+];
+
 /// Every figure with all its fields, and a floor where one is promised.
 #[test]
 fn quick_json_has_every_figure_with_all_fields() {
     let sandbox = Sandbox::new();
     let lines = sandbox
-        .run("bench --quick --json --seconds 3 --size 100B")
+        .run("bench --quick --json --seconds 3 --size 100B --scale 0.0001")
         .json();
     let names: Vec<&str> = lines
         .iter()
@@ -23,6 +43,8 @@ fn quick_json_has_every_figure_with_all_fields() {
         "shape.hot_key",
         "shape.locked_keys",
         "shape.slow_holder",
+        "backlog.send",
+        "backlog.receive",
     ] {
         for part in ["", ".p50", ".p99", ".max"] {
             let name = format!("{figure}{part}");
@@ -31,6 +53,9 @@ fn quick_json_has_every_figure_with_all_fields() {
     }
     assert!(names.contains(&"engine.latency.p99"));
     assert!(names.contains(&"engine.send.syncs"));
+    for quantity in QUANTITIES {
+        assert!(names.contains(&quantity), "no {quantity} in {names:?}");
+    }
     for line in &lines {
         let bench = line["bench"].as_str().unwrap();
         let number = |name: &str| {
@@ -39,6 +64,10 @@ fn quick_json_has_every_figure_with_all_fields() {
                 .unwrap_or_else(|| panic!("{name}: {line}"))
         };
         assert!(number("value") >= 0.0);
+        assert_ne!(line["unit"], Value::Null, "{line}");
+        if QUANTITIES.contains(&bench) {
+            continue;
+        }
         let unit = match bench.rsplit_once('.').unwrap().1 {
             "p50" | "p99" | "max" => "ms",
             "syncs" => "syncs/message",

@@ -1,0 +1,238 @@
+//! `backlog.*`: what a backlog of ten messages for each of very many keys costs.
+
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use lockgate_core::{Key, QueueName};
+use lockgate_engine::Engine;
+use serde_json::json;
+
+use super::{
+    Course, Courses, Setup, folder,
+    load::{
+        Load, Receiver, Sender, Stop, as_f64, drive, keys, make_queue, open_engine, purge,
+        start_engine,
+    },
+    payload::Payloads,
+    queue::params,
+    report::{Params, Report, Round},
+};
+use crate::exit::Failure;
+
+/// Messages that wait at scale 1.
+const MESSAGES: u32 = 10_000_000;
+
+/// Messages for each key.
+const PER_KEY: u64 = 10;
+
+/// Bodies are small: what is measured is choosing, not copying.
+const SIZE: usize = 100;
+
+const BATCH: u16 = 100;
+const CALLERS: u16 = 16;
+
+/// How often a start is measured.
+const STARTS: usize = 3;
+
+/// Longer than turning every key over once takes.
+const TURN_OVER_MAX: Duration = Duration::from_secs(3600);
+
+const FLOOR: &str = "the same messages on an empty queue";
+
+struct BacklogCourse {
+    full: Side,
+    empty: Side,
+    folder: PathBuf,
+    params: Params,
+    messages: u64,
+}
+
+/// An engine with one queue.
+struct Side {
+    engine: Engine,
+    queue: QueueName,
+    senders: Vec<Sender>,
+    receivers: Vec<Receiver>,
+}
+
+pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
+    let messages = setup.scaled(MESSAGES);
+    let key_count = u32::try_from(messages.div_ceil(PER_KEY)).unwrap_or(u32::MAX);
+    let keys = keys("user", key_count);
+    let folder = setup.folder("backlog");
+    let mut full = Side::new(setup, start_engine(&folder)?, &keys)?;
+    let empty = Side::new(setup, start_engine(&setup.folder("no-backlog"))?, &keys)?;
+    setup.runtime.block_on(async {
+        full.fill(messages).await?;
+        // The first message of each key goes, so that receives do not find what was sent together.
+        full.receive(TURN_OVER_MAX, messages / PER_KEY).await?;
+        full.fill(messages / PER_KEY).await
+    })?;
+    let mut params = Params {
+        size: SIZE,
+        keys: key_count,
+        ..params(setup, BATCH, CALLERS)
+    };
+    params.more.insert("backlog", json!(messages));
+    Ok(vec![Box::new(BacklogCourse {
+        full,
+        empty,
+        folder,
+        params,
+        messages,
+    })])
+}
+
+impl Side {
+    fn new(setup: &Setup, engine: Engine, keys: &Arc<[Key]>) -> Result<Self, Failure> {
+        let queue = setup
+            .runtime
+            .block_on(make_queue(&engine, "bench", true, setup.level()))?;
+        let payloads: Payloads = setup.payloads.with_size(SIZE);
+        let senders = Sender::several(CALLERS, &engine, &queue, keys, BATCH, &payloads);
+        Ok(Self {
+            senders: senders.into_iter().map(Sender::scattered).collect(),
+            receivers: Receiver::several(CALLERS, &engine, &queue, BATCH, None),
+            engine,
+            queue,
+        })
+    }
+
+    async fn fill(&mut self, messages: u64) -> Result<(), Failure> {
+        self.senders[0].fill(messages).await
+    }
+
+    async fn send(&mut self, time: Duration) -> Result<Load<()>, Failure> {
+        let mut load = drive(std::mem::take(&mut self.senders), Stop::after(time)).await?;
+        self.senders = std::mem::take(&mut load.callers);
+        Ok(load.without_callers())
+    }
+
+    async fn receive(&mut self, time: Duration, messages: u64) -> Result<Load<()>, Failure> {
+        let stop = Stop {
+            after: time,
+            messages,
+        };
+        let mut load = drive(std::mem::take(&mut self.receivers), stop).await?;
+        self.receivers = std::mem::take(&mut load.callers);
+        Ok(load.without_callers())
+    }
+}
+
+impl Course for BacklogCourse {
+    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> Result<(), Failure> {
+        // Both sides send for as long, and both receive as many as they got.
+        let limit = time.max(Duration::from_secs(1)) * 20;
+        let [(empty_sent, empty_received), (full_sent, full_received)] =
+            setup.runtime.block_on(async {
+                let mut loads = Vec::new();
+                for side in [&mut self.empty, &mut self.full] {
+                    let sent = side.send(time / 4).await?;
+                    let received = side.receive(limit, sent.messages).await?;
+                    // Whoever was on the way when enough had been received took a few more.
+                    side.fill(received.messages.saturating_sub(sent.messages))
+                        .await?;
+                    loads.push((sent, received));
+                }
+                purge(&self.empty.engine, &self.empty.queue).await?;
+                let both = <[_; 2]>::try_from(loads);
+                both.map_err(|_| Failure::failed("both sides were measured"))
+            })?;
+        for (figure, full, empty) in [
+            ("backlog.send", full_sent, empty_sent),
+            ("backlog.receive", full_received, empty_received),
+        ] {
+            let round = Round {
+                rate: Some(full.rate()),
+                floor: Some(empty.rate()),
+                syncs_per_message: None,
+            };
+            report.add(figure, &self.params, Some(FLOOR), round, &full.latency);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, setup: &Setup, report: &mut Report) -> Result<(), Failure> {
+        let killed = setup.folder("killed");
+        let mut params = self.params.clone();
+        params.more.insert("messages", json!(self.messages));
+        for _ in 0..STARTS {
+            folder::copy(&self.folder, &killed)?;
+            let start = self.start(setup, &killed)?;
+            let floor = folder::read(&killed, start.bytes)?.as_secs_f64();
+            let seconds = start.time.as_secs_f64();
+            let of = |params: &Params, value| -> Params {
+                let mut params = params.clone();
+                params.more.insert("after", json!(value));
+                params
+            };
+            let after = of(&params, "kill");
+            report.quantity("backlog.recovery", &after, seconds, "s", None);
+            report.quantity(
+                "backlog.recovery.bytes",
+                &after,
+                as_f64(start.bytes),
+                "bytes",
+                None,
+            );
+            report.quantity(
+                "backlog.recovery.ratio",
+                &after,
+                seconds / floor.max(1e-9),
+                "times a sequential read",
+                Some(1.5),
+            );
+            // That start ended cleanly: the next one of the same folder is one after a clean stop.
+            let after = of(&params, "clean stop");
+            let start = self.start(setup, &killed)?;
+            report.quantity(
+                "backlog.recovery",
+                &after,
+                start.time.as_secs_f64(),
+                "s",
+                Some(1.0),
+            );
+            folder::remove(&killed)?;
+        }
+        Ok(())
+    }
+
+    fn close(self: Box<Self>, setup: &Setup) {
+        setup.runtime.block_on(async {
+            self.full.engine.shutdown().await;
+            self.empty.engine.shutdown().await;
+        });
+    }
+}
+
+/// A measured start.
+struct Start {
+    time: Duration,
+    bytes: u64,
+}
+
+impl BacklogCourse {
+    /// Starts an engine over the folder and ends it in good order.
+    fn start(&self, setup: &Setup, folder: &std::path::Path) -> Result<Start, Failure> {
+        let before = folder::transferred();
+        let started = Instant::now();
+        let (engine, found) = open_engine(folder)?;
+        let time = started.elapsed();
+        let after = folder::transferred();
+        setup.runtime.block_on(engine.shutdown());
+        if found.messages < self.messages {
+            return Err(Failure::failed(format!(
+                "{} of {} messages were recovered",
+                found.messages, self.messages
+            )));
+        }
+        let bytes = match (before, after) {
+            (Some((before, _)), Some((after, _))) => after - before,
+            _ => found.bytes,
+        };
+        Ok(Start { time, bytes })
+    }
+}

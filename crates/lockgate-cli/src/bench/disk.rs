@@ -1,0 +1,196 @@
+//! `disk.*`: the space a log takes, and what is written beside what was asked for.
+
+use std::{path::PathBuf, thread, time::Duration};
+
+use lockgate_core::{LeaseToken, QueueName};
+use lockgate_engine::Engine;
+use lockgate_machine::{Command, Receive, Settle, SettleAction};
+use serde_json::json;
+
+use super::{
+    Course, Courses, Setup, folder,
+    load::{Sender, as_f64, keys, make_queue, receive, start_engine, submit_all},
+    queue::params,
+    report::{Params, Report},
+};
+use crate::exit::Failure;
+
+/// Messages of 1 KiB at scale 1: 2 GB.
+const MESSAGES: u32 = 2_000_000;
+
+/// As long as a lease can last.
+const LEASE_MS: u64 = 12 * 3600 * 1000;
+
+/// Messages in a call.
+const BATCH: u16 = 1000;
+
+/// How long the space is waited for that an engine gives back beside its work.
+const SETTLE_STEPS: u32 = 150;
+const SETTLE_STEP: Duration = Duration::from_millis(200);
+
+/// Steps without a change after which nothing more is expected.
+const STILL_STEPS: u32 = 10;
+
+struct DiskCourse {
+    engine: Engine,
+    queue: QueueName,
+    folder: PathBuf,
+    params: Params,
+    messages: u64,
+    random: u64,
+}
+
+pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
+    let messages = setup.scaled(MESSAGES).max(1_000);
+    let folder = setup.folder("disk");
+    let engine = start_engine(&folder)?;
+    let queue = setup
+        .runtime
+        .block_on(make_queue(&engine, "bench", true, setup.level()))?;
+    let mut params = params(setup, BATCH, 1);
+    params.more.insert("messages", json!(messages));
+    Ok(vec![Box::new(DiskCourse {
+        engine,
+        queue,
+        folder,
+        params,
+        messages,
+        random: 0x9e37_79b9_7f4a_7c15,
+    })])
+}
+
+impl DiskCourse {
+    async fn fill(&self, setup: &Setup, messages: u64) -> Result<(), Failure> {
+        let keys = keys("user", setup.keys());
+        let mut senders = Sender::several(1, &self.engine, &self.queue, &keys, 1, &setup.payloads);
+        match senders.pop() {
+            Some(sender) => sender.scattered().fill(messages).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Leases of all messages that wait.
+    async fn lease_all(&self) -> Result<Vec<LeaseToken>, Failure> {
+        let mut tokens = Vec::new();
+        loop {
+            let receive = Receive {
+                lease: Some(LEASE_MS),
+                ..receive(&self.queue, BATCH, "bench")
+            };
+            let received = self
+                .engine
+                .receive(receive, Duration::ZERO)
+                .await
+                .map_err(|error| Failure::failed(error).context("leasing all messages"))?
+                .keep();
+            if received.is_empty() {
+                return Ok(tokens);
+            }
+            tokens.extend(received.iter().map(|one| one.delivery.token));
+        }
+    }
+
+    /// Takes so many tokens at random and acknowledges them.
+    async fn ack_some(&mut self, tokens: &mut Vec<LeaseToken>, count: u64) -> Result<(), Failure> {
+        let mut left = usize::try_from(count)
+            .unwrap_or(usize::MAX)
+            .min(tokens.len());
+        while left > 0 {
+            let acks: Vec<_> = (0..left.min(BATCH.into()))
+                .map(|_| {
+                    let at = self.next_random() % tokens.len() as u64;
+                    let at = usize::try_from(at).unwrap_or(0);
+                    Command::Settle(Settle {
+                        token: tokens.swap_remove(at),
+                        action: SettleAction::Ack,
+                    })
+                })
+                .collect();
+            left -= acks.len();
+            submit_all(&self.engine, acks).await?;
+        }
+        Ok(())
+    }
+
+    fn next_random(&mut self) -> u64 {
+        // Marsaglia's xorshift64.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    /// What the folder takes when the engine has nothing more to give back.
+    fn settled(&self) -> Result<u64, Failure> {
+        let mut last = folder::taken(&self.folder)?;
+        let mut still = 0;
+        for _ in 0..SETTLE_STEPS {
+            thread::sleep(SETTLE_STEP);
+            let now = folder::taken(&self.folder)?;
+            still = if now == last { still + 1 } else { 0 };
+            last = now;
+            if still == STILL_STEPS {
+                break;
+            }
+        }
+        Ok(last)
+    }
+}
+
+impl Course for DiskCourse {
+    /// All is measured once, see [`finish`](Course::finish).
+    fn round(&mut self, _: &Setup, _: Duration, _: &mut Report) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn finish(&mut self, setup: &Setup, report: &mut Report) -> Result<(), Failure> {
+        let params = self.params.clone();
+        let runtime = &setup.runtime;
+
+        // Half of the messages go at random while as many come: twice as many as there are.
+        runtime.block_on(self.fill(setup, self.messages))?;
+        let mut tokens = runtime.block_on(self.lease_all())?;
+        let before = (folder::transferred(), self.engine.metrics().bytes);
+        let mut turned = 0;
+        while turned < self.messages * 2 {
+            let step = (self.messages / 2).max(1);
+            runtime.block_on(async {
+                self.ack_some(&mut tokens, step).await?;
+                self.fill(setup, step).await?;
+                tokens.extend(self.lease_all().await?);
+                Ok::<_, Failure>(())
+            })?;
+            turned += step;
+        }
+        let after = (folder::transferred(), self.engine.metrics().bytes);
+        if let ((Some((_, first)), asked_first), (Some((_, last)), asked_last)) = (before, after) {
+            report.quantity(
+                "disk.amplification",
+                &params,
+                as_f64(last - first) / as_f64((asked_last - asked_first).max(1)),
+                "bytes written per byte of records",
+                Some(1.5),
+            );
+        }
+
+        let peak = folder::taken(&self.folder)?;
+        report.quantity("disk.peak", &params, as_f64(peak), "bytes", None);
+        runtime.block_on(self.ack_some(&mut tokens, self.messages / 2))?;
+        let half = self.settled()?;
+        report.quantity(
+            "disk.half",
+            &params,
+            as_f64(half) / as_f64(peak.max(1)),
+            "of the peak",
+            Some(0.6),
+        );
+        runtime.block_on(self.ack_some(&mut tokens, u64::MAX))?;
+        let drained = self.settled()?;
+        report.quantity("disk.drained", &params, as_f64(drained), "bytes", None);
+        Ok(())
+    }
+
+    fn close(self: Box<Self>, setup: &Setup) {
+        setup.runtime.block_on(self.engine.shutdown());
+    }
+}

@@ -1,0 +1,118 @@
+//! A log's folder from outside, and what this process has read and written.
+
+use std::{
+    fs::{self, File},
+    io::Read as _,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use crate::exit::{Exit, Failure};
+
+/// Bytes a read takes at once.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// All files in it, in order of their paths.
+fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                folders.push(entry.path());
+            } else {
+                found.push(entry.path());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Bytes of the file system that the folder takes.
+pub(crate) fn taken(folder: &Path) -> Result<u64, Failure> {
+    let sum = || {
+        let mut blocks = 0;
+        for file in files(folder)? {
+            // One that was given back in between takes nothing.
+            blocks += fs::metadata(file).map_or(0, |metadata| metadata.blocks());
+        }
+        Ok(blocks * 512)
+    };
+    sum().map_err(|error| failed(error, "measuring", folder))
+}
+
+/// Copies the folder as it stands: with a log in service that nobody uses, what a kill would leave.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
+    let copy = || {
+        for file in files(from)? {
+            let to = to.join(file.strip_prefix(from).unwrap_or(&file));
+            if let Some(parent) = to.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            fs::copy(file, to)?;
+        }
+        Ok(())
+    };
+    copy().map_err(|error| failed(error, "copying", from))
+}
+
+/// Removes a folder that is not needed any more, for its space.
+pub(crate) fn remove(folder: &Path) -> Result<(), Failure> {
+    fs::remove_dir_all(folder).map_err(|error| failed(error, "removing", folder))
+}
+
+/// How long it takes to read so many bytes of the folder, or all it has, one piece after the other.
+pub(crate) fn read(folder: &Path, bytes: u64) -> Result<Duration, Failure> {
+    let read = || {
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut left = bytes;
+        let started = Instant::now();
+        for file in files(folder)? {
+            let mut file = File::open(file)?;
+            while left > 0 {
+                match file.read(&mut piece)? {
+                    0 => break,
+                    read => left = left.saturating_sub(read as u64),
+                }
+            }
+        }
+        Ok(started.elapsed())
+    };
+    read().map_err(|error| failed(error, "reading", folder))
+}
+
+/// Bytes that this process has read, and written, by system calls. `None`: the system does not tell.
+pub(crate) fn transferred() -> Option<(u64, u64)> {
+    let text = fs::read_to_string("/proc/self/io").ok()?;
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse().ok()
+    };
+    Some((field("rchar:")?, field("wchar:")?))
+}
+
+fn failed(error: std::io::Error, doing: &str, folder: &Path) -> Failure {
+    Failure::from_error(Exit::Failed, error).context(format!("{doing} {}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_takes_as_much_and_is_read_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+        fs::create_dir_all(one.join("in")).unwrap();
+        fs::write(one.join("in/file"), vec![7; 100_000]).unwrap();
+        copy(&one, &other).unwrap();
+        assert_eq!(fs::read(other.join("in/file")).unwrap(), vec![7; 100_000]);
+        assert!(taken(&other).unwrap() >= 100_000);
+        read(&other, u64::MAX).unwrap();
+        remove(&other).unwrap();
+        assert!(!other.exists());
+    }
+}

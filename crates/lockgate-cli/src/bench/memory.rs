@@ -1,0 +1,247 @@
+//! `memory.*`: what messages cost the machine in memory, at the worst moment.
+//!
+//! Built with the feature `count-memory`, an allocator counts every byte that is allocated. Without
+//! it, what the machine's tables say they hold is added up with the texts of keys.
+
+use std::time::Duration;
+
+use lockgate_core::{
+    BootId, Epoch, HolderName, Incarnation, Key, MachineTime, Message, Now, Position, QueueName,
+    Term, UniqueId, WallTime,
+};
+use lockgate_machine::{
+    Command, CreateQueue, Dedup, Machine, MachineLimits, QueueSettings, Receive, SendMessage,
+};
+use serde_json::json;
+
+use super::{
+    Course, Courses, Setup,
+    load::as_f64,
+    queue::params,
+    report::{Params, Report},
+};
+use crate::exit::Failure;
+
+#[cfg(feature = "count-memory")]
+#[global_allocator]
+static COUNTING: peak_alloc::PeakAlloc = peak_alloc::PeakAlloc;
+
+/// Messages at scale 1; what one costs does not depend on it.
+const MESSAGES: u32 = 1_000_000;
+
+/// Messages of a key where there are several.
+const PER_KEY: u64 = 10;
+
+/// What a key is allowed to cost, its bytes included.
+const KEY_BYTES: u64 = 200;
+
+/// Looks at the memory while the second half of the messages comes, within which each table grows.
+const LOOKS: u64 = 2_000;
+
+/// Wall time all along.
+const START: u64 = 1_700_000_000_000;
+
+/// What a message has beside itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Unkeyed,
+    Keyed,
+    Key,
+    UniqueId,
+    InFlight,
+    Delayed,
+}
+
+/// Figure, what it counts, and the bytes a message is allowed.
+const KINDS: [(&str, Kind, f64); 6] = [
+    ("memory.unkeyed", Kind::Unkeyed, 64.0),
+    ("memory.keyed", Kind::Keyed, 96.0),
+    ("memory.key", Kind::Key, 96.0 + 200.0),
+    ("memory.unique_id", Kind::UniqueId, 128.0),
+    ("memory.in_flight", Kind::InFlight, 128.0),
+    ("memory.delayed", Kind::Delayed, 128.0),
+];
+
+struct MemoryCourse {
+    params: Params,
+    messages: u64,
+    measured: bool,
+}
+
+pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
+    // A machine below some size has fixed parts that show.
+    let messages = setup.scaled(MESSAGES).max(50_000);
+    let mut params = Params {
+        size: 1,
+        keys: 0,
+        ..params(setup, 1, 1)
+    };
+    params.more.insert("messages", json!(messages));
+    let counted = if cfg!(feature = "count-memory") {
+        "allocator"
+    } else {
+        "tables"
+    };
+    params.more.insert("counted_by", json!(counted));
+    Ok(vec![Box::new(MemoryCourse {
+        params,
+        messages,
+        measured: false,
+    })])
+}
+
+impl Course for MemoryCourse {
+    fn round(
+        &mut self,
+        _setup: &Setup,
+        _time: Duration,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
+        // Counts come out alike in every round; the one that warms up says so as well as any.
+        if !std::mem::replace(&mut self.measured, true) {
+            return Ok(());
+        }
+        for (figure, kind, at_most) in KINDS {
+            let value = worst(kind, self.messages)?;
+            report.quantity(figure, &self.params, value, "bytes/message", Some(at_most));
+        }
+        Ok(())
+    }
+
+    fn close(self: Box<Self>, _setup: &Setup) {}
+}
+
+/// The most bytes a message takes while the second half of them comes.
+fn worst(kind: Kind, messages: u64) -> Result<f64, Failure> {
+    let before = allocated();
+    let mut shard = Shard::new(kind)?;
+    let mut worst = 0.0_f64;
+    for number in 1..=messages {
+        shard.add(number)?;
+        if number > messages / 2 && number.is_multiple_of((messages / 2 / LOOKS).max(1)) {
+            let keys = shard.keys(number);
+            let bytes = match (before, allocated()) {
+                (Some(before), Some(now)) => now.saturating_sub(before) as u64,
+                // A text beside two counters, in steps of sixteen bytes.
+                _ => shard.machine.heap_bytes() as u64 + keys * 48,
+            };
+            let allowed = match kind {
+                Kind::Keyed => keys * KEY_BYTES,
+                _ => 0,
+            };
+            worst = worst.max(as_f64(bytes.saturating_sub(allowed)) / as_f64(number));
+        }
+    }
+    Ok(worst)
+}
+
+/// Bytes allocated now, if they are counted.
+fn allocated() -> Option<usize> {
+    #[cfg(feature = "count-memory")]
+    return Some(COUNTING.current_usage());
+    #[cfg(not(feature = "count-memory"))]
+    None
+}
+
+/// A machine with one queue; its log is a position that counts.
+struct Shard {
+    kind: Kind,
+    machine: Machine,
+    queue: QueueName,
+    position: u64,
+}
+
+impl Shard {
+    fn new(kind: Kind) -> Result<Self, Failure> {
+        let mut shard = Self {
+            kind,
+            machine: Machine::new(MachineLimits::default()),
+            queue: QueueName::new("bench").expect("letters"),
+            position: 0,
+        };
+        shard.give(&Command::StartTerm {
+            term: Term {
+                epoch: Epoch(1),
+                incarnation: Incarnation(1),
+            },
+            boot_id: BootId([1; 16]),
+            clock_offset: 0,
+            secret: [1; 32],
+        })?;
+        let usual = QueueSettings::default();
+        shard
+            .give(&Command::CreateQueue(Box::new(CreateQueue {
+                name: shard.queue.clone(),
+                settings: QueueSettings {
+                    keyed: matches!(kind, Kind::Keyed | Kind::Key),
+                    in_flight_max: u32::MAX,
+                    dedup: Dedup {
+                        bytes_max: u64::MAX,
+                        ..usual.dedup
+                    },
+                    ..usual
+                },
+                annotations: std::collections::BTreeMap::new(),
+                tags: std::collections::BTreeMap::new(),
+            })))
+            .map(drop)?;
+        Ok(shard)
+    }
+
+    /// Keys that so many messages have.
+    fn keys(&self, messages: u64) -> u64 {
+        match self.kind {
+            Kind::Keyed => messages.div_ceil(PER_KEY),
+            Kind::Key => messages,
+            _ => 0,
+        }
+    }
+
+    fn add(&mut self, number: u64) -> Result<(), Failure> {
+        let mut message = Message::new("x");
+        let key = match self.kind {
+            // Ten of a key one after the other, so that the number of keys grows with the messages.
+            Kind::Keyed => Some(number.div_ceil(PER_KEY)),
+            Kind::Key => Some(number),
+            _ => None,
+        };
+        if let Some(key) = key {
+            message.key = Some(Key::new(&format!("user-{key:011}")).expect("letters and digits"));
+        }
+        match self.kind {
+            Kind::UniqueId => {
+                let id = UniqueId::new(&format!("id-{number}")).expect("letters and digits");
+                message.unique_id = Some(id);
+            }
+            Kind::Delayed => message.due = Some(WallTime(START + 1_000_000 + number)),
+            _ => {}
+        }
+        let queue = self.queue.clone();
+        self.give(&Command::Send(Box::new(SendMessage { queue, message })))?;
+        if self.kind == Kind::InFlight {
+            self.give(&Command::Receive(Receive {
+                queue: self.queue.clone(),
+                max: 1,
+                lease: Some(1_000_000 + number),
+                holder: HolderName::new("bench").expect("letters"),
+            }))?;
+        }
+        Ok(())
+    }
+
+    fn give(&mut self, command: &Command) -> Result<(), Failure> {
+        let now = Now {
+            wall: WallTime(START),
+            machine: MachineTime(1_000),
+        };
+        let decision = self.machine.decide(command, now);
+        decision
+            .outcome
+            .map_err(|refused| Failure::failed(refused.to_string()))?;
+        self.position += 1_000;
+        self.machine
+            .fold(&decision.effects, Position(self.position));
+        self.machine.reached(Position(self.position + 1));
+        Ok(())
+    }
+}
