@@ -573,7 +573,7 @@ impl Spares {
     /// one before, and they will be needed again until the next.
     fn spares_max(&self, state: &State) -> usize {
         let lately = state.begun.max(state.begun_before).saturating_sub(1);
-        self.limits.reserve_segments as usize + 1 + lately.min(state.held)
+        self.limits.reserve_segments as usize + lately.clamp(1, state.held.max(1))
     }
 
     fn room_for_growth(&self, state: &State) -> u64 {

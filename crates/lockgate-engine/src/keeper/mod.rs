@@ -21,8 +21,8 @@ pub(crate) mod thread;
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
 use lockgate_core::{
-    Location, LogError, LogReader, LogSpace, Now, Position, ReadError, Scanned, SnapshotWriter,
-    with_sources,
+    Location, LogError, LogReader, LogSpace, LogUpkeep, Now, Position, ReadError, Scanned,
+    SnapshotStore, SnapshotWriter, with_sources,
 };
 use lockgate_machine::{Command, Effect, Frozen, decode_record};
 
@@ -383,6 +383,26 @@ impl<T: Ticket> Driver<T> {
             store.remove(position)?;
         }
         Ok(true)
+    }
+
+    /// The snapshots beside the log.
+    #[must_use]
+    pub fn snapshots(&self) -> Arc<dyn SnapshotStore> {
+        self.log.snapshots()
+    }
+
+    /// A handle for the log's own upkeep, which goes on beside chores; see [`Log::upkeep`].
+    ///
+    /// [`Log::upkeep`]: lockgate_core::Log::upkeep
+    #[must_use]
+    pub fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
+        self.log.upkeep()
+    }
+
+    /// How much room the log has.
+    #[must_use]
+    pub fn space(&self) -> LogSpace {
+        self.log.space()
     }
 
     /// What keeping the log small has done.

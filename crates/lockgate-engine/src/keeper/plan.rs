@@ -3,10 +3,11 @@
 //! # Bounds
 //! - *Recovery* reads a snapshot and at most what was appended since: the larger of
 //!   [`snapshot_bytes_min`](crate::EngineOptions::snapshot_bytes_min) and [`IMAGES_PER_SNAPSHOT`]
-//!   times the snapshot's size, so that snapshots write at most a quarter of what appends do.
-//! - *Relocation* writes at most [`RELOCATED_PERCENT`] percent of what was accepted: so much credit
-//!   each byte brings. Together, write amplification stays below 1.4 × 1.25, and below 1.5 where a
-//!   message is larger than some hundred bytes, because a snapshot has about 30 bytes for it.
+//!   times the snapshot's size, so that snapshots write at most an eighth of what appends do. Earlier
+//!   ones are taken where they give back an eighth of the log and four times what they write.
+//! - *Relocation* writes at most [`RELOCATED_PERCENT`] percent of what is accepted, and while a backlog
+//!   shrinks [`DRAINED_PERCENT`] percent of what it shrinks by: so much credit each byte brings. A log
+//!   in steady use thus writes at most 1.25 times what is accepted, and snapshots.
 //! - *Space*: while there is credit, at most [`SLACK_PERCENT`] percent more than what lives and two
 //!   ranges, beside what was appended since the older snapshot.
 //!
@@ -20,13 +21,15 @@ use lockgate_core::{LogRange, MachineTime, Millis, Position, SpaceState};
 use lockgate_machine::LiveRange;
 
 /// A snapshot is taken when so many times its size was appended.
-pub(super) const IMAGES_PER_SNAPSHOT: u64 = 4;
+pub(super) const IMAGES_PER_SNAPSHOT: u64 = 8;
 /// How many bytes may be relocated for 100 that are accepted.
-pub(super) const RELOCATED_PERCENT: u64 = 40;
+pub(super) const RELOCATED_PERCENT: u64 = 25;
+/// How many bytes may be relocated for 100 by which the live ones have become fewer.
+const DRAINED_PERCENT: u64 = 80;
 /// How much more than what lives the log may take, in percent, before something is relocated.
 const SLACK_PERCENT: u64 = 15;
 /// A range with more live bytes than this, in percent, is left alone: it gives back too little.
-const LIVE_PERCENT_MAX: u64 = 85;
+const LIVE_PERCENT_MAX: u64 = 60;
 /// How long to wait after a snapshot failed, doubled by each further failure up to the second.
 const RETRY_MS: (Millis, Millis) = (1_000, 60_000);
 
@@ -39,8 +42,13 @@ pub(crate) struct Plan {
     snapshots: Vec<Position>,
     /// Bytes appended since the newest one, or since the beginning.
     since_snapshot: u64,
-    /// Bytes that may be relocated.
+    /// Bytes that may be relocated, for what was accepted. A little can be saved up.
     credit: u64,
+    /// The same, for what the backlog shrank by.
+    drained: u64,
+    /// Live bytes below which shrinking brings credit: the fewest there were, but never less than nine
+    /// tenths of what there is, so that going up and down a little brings nothing.
+    low_water: u64,
     /// Ranges without a live message, and how far the log was when that was seen.
     dead: BTreeMap<Position, Position>,
     /// A chore is being done.
@@ -103,6 +111,8 @@ impl Plan {
             // What was not spent before the start is forgotten; some is given, so that a log of old
             // messages can be made smaller although nothing new comes.
             credit: held_bytes / 100 * RELOCATED_PERCENT,
+            drained: 0,
+            low_water: 0,
             dead: BTreeMap::new(),
             busy: false,
             failures: 0,
@@ -117,7 +127,9 @@ impl Plan {
     /// A group was appended, with so many bytes of relocated messages in it.
     pub(crate) fn appended(&mut self, bytes: u64, relocated: u64) {
         self.since_snapshot += bytes;
-        self.credit = self.credit.saturating_sub(relocated);
+        let from_credit = relocated.min(self.credit);
+        self.credit -= from_credit;
+        self.drained = self.drained.saturating_sub(relocated - from_credit);
         let earned = bytes.saturating_sub(relocated) * RELOCATED_PERCENT / 100;
         self.credit = self.credit.saturating_add(earned);
     }
@@ -206,37 +218,45 @@ impl Plan {
         if self.since_snapshot >= wanted {
             return true;
         }
-        // What the next one makes releasable, being empty already, is worth a small one.
+        // What is empty already and only waits for the trim, which follows one snapshot behind.
         let trim = self.trim();
+        let waits = |range: &&LogRange| {
+            let behind = self.behind(range.first);
+            behind > trim.0 && behind <= view.tail.0 && !view.live.contains_key(&range.first)
+        };
         let gain: u64 = view
             .ranges
             .iter()
-            .filter(|range| {
-                self.behind(range.first) > trim.0 && self.behind(range.first) <= newest.0
-            })
-            .filter(|range| !view.live.contains_key(&range.first))
+            .filter(waits)
             .map(|range| range.bytes)
             .sum();
-        gain > 0 && gain >= 2 * IMAGES_PER_SNAPSHOT * view.image_bytes
+        let held: u64 = view.ranges.iter().map(|range| range.bytes).sum();
+        gain > 0 && gain >= (4 * view.image_bytes).max(held / 8)
     }
 
     /// The range whose live messages are worth moving.
     fn costly(&mut self, view: &View<'_>) -> Option<LogRange> {
         let held: u64 = view.ranges.iter().map(|range| range.bytes).sum();
-        // More could not be spent at once; saved up, it would break the bound later.
-        self.credit = self.credit.min(held);
         let alive: u64 = view.live.values().map(|live| live.bytes).sum();
+        if alive < self.low_water {
+            self.drained += (self.low_water - alive) / 100 * DRAINED_PERCENT;
+        }
+        self.low_water = self.low_water.min(alive).max(alive - alive / 10);
         let largest = view.ranges.iter().map(|range| range.bytes).max()?;
+        // Saved up without end, it would break the bound later.
+        self.credit = self.credit.min(largest.max(held / 10));
+        self.drained = self.drained.min(held);
         if held <= alive + alive / 100 * SLACK_PERCENT + 2 * largest {
             return None;
         }
-        let trim = self.trim();
+        // What it empties comes back with the next snapshot.
+        let newest = self.snapshots.first().copied().unwrap_or_default();
         let live_in = |range: &LogRange| view.live.get(&range.first).copied().unwrap_or_default();
         let share =
             |range: &LogRange| live_in(range).bytes.saturating_mul(1_000) / range.bytes.max(1);
         view.ranges
             .iter()
-            .filter(|range| self.behind(range.first) <= trim.0)
+            .filter(|range| self.behind(range.first) <= newest.0)
             .filter(|range| {
                 let live = live_in(range);
                 let tried = self.stubborn.get(&range.first);
@@ -244,7 +264,7 @@ impl Plan {
             })
             .filter(|range| share(range) <= LIVE_PERCENT_MAX * 10)
             .min_by_key(|range| share(range))
-            .filter(|range| live_in(range).bytes <= self.credit)
+            .filter(|range| live_in(range).bytes <= self.credit + self.drained)
             .copied()
     }
 
@@ -392,7 +412,7 @@ mod tests {
 
     #[test]
     fn snapshots_follow_what_was_appended_and_what_they_bring() {
-        let mut world = World::new(8, &[]);
+        let mut world = World::new(8, &[(7, 900)]);
         world.ranges = (7..8).map(range).collect();
         let choose = |world: &World, plan: &mut Plan| world.with(|view| plan.choose(view));
         assert_eq!(
@@ -403,7 +423,7 @@ mod tests {
             choose(&world, &mut plan(&[7 << BITS], 4_096, 0)),
             Choice::Snapshot
         );
-        world.image_bytes = 2_000;
+        world.image_bytes = 1_000;
         assert_eq!(
             choose(&world, &mut plan(&[7 << BITS], 7_999, 0)),
             Choice::Nothing
@@ -422,8 +442,8 @@ mod tests {
             choose(&world, &mut plan(&[8 << BITS], 9_999, 0)),
             Choice::Nothing
         );
-        // Two dead ranges between the snapshots come back with the next one.
-        let mut drained = World::new(8, &[]);
+        // Dead ranges behind the trim: with the next snapshot, and the one after it, they come back.
+        let mut drained = World::new(8, &[(0, 900), (1, 900), (2, 900), (3, 900)]);
         drained.image_bytes = 100;
         let mut small = plan(&[7 << BITS, 5 << BITS], 10, 0);
         assert_eq!(choose(&drained, &mut small), Choice::Snapshot);
@@ -432,6 +452,32 @@ mod tests {
             Choice::Nothing,
             "one at a time"
         );
+        // Not where they are less than an eighth of the log, or cost too much.
+        drained.ranges.extend((8..60).map(range));
+        drained.live.extend((8..60).map(|number| {
+            let (messages, bytes) = (9, 900);
+            (range(number).first, LiveRange { messages, bytes })
+        }));
+        drained.tail = Position(60 << BITS);
+        let mut little = plan(&[7 << BITS, 5 << BITS], 10, 0);
+        assert_eq!(choose(&drained, &mut little), Choice::Nothing);
+    }
+
+    #[test]
+    fn a_backlog_that_shrinks_brings_credit_once() {
+        let mut world = World::new(4, &[(0, 1_000), (1, 1_000), (2, 1_000), (3, 1_000)]);
+        let mut plan = plan(&[], 0, 0);
+        world.with(|view| plan.costly(view));
+        assert_eq!((plan.drained, plan.low_water), (0, 3_600));
+        world.live = live(&[(0, 1_000), (1, 1_000)]);
+        world.with(|view| plan.costly(view));
+        assert_eq!((plan.drained, plan.low_water), (1_280, 2_000));
+        // Up and down by little: nothing.
+        for bytes in [200, 100, 200, 50] {
+            world.live = live(&[(0, 1_000), (1, 1_000), (2, bytes)]);
+            world.with(|view| plan.costly(view));
+            assert_eq!(plan.drained, 1_280);
+        }
     }
 
     #[test]
@@ -450,7 +496,7 @@ mod tests {
 
     #[test]
     fn the_emptiest_range_is_relocated_if_there_is_credit() {
-        let world = World::new(10, &[(0, 700), (1, 300), (2, 950), (9, 100)]);
+        let world = World::new(10, &[(0, 500), (1, 300), (2, 950), (9, 900)]);
         let snapshots = [10 << BITS, 9 << BITS];
         let choose = |plan: &mut Plan| world.with(|view| plan.choose(view));
         assert_eq!(

@@ -5,6 +5,7 @@
 mod backup;
 mod driver;
 mod engine;
+mod keeper;
 mod overload;
 mod recovery;
 mod space;

@@ -1,0 +1,310 @@
+//! Snapshots, space that comes back, and messages that are moved forward.
+
+use lockgate_core::{LogSpace, Position, SnapshotStore};
+use lockgate_engine::{ChoreStep, Driver, EngineOptions, StartError, Work};
+use lockgate_machine::{QueueSettings, SettleAction, Snapshot, read_message};
+use lockgate_sim::{FaultyDisk, ManualClock, SeededRandom};
+
+use crate::support::{Shard, beginning, create, keyed, local_log, send, settle, text};
+
+const SEGMENT: u64 = 1 << 20;
+/// What the log keeps for the work that goes on while the disk is full.
+const RESERVE: u64 = 3 * SEGMENT;
+/// Two snapshots of little.
+const SNAPSHOTS: u64 = 128 << 10;
+
+fn options() -> EngineOptions {
+    EngineOptions {
+        snapshot_bytes_min: SEGMENT,
+        ..EngineOptions::default()
+    }
+}
+
+impl Shard {
+    fn small() -> Self {
+        let mut shard = Self::with_options(&options());
+        shard.run(create("q", QueueSettings::default())).unwrap();
+        shard
+    }
+
+    /// Does all that there is to do.
+    fn keep(&mut self) {
+        self.sync();
+        for _ in 0..10_000 {
+            let now = self.now();
+            let Some(mut chore) = self.driver.next_chore(now).unwrap() else {
+                let upkeep = self.driver.upkeep().expect("a local log has some");
+                while upkeep.step().unwrap() {}
+                return;
+            };
+            let outcome = loop {
+                match chore.step(self.durable) {
+                    Ok(ChoreStep::More) => {}
+                    Ok(ChoreStep::WaitDurable(position)) => {
+                        assert!(position > self.durable);
+                        self.sync();
+                    }
+                    Ok(ChoreStep::Commands(commands)) => {
+                        self.group(commands.into_iter().map(Work::one));
+                    }
+                    Ok(ChoreStep::Done) => break Ok(()),
+                    Err(error) => break Err(error),
+                }
+            };
+            self.sync();
+            let rest = self.driver.finish_chore(chore, outcome, now).unwrap();
+            let store = self.store();
+            for position in rest.snapshots {
+                store.remove(position).unwrap();
+            }
+        }
+        panic!("the keeper finds no end");
+    }
+
+    fn store(&self) -> std::sync::Arc<dyn SnapshotStore> {
+        self.driver.snapshots()
+    }
+
+    fn space(&self) -> LogSpace {
+        self.driver.space()
+    }
+
+    /// Bytes that hold something.
+    fn held(&self) -> u64 {
+        self.space().used_bytes - self.space().ready_bytes
+    }
+
+    fn fill(&mut self, messages: u64) {
+        let body = "x".repeat(1_000);
+        for first in (0..messages).step_by(100) {
+            let batch = (first..messages.min(first + 100))
+                .map(|number| send("q", text(&format!("{number:08} {body}"))));
+            self.group([Work::Commands(batch.collect())]);
+            self.keep();
+        }
+    }
+
+    /// Receives so many and acknowledges those that `chosen` says; the others go back.
+    fn settle_some(&mut self, count: u64, mut chosen: impl FnMut() -> bool) -> u64 {
+        let (mut settled, mut left) = (0, count);
+        while left > 0 {
+            let leases = self.receive_now("q", u16::try_from(left.min(100)).unwrap());
+            if leases.is_empty() {
+                break;
+            }
+            left -= leases.len() as u64;
+            let settles: Vec<_> = leases
+                .iter()
+                .filter(|_| chosen())
+                .map(|lease| settle(lease.token, SettleAction::Ack))
+                .collect();
+            settled += settles.len() as u64;
+            self.group([Work::Commands(settles.into())]);
+            self.keep();
+        }
+        settled
+    }
+
+    fn state(&self) -> Snapshot {
+        self.driver.machine().snapshot()
+    }
+
+    /// Every payload is where the machine says it is.
+    fn check_payloads(&self) {
+        let reader = self.driver.reader();
+        for queue in self.state().queues.into_values() {
+            for (sequence, message) in queue.messages {
+                let record = reader.read(message.location.position).unwrap();
+                let stored = read_message(&record, message.location.part).unwrap();
+                assert_eq!((stored.id, stored.sequence), (message.id, sequence));
+            }
+        }
+    }
+
+    fn restarted(self) -> (Self, lockgate_engine::StartReport) {
+        let disk = self.disk.kill();
+        let clock = self.clock.clone();
+        drop(self);
+        Self::start(disk, clock, &options())
+    }
+}
+
+#[test]
+fn a_start_reads_the_newest_snapshot_and_what_was_appended_since() {
+    let mut shard = Shard::small();
+    shard.fill(5_000);
+    shard.settle_some(2_000, || true);
+    let before = shard.state();
+    let snapshots = shard.store().list().unwrap();
+    assert_eq!(snapshots.len(), 2);
+    let (shard, report) = shard.restarted();
+    assert_eq!(shard.state().queues, before.queues);
+    assert_eq!(report.snapshot, Some(snapshots[0]));
+    assert!(report.bytes < 2 * SEGMENT, "{report:?}");
+    shard.check_payloads();
+}
+
+#[test]
+fn a_drained_log_keeps_its_reserve_and_two_segments() {
+    let mut shard = Shard::small();
+    shard.fill(20_000);
+    let peak = shard.held();
+    assert!(peak > 18 * SEGMENT, "{peak}");
+    shard.settle_some(u64::MAX, || true);
+    shard.keep();
+    let held = shard.space().used_bytes;
+    let most = RESERVE + 2 * SEGMENT + SNAPSHOTS;
+    assert!(held <= most, "{held} of {peak}");
+    let (mut shard, _) = shard.restarted();
+    shard.keep();
+    let held = shard.space().used_bytes;
+    assert!(held <= most, "{held} after a start");
+}
+
+#[test]
+fn half_drained_in_order_a_log_is_a_good_half_as_large() {
+    let mut shard = Shard::small();
+    shard.fill(20_000);
+    let peak = shard.held();
+    shard.settle_some(10_000, || true);
+    let held = shard.held();
+    assert!(held * 100 <= peak * 60, "{held} of {peak}");
+    shard.check_payloads();
+}
+
+#[test]
+fn half_drained_at_random_a_log_shrinks_by_moving_messages() {
+    let mut shard = Shard::small();
+    shard.fill(20_000);
+    let peak = shard.held();
+    let mut random = SeededRandom::new(7);
+    let settled = shard.settle_some(20_000, || random.below(2) == 0);
+    assert!((9_000..11_000).contains(&settled));
+    shard.keep();
+    let held = shard.held();
+    assert!(held * 100 <= peak * 70, "{held} of {peak}");
+    assert!(shard.driver.keeper_counts().relocated_messages > 1_000);
+    shard.check_payloads();
+    let before = shard.state();
+    let (shard, _) = shard.restarted();
+    assert_eq!(shard.state().queues, before.queues);
+    shard.check_payloads();
+}
+
+#[test]
+fn steady_churn_writes_less_than_half_as_much_again() {
+    let mut shard = Shard::small();
+    let live = 8_000;
+    shard.fill(live);
+    let mut random = SeededRandom::new(11);
+    let body = "x".repeat(1_000);
+    let (counts, keeper) = (shard.driver.counts(), shard.driver.keeper_counts());
+    let mut accepted = 0;
+    for round in 0..1_000 {
+        // Half of what is received goes back: what dies is spread over all ages.
+        let settled = shard.settle_some(200, || random.below(2) == 0);
+        let batch = (0..settled).map(|n| send("q", text(&format!("{round} {n} {body}"))));
+        shard.group([Work::Commands(batch.collect())]);
+        accepted += settled * 1_000;
+        shard.keep();
+    }
+    let written = shard.driver.counts().bytes - counts.bytes;
+    let snapshots = shard.driver.keeper_counts().snapshot_bytes - keeper.snapshot_bytes;
+    let relocated = shard.driver.keeper_counts().relocated_bytes - keeper.relocated_bytes;
+    let own = written - relocated;
+    assert!(relocated > 0 && own >= accepted);
+    let percent = (written + snapshots) * 100 / own;
+    assert!(
+        percent < 150,
+        "{percent}: {own} own, {relocated} relocated, {snapshots} snapshots"
+    );
+    let held = shard.held();
+    assert!(held < 3 * live * 1_100, "{held}");
+    shard.check_payloads();
+}
+
+#[test]
+fn a_snapshot_is_complete_only_when_the_log_is_durable_up_to_it() {
+    let mut shard = Shard::small();
+    let body = "x".repeat(60_000);
+    for _ in 0..20 {
+        shard.group([Work::one(send("q", text(&body)))]);
+    }
+    // Written, and not synced.
+    let now = shard.now();
+    let mut chore = shard.driver.next_chore(now).unwrap().expect("a snapshot");
+    let position = loop {
+        match chore.step(shard.durable).unwrap() {
+            ChoreStep::More => {}
+            ChoreStep::WaitDurable(position) => break position,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(position, shard.driver.tail());
+    assert_eq!(shard.store().list().unwrap(), []);
+    shard.sync();
+    assert!(matches!(chore.step(shard.durable), Ok(ChoreStep::Done)));
+    assert_eq!(shard.store().list().unwrap(), [position]);
+}
+
+/// The disk, with one bit of that snapshot flipped.
+fn damage(disk: &FaultyDisk, position: Position) -> FaultyDisk {
+    let prefix = format!("{:016x}-", position.0);
+    let mut image = disk.image();
+    let is_it = |name: &String| name.starts_with(&prefix) && name.ends_with(".snapshot");
+    let name = image.keys().find(|name| is_it(name)).unwrap().clone();
+    let bytes = image.get_mut(&name).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    FaultyDisk::from_image(image)
+}
+
+#[test]
+fn a_damaged_snapshot_costs_nothing_and_two_are_an_error_that_says_so() {
+    let mut shard = Shard::small();
+    shard.fill(5_000);
+    shard.settle_some(1_000, || true);
+    let before = shard.state();
+    let snapshots = shard.store().list().unwrap();
+    let disk = shard.disk.kill();
+    drop(shard);
+    let disk = damage(&disk, snapshots[0]);
+    let (shard, report) = Shard::start(disk, ManualClock::default(), &options());
+    assert_eq!(shard.state().queues, before.queues);
+    assert_eq!(report.snapshot, Some(snapshots[1]));
+    assert_eq!(report.snapshots_unreadable.len(), 1);
+    assert!(!report.is_clean());
+    shard.check_payloads();
+    let disk = shard.disk.kill();
+    drop(shard);
+    let disk = damage(&disk, snapshots[1]);
+    let clock = ManualClock::default();
+    let refused = Driver::<u64>::recover(Box::new(local_log(&disk)), &options(), beginning(&clock));
+    let error = refused.err().expect("refused");
+    assert!(matches!(error, StartError::NoSnapshot { .. }), "{error:?}");
+    assert!(error.to_string().contains("restore a backup"), "{error}");
+}
+
+#[test]
+fn keys_in_flight_and_order_outlive_snapshot_and_relocation() {
+    let mut shard = Shard::small();
+    let settings = QueueSettings {
+        keyed: true,
+        ..QueueSettings::default()
+    };
+    shard.run(create("k", settings)).unwrap();
+    for number in 0..50 {
+        let message = keyed(&format!("{number}"), &format!("key {}", number % 10));
+        shard.run(send("k", message)).unwrap();
+    }
+    let leased = shard.receive_now("k", 3);
+    shard.fill(6_000);
+    shard.settle_some(u64::MAX, || true);
+    shard.keep();
+    let before = shard.state();
+    let (mut shard, _) = shard.restarted();
+    assert_eq!(shard.state().queues, before.queues);
+    shard.check_payloads();
+    let token = leased[0].token;
+    assert!(shard.run(settle(token, SettleAction::Ack)).is_ok());
+}
