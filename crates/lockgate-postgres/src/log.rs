@@ -6,8 +6,8 @@ use std::{
 };
 
 use lockgate_core::{
-    AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogReader, LogRecord, LogSpace,
-    LogSync, LogUpkeep, Position, Purpose, RecordGroup, RecoveryReport, ReserveError,
+    AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogRange, LogReader, LogRecord,
+    LogSpace, LogSync, LogUpkeep, Position, Purpose, RecordGroup, RecoveryReport, ReserveError,
     SnapshotStore, SnapshotWriter, SpaceState,
 };
 
@@ -532,6 +532,18 @@ impl Log for PostgresLog {
         })?;
         self.trimmed = self.trimmed.max(before);
         Ok(())
+    }
+
+    fn ranges(&self) -> Vec<LogRange> {
+        let ranges = self.shared.space(|space| space.ranges.clone());
+        ranges
+            .into_iter()
+            .filter(|(_, rows)| !self.shared.is_released(Position(rows.start)))
+            .map(|(first, rows)| LogRange {
+                first: Position(first),
+                bytes: rows.end - rows.start,
+            })
+            .collect()
     }
 
     fn release(&mut self, range: Position) -> Result<(), LogError> {

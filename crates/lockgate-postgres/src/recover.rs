@@ -151,8 +151,9 @@ fn find_space(shared: &Shared, session: &Session, tail: Position) -> Result<Spac
     let mut space = Space::default();
     for row in session.query(RANGES, &[shard, &bits])? {
         let first = from_database(row.get(0));
-        let end = shared.range(Position(first)).end.min(tail.0);
-        space.ranges.insert(first, end.max(first));
+        let range = shared.range(Position(first));
+        let end = range.end.min(tail.0).max(first);
+        space.ranges.insert(range.start, first..end);
     }
     for row in session.query(RELEASED, &[shard])? {
         let (first, stop) = (row.get(0), row.get(1));

@@ -52,8 +52,8 @@ pub(crate) struct Point {
 /// What the shard takes in the database.
 #[derive(Default)]
 pub(crate) struct Space {
-    /// Where rows stand: from the first position of each range to the end of the last row in it.
-    pub(crate) ranges: BTreeMap<u64, u64>,
+    /// Where rows stand in each range that has some, by the range's first position.
+    pub(crate) ranges: BTreeMap<u64, Range<u64>>,
     pub(crate) snapshot_bytes: u64,
     /// Ranges released and not deleted yet, as positions.
     pub(crate) released: BTreeMap<u64, u64>,
@@ -61,7 +61,7 @@ pub(crate) struct Space {
 
 impl Space {
     pub(crate) fn used(&self) -> u64 {
-        let records: u64 = self.ranges.iter().map(|(first, end)| end - first).sum();
+        let records: u64 = self.ranges.values().map(|rows| rows.end - rows.start).sum();
         records + self.snapshot_bytes
     }
 }
@@ -97,7 +97,8 @@ impl Shared {
         while first < tail.0 {
             let range = self.range(Position(first));
             let end = range.end.min(tail.0);
-            space.ranges.insert(range.start.max(1), end);
+            let rows = space.ranges.entry(range.start).or_insert(first..end);
+            rows.end = end;
             first = end;
         }
         drop(space);

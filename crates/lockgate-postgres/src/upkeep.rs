@@ -45,10 +45,9 @@ impl LogUpkeep for Upkeep {
                 })?;
             return Ok(shared.space(|space| {
                 space.released.remove(&first);
-                let gone: Vec<u64> = space.ranges.range(first..stop).map(|(&at, _)| at).collect();
-                for at in gone {
-                    space.ranges.remove(&at);
-                }
+                space
+                    .ranges
+                    .retain(|_, rows| rows.start < first || rows.end > stop);
                 !space.released.is_empty()
             }));
         }

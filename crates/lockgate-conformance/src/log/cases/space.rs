@@ -102,6 +102,18 @@ pub(super) fn a_released_range_is_gone_and_all_others_stay(fixture: &mut dyn Fix
         other => panic!("released the range of the tail: {other:?}"),
     }
 
+    let listed = |owner: &Owner| -> Vec<u64> {
+        let ranges = owner.log.ranges();
+        assert!(ranges.windows(2).all(|pair| pair[0].first < pair[1].first));
+        ranges.iter().map(|held| range(held.first)).collect()
+    };
+    let last = range(owner.log.tail());
+    let before = listed(&owner);
+    assert!(
+        (first..=last).all(|range| before.contains(&range)),
+        "{before:?}"
+    );
+
     // Not the first: what stands before it must not matter.
     let dead = [first + 1, first + 2, first + 4];
     for dead in dead {
@@ -119,6 +131,8 @@ pub(super) fn a_released_range_is_gone_and_all_others_stay(fixture: &mut dyn Fix
         .collect();
     assert!(gone.len() >= 3);
     let check = |owner: &Owner| {
+        let held = listed(owner);
+        assert!(dead.iter().all(|dead| !held.contains(dead)), "{held:?}");
         let reader = owner.log.reader();
         owner.check_reads();
         for record in &gone {
