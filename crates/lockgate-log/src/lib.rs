@@ -33,6 +33,7 @@
 mod clock;
 mod folder;
 mod format;
+mod inspect;
 mod local;
 mod names;
 mod reader;
@@ -44,4 +45,5 @@ mod spares;
 
 pub use clock::SystemClock;
 pub use folder::FolderDisk;
+pub use inspect::{InspectedHeader, InspectedSegment, InspectedSnapshot, Inspection};
 pub use local::{LocalLog, LocalLogOptions, OpenError};

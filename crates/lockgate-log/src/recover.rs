@@ -132,16 +132,16 @@ pub(crate) fn apply(disk: &dyn Disk, recovered: &mut Recovered) -> Result<(), Lo
 }
 
 /// A segment file and its header.
-struct FoundSegment {
-    number: u32,
-    header: Option<SegmentHeader>,
-    bytes: u64,
+pub(crate) struct FoundSegment {
+    pub(crate) number: u32,
+    pub(crate) header: Option<SegmentHeader>,
+    pub(crate) bytes: u64,
 }
 
 /// What a look at the folder tells.
-struct Survey {
+pub(crate) struct Survey {
     start: Option<StartMark>,
-    segments: Vec<FoundSegment>,
+    pub(crate) segments: Vec<FoundSegment>,
     /// The highest point that a header or a mark says was durable.
     synced: Option<Point>,
     synced_marks: Vec<SyncedMark>,
@@ -151,7 +151,7 @@ struct Survey {
 
 /// Lists the folder and reads all headers. Changes nothing: a folder of a newer version must stay as
 /// it is.
-fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
+pub(crate) fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
     let mut marks = Vec::new();
     let mut synced_marks = Vec::new();
     let mut numbers = Vec::new();

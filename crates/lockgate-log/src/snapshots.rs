@@ -59,6 +59,12 @@ impl Snapshots {
         Ok(points.find(|point| point.at == at))
     }
 
+    /// The name of the snapshot at this position, if there is one.
+    pub(crate) fn name(&self, at: Position) -> Result<Option<String>, DiskError> {
+        let point = self.point(at)?;
+        Ok(point.map(|point| SnapshotName(point).to_string()))
+    }
+
     /// Bytes of all of them.
     pub(crate) fn bytes(&self) -> Result<u64, DiskError> {
         let (names, _) = self.all()?;

@@ -143,7 +143,7 @@ impl Spares {
             let name = spare_name(number, is_named_written);
             let file = self.disk.open(&name, OpenMode::Existing)?;
             let is_whole = file.len()? == u64::from(self.limits.segment_bytes);
-            if !is_whole || spares.len() >= self.limits.reserve_segments as usize + 1 {
+            if !is_whole || spares.len() > self.limits.reserve_segments as usize {
                 self.disk.remove(&name)?;
                 continue;
             }

@@ -235,3 +235,46 @@ fn a_spare_forgets_what_it_was() {
     }
     assert!(cases > 1_000);
 }
+
+/// An inspection says what a recovery then does, and changes nothing.
+#[test]
+fn an_inspection_changes_nothing_and_tells_what_recovery_does() {
+    let (disk, appended, at) = with_snapshot();
+    let mut image = disk.image();
+    // A torn record behind the last one, damage in the middle, and a snapshot that is none.
+    let last = name(segment_of(appended.last().unwrap().position));
+    let end = appended
+        .last()
+        .map(|r| (r.position.0 & 0xffff_ffff) + 44 + r.payload.len() as u64);
+    let end = usize::try_from(end.unwrap()).unwrap();
+    image.get_mut(&last).unwrap()[end] = 7;
+    image.get_mut(&name(2)).unwrap()[4_096 + 50] ^= 1;
+    let snapshot = image
+        .keys()
+        .find(|name| name.ends_with(".snapshot"))
+        .unwrap()
+        .clone();
+    image.get_mut(&snapshot).unwrap()[40] ^= 1;
+    let disk = FaultyDisk::from_image(image.clone());
+    let shared: std::sync::Arc<dyn lockgate_core::Disk> = std::sync::Arc::new(disk.clone());
+    for from in [Position(0), at] {
+        let mut records = Vec::new();
+        let seen = LocalLog::inspect(shared.clone(), from, &mut |r| records.push(r)).unwrap();
+        assert_eq!(disk.image(), image, "nothing was changed");
+        assert_eq!(disk.operations().changes(), 0);
+        assert_eq!(
+            seen.would_cut.as_ref().unwrap(),
+            &(last.clone(), end as u64)
+        );
+        assert!(seen.snapshots[0].damage.is_some() && seen.snapshots[0].position == at);
+        assert_eq!(seen.segments.len(), segments(&disk).len());
+        let copy = disk.kill();
+        let mut found = Vec::new();
+        let report = open(&copy).recover(from, &mut |r| found.push(r)).unwrap();
+        assert_eq!((seen.report, records), (report, found));
+        assert_eq!(copy.image()[&last].len(), end);
+    }
+    let seen = LocalLog::inspect(shared, Position(0), &mut |_| {}).unwrap();
+    assert_eq!(seen.report.records_lost(), 1);
+    assert_eq!(seen.would_set_aside, ["00000002.damaged"]);
+}

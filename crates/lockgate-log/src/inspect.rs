@@ -1,0 +1,170 @@
+//! What a folder holds and what a recovery would do, without changing a byte.
+
+use std::sync::Arc;
+
+use lockgate_core::{
+    Disk, Epoch, LogError, LogRecord, OpenMode, Position, ReadError, RecoveryReport, SnapshotStore,
+    with_sources,
+};
+
+use crate::{
+    LocalLog, LocalLogOptions,
+    format::segment_start,
+    names::{FileKind, damaged_name, segment_name},
+    recover::{FoundSegment, read, starting_point, survey},
+    shared::Shared,
+    snapshots::Snapshots,
+    spares::{Limits, Spares},
+};
+
+/// What [`LocalLog::inspect`] finds.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// What a recovery from the position given would report.
+    pub report: RecoveryReport,
+    /// All segments, oldest first.
+    pub segments: Vec<InspectedSegment>,
+    /// All snapshots a recovery could start from, newest first.
+    pub snapshots: Vec<InspectedSnapshot>,
+    /// Files kept for segments to come.
+    pub spares: u64,
+    /// Files that were set aside because something in them could not be read.
+    pub set_aside: Vec<String>,
+    /// Segments that would be set aside when they are released.
+    pub would_set_aside: Vec<String>,
+    /// The file a recovery would cut, and to how many bytes: a torn tail, or blocks that were taken
+    /// and not used.
+    pub would_cut: Option<(String, u64)>,
+    /// Files a recovery would remove: segments of a torn tail, and leftovers.
+    pub would_remove: Vec<String>,
+}
+
+/// A segment file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InspectedSegment {
+    /// Its file's name.
+    pub name: String,
+    /// Its first position.
+    pub first: Position,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// What its header says; `None` if it cannot be read.
+    pub header: Option<InspectedHeader>,
+}
+
+/// What a segment's header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InspectedHeader {
+    /// Carried by all its records.
+    pub generation: u64,
+    /// The epoch of all its records.
+    pub epoch: Epoch,
+    /// The number of its first record.
+    pub first_number: u64,
+    /// Every record before this position was durable when it was begun.
+    pub synced: Position,
+}
+
+/// A snapshot file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InspectedSnapshot {
+    /// As of which position.
+    pub position: Position,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Why it does not verify; `None` if it does.
+    pub damage: Option<String>,
+}
+
+impl LocalLog {
+    /// Looks at the folder as a recovery from `from` would, hands over the records that one would,
+    /// and changes nothing: no lock is taken and nothing is written, so read permission is enough. In
+    /// a folder that is in use, what is being written may look like a torn tail.
+    ///
+    /// # Errors
+    /// As [`Log::recover`](lockgate_core::Log::recover).
+    pub fn inspect(
+        disk: Arc<dyn Disk>,
+        from: Position,
+        visit: &mut dyn FnMut(LogRecord),
+    ) -> Result<Inspection, LogError> {
+        let segments = survey(&*disk)?.segments;
+        let point = starting_point(&*disk, from)?;
+        let recovered = read(&*disk, point, visit)?;
+        let plan = recovered.plan;
+        let removed = plan
+            .remove_segments
+            .iter()
+            .map(|&number| segment_name(number));
+        let names = disk.list()?;
+        let set_aside = names
+            .into_iter()
+            .filter(|name| FileKind::of(name) == FileKind::Damaged);
+        Ok(Inspection {
+            report: recovered.report,
+            segments: segments.iter().map(inspected).collect(),
+            snapshots: snapshots(&disk)?,
+            spares: recovered.spares.len() as u64,
+            set_aside: set_aside.collect(),
+            would_set_aside: recovered.damaged.into_iter().map(damaged_name).collect(),
+            would_cut: plan
+                .cut_file
+                .map(|(segment, bytes)| (segment_name(segment), bytes)),
+            would_remove: removed.chain(plan.leftovers).collect(),
+        })
+    }
+}
+
+fn inspected(segment: &FoundSegment) -> InspectedSegment {
+    InspectedSegment {
+        name: segment_name(segment.number),
+        first: segment_start(segment.number),
+        bytes: segment.bytes,
+        header: segment.header.map(|header| InspectedHeader {
+            generation: header.generation,
+            epoch: header.epoch,
+            first_number: header.first_number,
+            synced: header.synced.at,
+        }),
+    }
+}
+
+fn snapshots(disk: &Arc<dyn Disk>) -> Result<Vec<InspectedSnapshot>, LogError> {
+    let options = LocalLogOptions::default();
+    let limits = Limits {
+        segment_bytes: options.segment_bytes,
+        reserve_segments: 0,
+        free_bytes_min: 0,
+        low_bytes: None,
+    };
+    let spares = Spares::new(disk.clone(), limits);
+    let store = Snapshots(Arc::new(Shared::new(disk.clone(), spares, 1)));
+    let mut found = Vec::new();
+    for position in store.list()? {
+        let damage = match verify(&store, position) {
+            Ok(()) => None,
+            Err(ReadError::Log(error)) => return Err(error),
+            Err(error) => Some(with_sources(&error)),
+        };
+        let bytes = match store.name(position)? {
+            Some(name) => disk.open(&name, OpenMode::Read)?.len()?,
+            None => 0,
+        };
+        found.push(InspectedSnapshot {
+            position,
+            bytes,
+            damage,
+        });
+    }
+    Ok(found)
+}
+
+fn verify(store: &Snapshots, at: Position) -> Result<(), ReadError> {
+    let mut reader = store.open(at)?;
+    while reader.next_piece()?.is_some() {}
+    Ok(())
+}
