@@ -193,7 +193,8 @@ fn rounds_of_a_short_run(fault: Fault, file_system: FileSystem) -> u64 {
         (Fault::Cut, _) => 10,
         (Fault::Thin, _) => 1,
         (Fault::Freeze, FileSystem::Ext4) => 2,
-        (Fault::Freeze, FileSystem::Xfs) | (Fault::Full, _) => 0,
+        (Fault::Full, FileSystem::Ext4) => 3,
+        (Fault::Freeze | Fault::Full, FileSystem::Xfs) => 0,
     }
 }
 

@@ -29,7 +29,9 @@ const ROOM_MAX: Duration = Duration::from_secs(120);
 
 pub(super) async fn round(stage: &mut Stage, _volume: &mut Volume, round: u64) -> Result<()> {
     let mut client = Client::new(stage.server.address());
-    let purged = create_queue(&mut client, "purged", &json!({})).await?;
+    // One of its own: a queue may be purged only once a minute.
+    let purged = format!("purged{round}");
+    let purged = create_queue(&mut client, &purged, &json!({})).await?;
     let mut filled = false;
     for number in 0..PURGED {
         let message = json!({ "QueueUrl": purged, "MessageBody": format!("purge {number}") });
