@@ -45,6 +45,7 @@ pub(super) fn run(arguments: &[&str]) -> Result<()> {
     let mut written = json!({
         "date": SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs(),
         "commit": commit()?,
+        "build": "release build",
         "machine": machine(),
     });
     let mut failures = Vec::new();

@@ -17,8 +17,8 @@ Two harnesses do it, each with a checker that sees only what clients were told:
 - **Simulation** (`lockgate-sim`): the engine, the machine and the log over a disk in memory that loses
   any subset of what was not synced, tears writes, fails syncs and then lies, misreads, decays and fills
   up. One seed is one history, and replays.
-- **Real kernels** (`lockgate-torture`): the `lockgate serve` binary in a release build, loaded by HTTP
-  clients, over ext4 and XFS that are made for the test.
+- **Real kernels** (`lockgate-torture`): the `lockgate serve` binary, loaded by HTTP clients, over ext4
+  and XFS that are made for the test.
 ";
 
 /// What the faults of real kernels are.
@@ -75,6 +75,7 @@ pub(super) fn text(run: &Value) -> Result<String> {
     let date = day(run["date"].as_u64().context("date")?);
     writeln!(text, "\n## The run\n")?;
     writeln!(text, "- {date}, commit {}", word("commit"))?;
+    writeln!(text, "- {}", word("build"))?;
     writeln!(text, "- {}", word("machine"))?;
     real_kernels(&mut text, &run["kernel"])?;
     simulation(&mut text, &run["seeds"])?;
