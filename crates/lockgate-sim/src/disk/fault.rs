@@ -12,9 +12,10 @@ pub enum Fault {
     Error(io::ErrorKind),
     /// A write fails half way: the first half of its bytes is there.
     Torn(io::ErrorKind),
-    /// A file's sync fails, and what it should have made durable never will be: later syncs succeed,
-    /// reads still show the bytes, and a power cut takes them. That is what ext4 and XFS do. A sync of
-    /// the folder fails without that: a failed journal lets nothing succeed any more.
+    /// A file's sync fails, and the bytes it should have made durable never will be: later syncs
+    /// succeed, reads still show the bytes, and a power cut takes them. That is what ext4 and XFS do.
+    /// Lengths stay unsynced, and a sync of the folder fails without any of that: a failed journal
+    /// lets nothing succeed any more.
     LostPages,
     /// As [`LostPages`](Self::LostPages), but some of the operations, drawn from this seed, did get
     /// through.

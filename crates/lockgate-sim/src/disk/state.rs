@@ -429,10 +429,14 @@ impl State {
             .strike(DiskOperation::Sync, name)
             .map_err(error)?;
         match struck {
-            Some(Fault::LostPages) => self.file(id).unsynced.clear(),
+            // Lengths are the file system's, and its journal does not forget.
+            Some(Fault::LostPages) => {
+                let unsynced = &mut self.file(id).unsynced;
+                unsynced.retain(|(_, change)| change.is_of_length());
+            }
             Some(Fault::LostSome(seed)) => {
                 let mut random = SeededRandom::new(seed);
-                self.reach_disk(id, |_| random.chance(50));
+                self.reach_disk(id, |change| change.is_of_length() || random.chance(50));
             }
             _ => {}
         }
@@ -554,6 +558,10 @@ impl State {
 }
 
 impl FileChange {
+    fn is_of_length(&self) -> bool {
+        matches!(self, Self::SetLen(_) | Self::Allocate(_))
+    }
+
     /// As programs see it.
     fn apply(&self, file: &mut Content) {
         let mut room = u64::MAX;

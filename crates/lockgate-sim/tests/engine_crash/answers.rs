@@ -88,10 +88,17 @@ impl World {
                 ) => self.delivered(queue, holder, cuts, &deliveries),
                 // A queue that is deleted and made again.
                 (_, Err(Rejection::QueueNotFound { .. })) => Ok(()),
+                (_, Err(Rejection::LogFull { .. })) if self.has_no_room() => Ok(()),
                 (asked, result) => Err(format!("{asked:?} was answered by {result:?}")),
             },
             Outcome::Answered(_) => Ok(()),
         }
+    }
+
+    /// Whether a log may refuse something for want of room: the reserve for what makes room is made
+    /// of segments, and a group may need more than these small ones hold.
+    fn has_no_room(&self) -> bool {
+        self.disk_failed || self.is_limited
     }
 
     fn nothing_happened(&mut self, asked: Asked) {
@@ -127,7 +134,7 @@ impl World {
     ) -> Result<(), Violation> {
         match (asked, result) {
             (Asked::Send { message }, Ok(Reply::Sent(sent))) => self.sent(message, sent),
-            (asked, Err(Rejection::LogFull { .. })) if self.is_limited || self.disk_failed => {
+            (asked, Err(Rejection::LogFull { .. })) if self.has_no_room() => {
                 self.note(format!("refused for space: {asked:?}"));
                 self.tally.count("refused for space", 1);
                 self.refused_for_space = true;

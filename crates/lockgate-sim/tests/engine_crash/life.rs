@@ -27,6 +27,14 @@ impl World {
         if self.random.chance(25) {
             self.body_parts = Some(self.random.below(4));
         }
+        self.has_own_keeper = match self.bug {
+            Some(bug) => bug.is_of_own_keeper(),
+            None => self.random.chance(40),
+        };
+        if !self.has_own_keeper && self.random.chance(60) {
+            // Enough is appended to be worth a snapshot.
+            self.body_parts = Some(4 + self.random.below(5));
+        }
         self.with_upkeep = self.random.chance(75);
         self.wall_goes_back = self.random.chance(10);
         let lives = 1 + self.random.below(4);
@@ -45,6 +53,9 @@ impl World {
             }
             let end = self.any_end();
             self.end(end);
+            if self.random.chance(20) {
+                self.spoil_newest_snapshot();
+            }
         }
         self.disk.disarm();
         if self.start_at_last()? {
@@ -109,8 +120,9 @@ impl World {
 
     /// The history as far as it explains a violation.
     pub(crate) fn told(&self, violation: &str) -> Violation {
+        // All of it for the one who asked for this seed.
         let count = if std::env::var_os("LOCKGATE_SEED").is_some() {
-            10_000
+            usize::MAX
         } else {
             40
         };
@@ -165,6 +177,12 @@ impl World {
             self.group(requests)?;
             if self.is_serving() && self.random.chance(60) {
                 self.sync()?;
+            }
+            if !self.is_serving() {
+                return Ok(());
+            }
+            if self.random.chance(60) {
+                self.keep()?;
             }
             if !self.is_serving() {
                 return Ok(());
@@ -267,6 +285,24 @@ impl World {
         self.note(format!("{damage:?} in {name}: {effective}"));
         self.tally.struck(Kind::Decay, Doing::Nothing, effective);
         self.damage();
+    }
+
+    /// The newest snapshot becomes unreadable, once in a history. Nothing is lost by that: the one
+    /// before it is there, or all records are.
+    fn spoil_newest_snapshot(&mut self) {
+        let image = self.disk.image();
+        let newest = image.keys().rfind(|name| name.ends_with(".snapshot"));
+        let Some(name) = newest.filter(|_| !self.snapshot_spoiled) else {
+            return;
+        };
+        let seed = self.random.next_u64();
+        let damage = DAMAGES[self.random.index(2)];
+        self.snapshot_spoiled = self
+            .disk
+            .damage(name, damage, 0..image[name].len() as u64, seed);
+        self.note(format!("{damage:?} in {name}: {}", self.snapshot_spoiled));
+        self.tally
+            .struck(Kind::Decay, Doing::Snapshot, self.snapshot_spoiled);
     }
 
     /// Other programs on the same disk take what is free, or leave it again.

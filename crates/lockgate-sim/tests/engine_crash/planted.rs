@@ -1,11 +1,11 @@
 //! The log under the shard: it tells the witness what happens, and makes mistakes on purpose.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use lockgate_core::{
-    AppendError, Epoch, Log, LogCapabilities, LogError, LogReader, LogRecord, LogSpace, LogSync,
-    LogUpkeep, Position, Purpose, RecordGroup, RecoveryReport, ReserveError, SnapshotStore,
-    SnapshotWriter,
+    AppendError, Epoch, Log, LogCapabilities, LogError, LogRange, LogReader, LogRecord, LogSpace,
+    LogSync, LogUpkeep, Position, Purpose, RecordGroup, RecoveryReport, ReserveError,
+    SnapshotStore, SnapshotWriter,
 };
 use lockgate_log::LocalLog;
 use lockgate_machine::{Effect, encode_record};
@@ -36,21 +36,63 @@ pub(crate) enum Bug {
     MiddleCut,
     /// A failed sync is tried again, and believed.
     SyncRetried,
+    /// A full log accepts what it has no room for.
+    ReserveIgnored,
+    /// A snapshot lacks effects that are before its position.
+    SnapshotLosesAcks,
+    /// A snapshot is finished before everything in it is durable.
+    SnapshotFinishedEarly,
+    /// The log is trimmed to the newest snapshot, so that the older one is of no use.
+    TrimmedTooFar,
+    /// A range is released before what its messages were moved to is durable.
+    ReleasedBeforeRelocation,
+    /// A range is released before the acknowledgements of its messages are durable.
+    ReleasedBeforeAck,
+    /// A message that was relocated is a new one at recovery.
+    RelocatedAsNew,
+}
+
+impl Bug {
+    /// Whether it is a mistake of the keeper in these tests.
+    pub(crate) fn is_of_own_keeper(self) -> bool {
+        matches!(
+            self,
+            Self::SnapshotLosesAcks
+                | Self::SnapshotFinishedEarly
+                | Self::TrimmedTooFar
+                | Self::ReleasedBeforeRelocation
+                | Self::ReleasedBeforeAck
+        )
+    }
 }
 
 pub(crate) struct WatchedLog {
-    log: LocalLog,
+    log: LogHandle,
     witness: Witness,
     bug: Option<Bug>,
 }
 
 impl WatchedLog {
-    pub(crate) fn new(log: LocalLog, witness: &Witness, bug: Option<Bug>) -> Self {
+    pub(crate) fn new(log: LogHandle, witness: &Witness, bug: Option<Bug>) -> Self {
         Self {
             log,
             witness: witness.share(),
             bug,
         }
+    }
+}
+
+/// The log of one life, for whoever keeps it beside the driver.
+#[derive(Clone)]
+pub(crate) struct LogHandle(Arc<Mutex<LocalLog>>);
+
+impl LogHandle {
+    pub(crate) fn new(log: LocalLog) -> Self {
+        Self(Arc::new(Mutex::new(log)))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LocalLog> {
+        self.0.lock().unwrap()
     }
 }
 
@@ -78,6 +120,13 @@ fn spoil(bug: Option<Bug>, record: LogRecord) -> LogRecord {
         }
         _ => true,
     });
+    if bug == Bug::RelocatedAsNew {
+        for effect in &mut effects {
+            if let Effect::Relocated(stored) = effect {
+                *effect = Effect::Accepted(stored.clone());
+            }
+        }
+    }
     let mut payload = Vec::new();
     encode_record(&effects, &mut payload);
     LogRecord {
@@ -88,7 +137,7 @@ fn spoil(bug: Option<Bug>, record: LogRecord) -> LogRecord {
 
 impl Log for WatchedLog {
     fn capabilities(&self) -> LogCapabilities {
-        self.log.capabilities()
+        self.log.lock().capabilities()
     }
 
     fn recover(
@@ -97,7 +146,10 @@ impl Log for WatchedLog {
         visit: &mut dyn FnMut(LogRecord),
     ) -> Result<RecoveryReport, LogError> {
         let mut records = Vec::new();
-        let report = self.log.recover(from, &mut |record| records.push(record))?;
+        let report = self
+            .log
+            .lock()
+            .recover(from, &mut |record| records.push(record))?;
         self.witness
             .lock()
             .recovered(from, records.clone(), report.clone());
@@ -112,23 +164,26 @@ impl Log for WatchedLog {
     }
 
     fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError> {
-        self.log.begin_epoch(epoch)
+        self.log.lock().begin_epoch(epoch)
     }
 
     fn tail(&self) -> Position {
-        self.log.tail()
+        self.log.lock().tail()
     }
 
     fn place(&self, cursor: &mut Position, len: usize) -> Position {
-        self.log.place(cursor, len)
+        self.log.lock().place(cursor, len)
     }
 
     fn reserve(&mut self, bytes: u64, records: u64, purpose: Purpose) -> Result<(), ReserveError> {
-        self.log.reserve(bytes, records, purpose)
+        match self.log.lock().reserve(bytes, records, purpose) {
+            Err(ReserveError::Full { .. }) if self.bug == Some(Bug::ReserveIgnored) => Ok(()),
+            reserved => reserved,
+        }
     }
 
     fn space(&self) -> LogSpace {
-        self.log.space()
+        self.log.lock().space()
     }
 
     fn append(
@@ -140,11 +195,11 @@ impl Log for WatchedLog {
         let mut tail = expected;
         let records = (0..group.len())
             .map(|index| LogRecord {
-                position: self.log.place(&mut tail, group.payload(index).len()),
+                position: self.log.lock().place(&mut tail, group.payload(index).len()),
                 payload: group.payload(index).to_vec().into(),
             })
             .collect();
-        let appended = self.log.append(epoch, expected, group);
+        let appended = self.log.lock().append(epoch, expected, group);
         let mut witness = self.witness.lock();
         match &appended {
             Ok(()) => witness.appended(records, tail, true),
@@ -157,34 +212,38 @@ impl Log for WatchedLog {
 
     fn syncer(&self) -> Arc<dyn LogSync> {
         Arc::new(WatchedSync {
-            syncer: self.log.syncer(),
+            syncer: self.log.lock().syncer(),
             witness: self.witness.share(),
             bug: self.bug,
         })
     }
 
     fn reader(&self) -> Arc<dyn LogReader> {
-        self.log.reader()
+        self.log.lock().reader()
     }
 
     fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
-        self.log.upkeep()
+        self.log.lock().upkeep()
     }
 
     fn snapshots(&self) -> Arc<dyn SnapshotStore> {
-        self.log.snapshots()
+        self.log.lock().snapshots()
     }
 
     fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError> {
-        self.log.begin_snapshot()
+        self.log.lock().begin_snapshot()
+    }
+
+    fn ranges(&self) -> Vec<LogRange> {
+        self.log.lock().ranges()
     }
 
     fn trim(&mut self, before: Position) -> Result<(), LogError> {
-        self.log.trim(before)
+        self.log.lock().trim(before)
     }
 
     fn release(&mut self, range: Position) -> Result<(), LogError> {
-        self.log.release(range)
+        self.log.lock().release(range)
     }
 }
 

@@ -36,6 +36,18 @@ pub(crate) enum Step {
     Together(Vec<Step>),
     Sync,
     Pass(u64),
+    /// A whole snapshot, and a trim if it is the second one.
+    Snapshot,
+    /// Moves so many messages of the oldest range forward.
+    Relocate(usize),
+    /// Releases what may be released.
+    Release,
+    /// All of the log's work that nobody waits for.
+    Upkeep,
+    /// So many bytes are free from now on.
+    Limit(u64),
+    /// Space has no end any more.
+    Lift,
     /// An end in good order.
     Stop,
     /// This life ends and the next begins.
@@ -43,8 +55,8 @@ pub(crate) enum Step {
 }
 
 use Step::{
-    Cancel, Delete, Key, Make, Pass, Purge, Receive, Reschedule, Restart, Send, Settle,
-    SettleFirst, Stop, Sync, Together, Transact,
+    Cancel, Delete, Key, Lift, Limit, Make, Pass, Purge, Receive, Release, Relocate, Reschedule,
+    Restart, Send, Settle, SettleFirst, Snapshot, Stop, Sync, Together, Transact, Upkeep,
 };
 
 const ACK: SettleAction = SettleAction::Ack;
@@ -473,6 +485,107 @@ pub(crate) fn scripts() -> Vec<(&'static str, Vec<Step>)> {
                 Sync,
             ],
         ),
+        (
+            "snapshots",
+            vec![
+                many(to(PLAIN), 6),
+                Sync,
+                Snapshot,
+                Receive(PLAIN, 3),
+                Settle(ACK),
+                Sync,
+                Snapshot,
+                many(of(KEYED, 1), 3),
+                Sync,
+                Snapshot,
+                Restart(POWER),
+                Receive(PLAIN, 5),
+                Sync,
+            ],
+        ),
+        (
+            "trim and release",
+            vec![
+                many(to(PLAIN), 20),
+                Sync,
+                Upkeep,
+                Receive(PLAIN, 20),
+                Settle(ACK),
+                Sync,
+                Snapshot,
+                many(of(KEYED, 1), 20),
+                Sync,
+                Snapshot,
+                Release,
+                Sync,
+                Release,
+                Upkeep,
+                Receive(KEYED, 10),
+                Settle(ACK),
+                Sync,
+                Snapshot,
+                Release,
+                Upkeep,
+                Restart(POWER),
+                many(to(PLAIN), 20),
+                Sync,
+                Release,
+                Upkeep,
+            ],
+        ),
+        (
+            "relocation",
+            vec![
+                many(to(PLAIN), 20),
+                many(of(KEYED, 1), 12),
+                Sync,
+                Receive(PLAIN, 20),
+                SettleFirst(NACK),
+                Settle(ACK),
+                Sync,
+                Snapshot,
+                Relocate(3),
+                Snapshot,
+                Relocate(9),
+                Sync,
+                Release,
+                Sync,
+                Release,
+                Upkeep,
+                Relocate(20),
+                Sync,
+                Snapshot,
+                Release,
+                Upkeep,
+                Receive(KEYED, 5),
+                Restart(POWER),
+                Receive(KEYED, 5),
+                Sync,
+            ],
+        ),
+        (
+            "a full disk",
+            vec![
+                Upkeep,
+                many(to(PLAIN), 12),
+                Sync,
+                Upkeep,
+                Limit(4 << 10),
+                many(to(PLAIN), 30),
+                many(to(PLAIN), 30),
+                Sync,
+                Receive(PLAIN, 3),
+                Settle(ACK),
+                Sync,
+                Restart(End::Kill),
+                Receive(PLAIN, 3),
+                Settle(ACK),
+                Sync,
+                Lift,
+                many(to(PLAIN), 3),
+                Sync,
+            ],
+        ),
     ]
 }
 
@@ -500,6 +613,20 @@ impl World {
                 Ok(())
             }
             Stop => self.stop(),
+            Snapshot => self.snapshot(),
+            Relocate(count) => self.relocate(*count),
+            Release => self.release(),
+            Upkeep => self.upkeep(100).map(|_| ()),
+            Limit(free) => {
+                self.disk.set_free_bytes(Some(*free));
+                self.is_limited = true;
+                Ok(())
+            }
+            Lift => {
+                self.disk.set_free_bytes(None);
+                self.is_limited = false;
+                Ok(())
+            }
             Restart(end) => {
                 self.end(*end);
                 self.start().map(|_| ())

@@ -11,7 +11,7 @@ use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::{FaultyDisk, ManualClock};
 
 use crate::{
-    planted::{Bug, WatchedLog},
+    planted::{Bug, LogHandle, WatchedLog},
     witness::Witness,
 };
 
@@ -21,6 +21,7 @@ pub(crate) struct Shard {
     pub(crate) reader: Arc<dyn LogReader>,
     /// The log's work that nobody waits for, if somebody does it in this life.
     pub(crate) upkeep: Option<Arc<dyn LogUpkeep>>,
+    pub(crate) log: LogHandle,
     /// Answers that wait for a sync.
     pub(crate) held: VecDeque<Output<u64>>,
     pub(crate) durable: Position,
@@ -43,7 +44,8 @@ impl Shard {
         };
         let log = LocalLog::open(disk, log_options()).map_err(|error| format!("{error:?}"))?;
         let upkeep = with_upkeep.then(|| log.upkeep()).flatten();
-        let log = WatchedLog::new(log, witness, bug);
+        let handle = LogHandle::new(log);
+        let log = WatchedLog::new(handle.clone(), witness, bug);
         let beginning = Beginning {
             wall: clock.wall(),
             since_boot: clock.since_boot(),
@@ -51,13 +53,17 @@ impl Shard {
             incarnation: Incarnation(starts),
             secret: [7; 32],
         };
-        let (driver, _report) =
-            Driver::recover(Box::new(log), &EngineOptions::default(), beginning)
-                .map_err(|error| format!("{error:?}"))?;
+        let options = EngineOptions {
+            snapshot_bytes_min: 2_000,
+            ..EngineOptions::default()
+        };
+        let (driver, _report) = Driver::recover(Box::new(log), &options, beginning)
+            .map_err(|error| format!("{error:?}"))?;
         Ok(Self {
             syncer: driver.syncer(),
             reader: driver.reader(),
             upkeep,
+            log: handle,
             held: VecDeque::new(),
             durable: driver.tail(),
             driver,
@@ -69,14 +75,14 @@ impl Shard {
 pub(crate) fn log_options() -> LocalLogOptions {
     LocalLogOptions {
         segment_bytes: SEGMENT_BYTES,
-        record_bytes_max: 8 << 10,
+        record_bytes_max: 4_000,
         free_bytes_min: 0,
         generation_seed: Some(5),
         ..LocalLogOptions::default()
     }
 }
 
-pub(crate) const SEGMENT_BYTES: u32 = 16 << 10;
+pub(crate) const SEGMENT_BYTES: u32 = 8 << 10;
 
 /// A disk whose failed syncs are tried again.
 struct RetryingDisk(FaultyDisk);

@@ -25,8 +25,9 @@ pub(crate) struct Seen {
     pub(crate) appended: Position,
     /// Bytes were damaged: what is lost must be told, and need not be there.
     pub(crate) damaged: bool,
-    /// From where the last recovery read: the position of the snapshot it loaded.
-    pub(crate) recovered_from: Position,
+    /// The last recovery began before what the log was trimmed to: with a snapshot that is of no use
+    /// any more.
+    pub(crate) is_useless: bool,
     /// Records that a recovery did not find among others, which were damaged then. A read that goes
     /// wrong once may find them the next time.
     set_aside: Vec<LogRecord>,
@@ -137,7 +138,10 @@ impl Seen {
             ..
         } = recovered;
         let from = *from;
-        self.recovered_from = from;
+        self.is_useless = from < report.trimmed;
+        if self.is_useless {
+            return Ok(());
+        }
         let first = self
             .records
             .partition_point(|record| record.position < from);

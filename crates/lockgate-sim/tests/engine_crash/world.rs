@@ -10,6 +10,7 @@ use lockgate_sim::{Fault, FaultyDisk, ManualClock, Operations, PowerCut, SeededR
 use crate::{
     Violation,
     answers::Asked,
+    keeper::Keeper,
     model::{Existence, Known, Model},
     planted::Bug,
     shard::Shard,
@@ -73,6 +74,11 @@ pub(crate) struct World {
     pub(crate) misread: bool,
     /// The wall clock steps back, and the order of a key is what the shard's clock says it is.
     pub(crate) wall_goes_back: bool,
+    pub(crate) keeper: Keeper,
+    /// Snapshots are taken and space given back by the keeper of these tests, not by the driver.
+    pub(crate) has_own_keeper: bool,
+    /// A complete snapshot was made unreadable.
+    pub(crate) snapshot_spoiled: bool,
     /// To be told to the shard with the next group.
     pub(crate) unreadable: Vec<Command>,
     /// Set: all bodies have this length, in parts of 90 bytes.
@@ -120,6 +126,9 @@ impl World {
             damaged: false,
             misread: false,
             wall_goes_back: false,
+            keeper: Keeper::default(),
+            has_own_keeper: false,
+            snapshot_spoiled: false,
             unreadable: Vec::new(),
             body_parts: None,
         }
@@ -139,6 +148,7 @@ impl World {
             witness: self.witness.fork(),
             tally: Tally::default(),
             history: self.history.clone(),
+            keeper: Keeper::default(),
             unreadable: self.unreadable.clone(),
             ..*self
         }
@@ -361,6 +371,9 @@ impl World {
         self.tally.count("starts", 1);
         self.witness.verdict()?;
         match shard {
+            Ok(_) if self.witness.lock().is_useless => {
+                Err("started with a snapshot that lacks what was trimmed".to_owned())
+            }
             Ok(shard) => {
                 self.shard = Some(shard);
                 self.has_reserve = false;
@@ -448,6 +461,7 @@ impl World {
         self.disk = left;
         self.struck = 0;
         self.shard = None;
+        self.keeper = Keeper::default();
         self.disk_failed = false;
         self.misread = false;
         self.asked.clear();

@@ -1,0 +1,377 @@
+//! Snapshots, and space that comes back: step by step, between the groups.
+
+use std::collections::BTreeMap;
+
+use lockgate_core::{
+    Location, Log, LogError, LogRecord, Position, Purpose, Scanned, SnapshotWriter,
+};
+use lockgate_engine::{Chore, ChoreStep, Outcome, What, Work};
+use lockgate_machine::{Command, Effect, Frozen};
+
+use crate::{
+    Violation, answers::Asked, planted::Bug, tally::Doing, witness::effects, world::World,
+};
+
+/// What is under way in this life.
+#[derive(Default)]
+pub(crate) struct Keeper {
+    chore: Option<Chore>,
+    snapshot: Option<Snapshot>,
+    /// Ranges in which nothing lives, with what must be durable before they may be released.
+    dead: BTreeMap<Position, Dead>,
+    /// The range that was relocated last.
+    relocated: Option<Position>,
+}
+
+struct Snapshot {
+    frozen: Frozen,
+    /// `None`, on purpose: begun too late.
+    writer: Option<Box<dyn SnapshotWriter>>,
+    position: Position,
+    written: bool,
+}
+
+struct Dead {
+    durable: Position,
+    by_relocation: bool,
+}
+
+impl World {
+    /// A few steps of whatever there is to do: by the driver and its plan, or by a keeper of our own
+    /// that draws what to do at random, and can be told to make mistakes.
+    pub(crate) fn keep(&mut self) -> Result<(), Violation> {
+        for _ in 0..1 + self.random.below(4) {
+            if !self.is_serving() {
+                return Ok(());
+            }
+            if !self.has_own_keeper {
+                self.chore()?;
+                continue;
+            }
+            match self.random.below(10) {
+                0..6 => self.snapshot_step()?,
+                // Without it, only acknowledgements empty a range.
+                6..8 if self.bug != Some(Bug::ReleasedBeforeAck) => {
+                    let count = 1 + self.random.index(6);
+                    self.relocate(count)?;
+                }
+                _ => self.release()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// One step of what the driver says is to be done for the space of the log.
+    pub(crate) fn chore(&mut self) -> Result<(), Violation> {
+        self.shard_mut().driver.housekeep(1_000);
+        let Some(mut chore) = self.keeper.chore.take() else {
+            // It may release ranges.
+            if self.is_pinned() {
+                return Ok(());
+            }
+            let now = self.now();
+            let next = self.during(Doing::Release, |world| {
+                world.shard_mut().driver.next_chore(now)
+            });
+            return match next {
+                Ok(chore) => {
+                    if let Some(chore) = &chore {
+                        self.note(format!("{} begun", chore.name()));
+                    }
+                    self.keeper.chore = chore;
+                    Ok(())
+                }
+                Err(error) => self.given_up("a chore", Err(error)),
+            };
+        };
+        let doing = match chore.name() {
+            "snapshot" => Doing::Snapshot,
+            _ => Doing::Relocate,
+        };
+        let durable = self.shard().durable;
+        let step = self.during(doing, |_| chore.step(durable));
+        let outcome = match step {
+            Ok(ChoreStep::More | ChoreStep::WaitDurable(_)) => {
+                self.keeper.chore = Some(chore);
+                return Ok(());
+            }
+            Ok(ChoreStep::Commands(commands)) => {
+                self.keeper.chore = Some(chore);
+                self.tally
+                    .count("messages relocated", commands.len() as u64);
+                self.note(format!("relocate {}", commands.len()));
+                let requests = commands.into_iter().map(|command| self.ask(command));
+                let requests = requests.collect();
+                return self.during(Doing::Relocate, |world| world.group(requests));
+            }
+            Ok(ChoreStep::Done) => {
+                self.note(format!("{} done", chore.name()));
+                self.tally.count(chore.name(), 1);
+                Ok(())
+            }
+            Err(error) => {
+                self.note(format!("{} failed: {error:?}", chore.name()));
+                Err(error)
+            }
+        };
+        let now = self.now();
+        let rest = self.during(Doing::Release, |world| {
+            let rest = world.shard_mut().driver.finish_chore(chore, outcome, now)?;
+            let snapshots = world.shard().log.lock().snapshots();
+            rest.snapshots
+                .into_iter()
+                .try_for_each(|at| snapshots.remove(at))
+        });
+        self.given_up("finishing a chore", rest)
+    }
+
+    /// Somebody may still read what was leased to him.
+    fn is_pinned(&self) -> bool {
+        self.shard().held.iter().any(|output| {
+            matches!(
+                &output.what,
+                What::Answer {
+                    result: Ok(Outcome::Received(_)),
+                    ..
+                }
+            )
+        })
+    }
+
+    /// A whole snapshot, at once.
+    pub(crate) fn snapshot(&mut self) -> Result<(), Violation> {
+        while self.is_serving() {
+            self.snapshot_step()?;
+            if self.keeper.snapshot.is_none() {
+                break;
+            }
+            if self.is_serving() {
+                self.sync()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a snapshot, writes its next piece, or finishes it.
+    pub(crate) fn snapshot_step(&mut self) -> Result<(), Violation> {
+        let outcome = self.during(Doing::Snapshot, |world| {
+            let Some(mut snapshot) = world.keeper.snapshot.take() else {
+                let snapshot = world.begin_snapshot()?;
+                world.keeper.snapshot = Some(snapshot);
+                return Ok(());
+            };
+            if !snapshot.written {
+                let mut piece = Vec::new();
+                if snapshot.writer.is_none() {
+                    snapshot.writer = Some(world.shard().log.lock().begin_snapshot()?);
+                }
+                let writer = snapshot.writer.as_mut().expect("begun just now");
+                if snapshot.frozen.next_piece(&mut piece) {
+                    writer.write(&piece)?;
+                } else {
+                    snapshot.written = true;
+                }
+                world.keeper.snapshot = Some(snapshot);
+                return Ok(());
+            }
+            let may_finish = world.shard().durable >= snapshot.position
+                || world.bug == Some(Bug::SnapshotFinishedEarly);
+            match snapshot.writer.take() {
+                Some(writer) if may_finish => {
+                    writer.finish()?;
+                    world.note(format!("snapshot at {}", snapshot.position));
+                    world.tally.count("snapshots finished", 1);
+                    world.trim()
+                }
+                writer => {
+                    snapshot.writer = writer;
+                    world.keeper.snapshot = Some(snapshot);
+                    Ok(())
+                }
+            }
+        });
+        self.given_up("snapshot", outcome)
+    }
+
+    fn begin_snapshot(&mut self) -> Result<Snapshot, LogError> {
+        let frozen = self.witness.folded().freeze();
+        let position = self.shard().driver.tail();
+        self.note(format!("snapshot begun at {position}"));
+        // Effects after this instant would be in its position and not in its content.
+        let too_late = self.bug == Some(Bug::SnapshotLosesAcks);
+        let writer = if too_late {
+            None
+        } else {
+            Some(self.shard().log.lock().begin_snapshot()?)
+        };
+        Ok(Snapshot {
+            frozen,
+            writer,
+            position,
+            written: false,
+        })
+    }
+
+    /// Two snapshots stay; no recovery will start before the older one.
+    fn trim(&mut self) -> Result<(), LogError> {
+        let log = self.shard().log.clone();
+        let snapshots = log.lock().snapshots();
+        let found = snapshots.list()?;
+        for old in found.iter().skip(2) {
+            snapshots.remove(*old)?;
+        }
+        let before = if self.bug == Some(Bug::TrimmedTooFar) {
+            found.first()
+        } else {
+            found.get(1)
+        };
+        if let Some(before) = before {
+            log.lock().trim(*before)?;
+            self.note(format!("trimmed to {before}"));
+            self.tally.count("trims", 1);
+        }
+        Ok(())
+    }
+
+    /// Releases ranges in which nothing lives, once that is durable.
+    pub(crate) fn release(&mut self) -> Result<(), Violation> {
+        self.shard_mut().driver.housekeep(1_000);
+        if self.is_pinned() {
+            return Ok(());
+        }
+        let log = self.shard().log.clone();
+        let tail = self.shard().driver.tail();
+        let durable = self.shard().durable;
+        let mut released = Vec::new();
+        for range in log.lock().ranges().iter().map(|range| range.first) {
+            if self.shard().driver.machine().live_in(range).messages > 0 {
+                self.keeper.dead.remove(&range);
+                continue;
+            }
+            let by_relocation = self.keeper.relocated == Some(range);
+            let dead = self.keeper.dead.entry(range).or_insert(Dead {
+                durable: tail,
+                by_relocation,
+            });
+            let early = match self.bug {
+                Some(Bug::ReleasedBeforeRelocation) => dead.by_relocation,
+                Some(Bug::ReleasedBeforeAck) => true,
+                _ => false,
+            };
+            if dead.durable <= durable || early {
+                released.push(range);
+            }
+        }
+        for range in released {
+            match self.during(Doing::Release, |_| log.lock().release(range)) {
+                Ok(()) => {
+                    self.note(format!("released {range}"));
+                    self.tally.count("ranges released", 1);
+                    self.keeper.dead.remove(&range);
+                }
+                // A recovery may still start with it.
+                Err(LogError::Unsupported { .. }) => {}
+                Err(error) => return self.given_up("release", Err(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves so many messages of the oldest range in which there are any.
+    pub(crate) fn relocate(&mut self, count: usize) -> Result<(), Violation> {
+        let machine = self.shard().driver.machine();
+        let log = self.shard().log.clone();
+        let newest = log.lock().ranges().last().map(|range| range.first);
+        let Some((range, _)) = machine.live_ranges().next() else {
+            return Ok(());
+        };
+        if Some(range) >= newest {
+            return Ok(());
+        }
+        let end = Position(range.0 + (1 << log.lock().capabilities().range_bits));
+        let mut commands = Vec::new();
+        let reader = self.shard().reader.clone();
+        let scanned = self.during(Doing::Relocate, |_| {
+            reader.scan(range, end, &mut |scanned| {
+                if let Scanned::Record(record) = scanned {
+                    commands.extend(relocations(&record));
+                }
+                std::ops::ControlFlow::Continue(())
+            })
+        });
+        if let Err(error) = scanned {
+            self.note(format!("scan of {range}: {error:?}"));
+            return if self.disk_failed || self.damaged || self.misread {
+                Ok(())
+            } else {
+                Err(format!("{range} cannot be scanned: {error:?}"))
+            };
+        }
+        commands.retain(|command| self.lives(command));
+        commands.truncate(count);
+        // What is kept back is for those who make room at once.
+        let bytes = commands.len() as u64 * 1_000;
+        let reserved = log
+            .lock()
+            .reserve(bytes, commands.len() as u64, Purpose::Growth);
+        if reserved.is_err() {
+            return Ok(());
+        }
+        self.note(format!("relocate {} of {range}", commands.len()));
+        self.tally
+            .count("messages relocated", commands.len() as u64);
+        self.keeper.relocated = Some(range);
+        let requests = commands
+            .into_iter()
+            .map(|command| self.request(Work::one(command), vec![Asked::Nothing]))
+            .collect();
+        self.during(Doing::Relocate, |world| world.group(requests))
+    }
+
+    fn lives(&self, command: &Command) -> bool {
+        match command {
+            Command::Relocate { message, from } => {
+                let machine = self.shard().driver.machine();
+                machine.lives_at(message.id, *from)
+            }
+            _ => false,
+        }
+    }
+
+    /// Work that nobody waits for may fail if the disk does, and is tried again later.
+    fn given_up(&mut self, what: &str, outcome: Result<(), LogError>) -> Result<(), Violation> {
+        let Err(error) = outcome else { return Ok(()) };
+        self.note(format!("{what} given up: {error:?}"));
+        self.keeper.snapshot = None;
+        self.tally.count("snapshots and releases given up", 1);
+        if let LogError::Stopped { reason } = &error {
+            let mut told = Vec::new();
+            let driver = &mut self.shard_mut().driver;
+            driver.stop(reason.as_str().into(), &mut |output| told.push(output));
+            self.take(told)?;
+            return self.check_running();
+        }
+        if self.disk_failed || self.damaged || self.misread || self.is_limited {
+            Ok(())
+        } else {
+            Err(format!("{what} failed although nothing had: {error:?}"))
+        }
+    }
+}
+
+/// The messages whose bytes are in the record.
+fn relocations(record: &LogRecord) -> Vec<Command> {
+    let parts = effects(record).into_iter().enumerate();
+    parts
+        .filter_map(|(part, effect)| match effect {
+            Effect::Accepted(message) | Effect::Relocated(message) => Some(Command::Relocate {
+                message,
+                from: Location {
+                    position: record.position,
+                    part: u16::try_from(part).expect("few"),
+                },
+            }),
+            _ => None,
+        })
+        .collect()
+}
