@@ -285,6 +285,22 @@ mod tests {
         assert_eq!((window.get(1), window.len()), (None, 0));
     }
 
+    #[test]
+    fn a_superseded_id_stays_so_in_an_image() {
+        let mut window = DedupWindow::default();
+        reserve(&mut window, 1, 1, 10);
+        reserve(&mut window, 1, 2, 20);
+        let (mut outline, mut page) = (Vec::new(), Vec::new());
+        window.encode_outline(&mut outline);
+        let first = window.ids().encode_page(0, &mut page).unwrap();
+        let input = &mut crate::columns::Input::new(&outline);
+        let mut loaded = DedupWindow::decode_outline(input).unwrap();
+        let page = <Slab<Remembered>>::decode_page(first, &mut crate::columns::Input::new(&page));
+        loaded.ids().add_read_page(first, page.unwrap()).unwrap();
+        loaded.rebuild(HashSeed::default()).unwrap();
+        assert_eq!((loaded.get(1), loaded.len()), (Some(hit(2)), 1));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
         #[test]

@@ -414,3 +414,38 @@ fn the_estimate_is_near_and_comes_back_to_nothing() {
     while machine.housekeep(1_000) {}
     assert_eq!(machine.image_bytes(), empty);
 }
+
+#[test]
+fn what_awaited_its_sync_is_leasable_after_loading() {
+    let mut run = super::harness::Run::new();
+    run.set_syncing(false);
+    run.sync();
+    let create = CreateQueue {
+        name: name("q"),
+        settings: QueueSettings::default(),
+        annotations: Default::default(),
+        tags: Default::default(),
+    };
+    run.give(&Command::CreateQueue(Box::new(create))).unwrap();
+    let (queue, message) = (name("q"), Message::new("x"));
+    run.give(&Command::Send(Box::new(SendMessage { queue, message })))
+        .unwrap();
+    assert!(!run.machine.leasable(&name("q")));
+    let mut loaded = load(&pieces(run.machine.freeze())).unwrap();
+    assert!(loaded.leasable(&name("q")));
+    assert_eq!(loaded.take_woken().count(), 1);
+    assert!(!run.machine.leasable(&name("q")));
+}
+
+#[test]
+fn free_room_is_used_again_in_the_same_order() {
+    let mut machine = filled(2_000, 100);
+    let queue = machine.queue_id(&name("q")).unwrap();
+    for number in 0..900_u64 {
+        let sequence = lockgate_core::Sequence(1 + number * 7919 % 1_999);
+        let position = lockgate_core::Position((1 << 40) + number);
+        machine.fold(&[crate::Effect::Acked { queue, sequence }], position);
+    }
+    let image = pieces(machine.freeze());
+    assert_eq!(pieces(load(&image).unwrap().freeze()), image);
+}
