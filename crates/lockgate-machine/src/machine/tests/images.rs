@@ -10,6 +10,10 @@
 //! | the audit does not compare a queue's settings with its content | the same |
 //! | the next sequence may lie among those given out | an insertion out of order |
 //! | totals may be as high as a word goes | an addition that overflows |
+//! | a column is not read | the loaded snapshot differs |
+//! | what awaits its sync stays so | it is not leasable |
+//! | free slots, or pages with room, come back in reverse order | the second image differs |
+//! | superseded unique ids are found again (`dedup`) | the first message of two |
 
 use lockgate_core::{HolderName, Key, MachineTime, Message, Now, QueueName, UniqueId, WallTime};
 use proptest::prelude::*;
