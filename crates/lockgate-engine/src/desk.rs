@@ -34,6 +34,8 @@ struct State {
     /// Records appended since the last sync began, and when the first of them was.
     unsynced_records: u64,
     unsynced_since: Option<Instant>,
+    /// Since when somebody has waited for a sync without one coming to its end.
+    waiting_since: Option<Instant>,
     /// Whether the owner must know of each sync at once: somebody waits for a message.
     owner_cares: bool,
     sync_thread_waits: bool,
@@ -55,6 +57,7 @@ pub(crate) struct Counts {
     pub(crate) syncs: u64,
     pub(crate) sync_time: Duration,
     pub(crate) sync_time_max: Duration,
+    pub(crate) sync_age: Duration,
 }
 
 /// What the owner tells after a group.
@@ -70,6 +73,14 @@ pub(crate) struct Filing<'a> {
     pub(crate) keeper: KeeperCounts,
 }
 
+impl State {
+    fn note_waiting(&mut self) {
+        if self.wanted > self.durable {
+            self.waiting_since.get_or_insert_with(Instant::now);
+        }
+    }
+}
+
 impl Desk {
     pub(crate) fn new(window: SyncWindow, durable: Position) -> Self {
         Self {
@@ -80,6 +91,7 @@ impl Desk {
                 durable,
                 unsynced_records: 0,
                 unsynced_since: None,
+                waiting_since: None,
                 owner_cares: false,
                 sync_thread_waits: false,
                 finishing: false,
@@ -109,6 +121,7 @@ impl Desk {
     pub(crate) fn wait_durable(&self, position: Position) -> Result<(), Option<Arc<str>>> {
         let mut state = self.lock();
         state.wanted = state.wanted.max(position);
+        state.note_waiting();
         self.work.notify_one();
         loop {
             if state.durable >= position {
@@ -138,6 +151,7 @@ impl Desk {
             state.unsynced_since.get_or_insert_with(Instant::now);
         }
         state.wanted = state.wanted.max(filing.wanted);
+        state.note_waiting();
         state.counts.driver = filing.counts;
         state.counts.waiters = filing.waiters as u64;
         state.counts.keeper = filing.keeper;
@@ -181,6 +195,9 @@ impl Desk {
         let state = self.lock();
         Counts {
             held: state.held.len() as u64,
+            sync_age: state
+                .waiting_since
+                .map_or(Duration::ZERO, |since| since.elapsed()),
             ..state.counts
         }
     }
@@ -222,6 +239,8 @@ impl Desk {
             match synced {
                 Ok(position) => {
                     state.durable = state.durable.max(position);
+                    state.waiting_since = None;
+                    state.note_waiting();
                     self.reached.notify_all();
                 }
                 Err(error) => {
@@ -348,6 +367,18 @@ mod tests {
         assert!(!desk.file(filing(&mut outputs, Position(1), 0), |_| {}));
         assert!(desk.file(filing(&mut outputs, Position(1), 1), |_| {}));
         assert!(!desk.file(filing(&mut outputs, END, 1), |_| {}));
+    }
+
+    #[test]
+    fn a_wait_for_a_sync_has_an_age_until_one_has_come_to_its_end() {
+        let mut outputs = Vec::new();
+        let desk = Desk::new(SyncWindow::default(), Position(1));
+        assert_eq!(desk.counts().sync_age, Duration::ZERO);
+        let _nothing_new = desk.file(filing(&mut outputs, Position(1), 0), |_| {});
+        assert!(desk.lock().waiting_since.is_some());
+        desk.finish();
+        desk.run(&SyncsUpTo(END), |_| {}, || {}).unwrap();
+        assert_eq!(desk.counts().sync_age, Duration::ZERO);
     }
 
     #[test]

@@ -22,6 +22,10 @@ pub struct EngineMetrics {
     pub sync_time: Duration,
     /// The longest sync.
     pub sync_time_max: Duration,
+    /// How long somebody has waited for a sync without one coming to its end, now.
+    pub sync_age: Duration,
+    /// Records that were durable once and that the start found unreadable or without sense.
+    pub records_lost: u64,
     /// Commands decided, those of the engine itself included.
     pub commands: u64,
     /// Queries answered.

@@ -47,6 +47,7 @@ pub(crate) struct Shared {
     unknown: AtomicU64,
     damaged: AtomicU64,
     given_back: AtomicU64,
+    records_lost: u64,
 }
 
 /// How long the owner sleeps at most while something is due some day: the wall clock may step, and
@@ -96,6 +97,12 @@ pub(crate) fn start(
         unknown: AtomicU64::new(0),
         damaged: AtomicU64::new(0),
         given_back: AtomicU64::new(0),
+        records_lost: report.undecodable
+            + report
+                .damaged
+                .iter()
+                .map(|range| range.records)
+                .sum::<u64>(),
         clock,
     });
     driver.for_each_queue(shared.now(), |queue| {
@@ -397,6 +404,8 @@ impl Shared {
             syncs: counts.syncs,
             sync_time: counts.sync_time,
             sync_time_max: counts.sync_time_max,
+            sync_age: counts.sync_age,
+            records_lost: self.records_lost,
             commands: driver.commands,
             queries: driver.queries,
             answered: AnsweredCounts {

@@ -90,6 +90,9 @@ pub struct Deadlines {
     /// The lowest average rate of a body or an answer, in bytes a second. 1 or more; default
     /// 16 KiB/s.
     pub transfer_rate_min: u64,
+    /// How long the engine may finish nothing while somebody waits, before `/readyz` fails. Default
+    /// 30 s.
+    pub stall: Duration,
     /// From the call for shutdown until connections that still have no answer are cut. The engine
     /// has the same time again to sync its log. Default 20 s.
     pub shutdown: Duration,
@@ -195,6 +198,7 @@ impl Default for Deadlines {
             idle: Duration::from_secs(75),
             transfer_grace: Duration::from_secs(10),
             transfer_rate_min: 16 << 10,
+            stall: Duration::from_secs(30),
             shutdown: Duration::from_secs(20),
         }
     }

@@ -54,7 +54,11 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
     if let Some(start) = &findings.start {
         output.line("a start")?;
         output.line(&format!(
-            "  would read {} ({}) and begin epoch {}",
+            "  would {}read {} ({}) and begin epoch {}",
+            start
+                .snapshot
+                .as_ref()
+                .map_or_else(String::new, |at| format!("load the snapshot {at}, ")),
             count(start.records, "record"),
             show_bytes(start.bytes),
             start.epoch,

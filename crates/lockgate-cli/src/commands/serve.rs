@@ -119,7 +119,7 @@ fn start_engine(data: &Path, settings: &Resolved) -> Result<Engine, Failure> {
 /// Why the data could not be served, and whether it is the data's fault.
 fn start_failure(error: StartError, data: &Path) -> Failure {
     let refused = match &error {
-        StartError::NewerFormat { .. } => true,
+        StartError::NewerFormat { .. } | StartError::NoSnapshot { .. } => true,
         StartError::Recover(error) => matches!(error, LogError::NewerFormat { .. }),
         _ => false,
     };
@@ -201,6 +201,7 @@ fn server_options(settings: &Resolved) -> ServerOptions {
         deadlines: Deadlines {
             header: settings.get(&table::HEADER_TIMEOUT),
             idle: settings.get(&table::IDLE_TIMEOUT),
+            stall: settings.get(&table::STALL_TIMEOUT),
             shutdown: settings.get(&table::SHUTDOWN_TIMEOUT),
             ..Deadlines::default()
         },

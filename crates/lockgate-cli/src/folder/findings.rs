@@ -79,6 +79,9 @@ pub(crate) struct SnapshotFound {
 pub(crate) struct Start {
     /// The epoch it would begin.
     pub(crate) epoch: u64,
+    /// The snapshot it would begin with.
+    pub(crate) snapshot: Option<String>,
+    /// Records behind it.
     pub(crate) records: u64,
     pub(crate) bytes: u64,
     pub(crate) tail_bytes_cut: u64,
@@ -260,6 +263,7 @@ impl Start {
     fn of(report: &StartReport, overlay: &Overlay) -> Self {
         Self {
             epoch: report.term.epoch.0,
+            snapshot: report.snapshot.map(|at| at.to_string()),
             records: report.records,
             bytes: report.bytes,
             tail_bytes_cut: report.tail_bytes_cut,

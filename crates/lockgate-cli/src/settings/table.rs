@@ -23,6 +23,7 @@ pub(crate) static SETTINGS: &[&dyn AnySetting] = &[
     &HEADER_TIMEOUT,
     &IDLE_TIMEOUT,
     &SHUTDOWN_TIMEOUT,
+    &STALL_TIMEOUT,
     &SYNC_WINDOW,
     &SEGMENT_SIZE,
     &FREE_LOW,
@@ -287,6 +288,19 @@ pub(crate) static SHUTDOWN_TIMEOUT: Setting<Duration> = Setting {
         form: Form::One,
         scope: Scope::Serve,
         help: "How long a graceful end may wait for requests under way",
+        detail: "",
+    },
+    read: |texts| one(texts, units::duration),
+};
+
+pub(crate) static STALL_TIMEOUT: Setting<Duration> = Setting {
+    about: About {
+        name: "stall-timeout",
+        value_name: "TIME",
+        default: &["30s"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "How long the disk may finish nothing while somebody waits before /readyz fails",
         detail: "",
     },
     read: |texts| one(texts, units::duration),

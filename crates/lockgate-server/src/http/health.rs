@@ -7,14 +7,12 @@ use hyper::{
     HeaderMap, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue},
 };
+use lockgate_core::SpaceState;
 use lockgate_engine::Status;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Core;
 use crate::sqs;
-
-/// A request that waits longer than this to be decided means that the disk does not come along.
-const STALLED_AFTER: Duration = Duration::from_secs(30);
 
 /// Why queues are not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,13 +35,44 @@ pub(crate) fn healthz() -> sqs::Response {
 /// 200 as long as queues are served, else 503 with the reason.
 pub(crate) fn readyz(core: &Core) -> sqs::Response {
     let (status, body) = match ready(core) {
-        Ok(()) => (StatusCode::OK, json!({ "ready": true })),
+        Ok(()) => (StatusCode::OK, ready_page(core)),
         Err(reason) => (
             StatusCode::SERVICE_UNAVAILABLE,
             json!({ "ready": false, "reason": reason.name(), "detail": reason.detail() }),
         ),
     };
     page(status, "application/json", format!("{body}\n"))
+}
+
+/// A full disk is no reason to send clients away: those who receive and delete make room.
+fn ready_page(core: &Core) -> Value {
+    let space = core
+        .endpoint
+        .engine()
+        .map(|engine| engine.metrics().keeper.space);
+    match space.filter(|space| space.state != SpaceState::Normal) {
+        None => json!({ "ready": true }),
+        Some(space) => json!({
+            "ready": true,
+            "space": space_name(space.state),
+            "detail": match space.state {
+                SpaceState::Full => format!(
+                    "the disk is full, {} bytes are free: sends are refused, everything else goes on",
+                    space.free_bytes
+                ),
+                _ => format!("{} bytes are free on the disk", space.free_bytes),
+            },
+        }),
+    }
+}
+
+/// The word for how much room there is.
+pub(crate) fn space_name(state: SpaceState) -> &'static str {
+    match state {
+        SpaceState::Normal => "normal",
+        SpaceState::Low => "low",
+        SpaceState::Full => "full",
+    }
 }
 
 /// Whether queues are served.
@@ -62,8 +91,9 @@ pub(crate) fn ready(core: &Core) -> Result<(), NotReady> {
         }
         _ => return Err(NotReady::Stopping),
     }
-    let waiting = engine.metrics().inbox_age;
-    if waiting >= STALLED_AFTER {
+    let metrics = engine.metrics();
+    let waiting = metrics.inbox_age.max(metrics.sync_age);
+    if waiting >= core.deadlines.stall {
         return Err(NotReady::Stalled { waiting });
     }
     Ok(())

@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::{Core, connection, counters::Refused};
+use super::{Core, connection, counters::Refused, space};
 use crate::RunReport;
 
 /// See [`Server::run`](crate::Server::run).
@@ -28,7 +28,10 @@ pub(crate) async fn run(
 ) -> RunReport {
     let core = Arc::new(core);
     let mut tasks = JoinSet::new();
-    accept(listener, &core, &mut tasks, shutdown).await;
+    select! {
+        () = accept(listener, &core, &mut tasks, shutdown) => {}
+        () = space::watch(&core) => {}
+    }
 
     let began = Instant::now();
     let grace = core.deadlines.shutdown;

@@ -1,7 +1,7 @@
 //! `/metrics`. The names are documented in `docs/metrics.md`; a test compares the two.
 
 use hyper::StatusCode;
-use lockgate_core::WallTime;
+use lockgate_core::{SpaceState, WallTime};
 use lockgate_engine::{Engine, EngineMetrics};
 use lockgate_machine::{Answer, Query, QueueCounts, QueueDescription, QueueTotals};
 
@@ -149,6 +149,61 @@ fn engine(page: &mut Exposition, engine: &EngineMetrics) {
     .sample(&[("level", "disk")], engine.answered.disk);
     for (name, help, value) in [
         (
+            "lockgate_log_snapshots_total",
+            "Snapshots of the state completed.",
+            engine.keeper.snapshots,
+        ),
+        (
+            "lockgate_log_snapshots_failed_total",
+            "Snapshots of the state given up.",
+            engine.keeper.snapshots_failed,
+        ),
+        (
+            "lockgate_log_relocated_bytes_total",
+            "Bytes of messages moved forward in the log, so that space comes back.",
+            engine.keeper.relocated_bytes,
+        ),
+        (
+            "lockgate_log_ranges_released_total",
+            "Ranges of the log given back.",
+            engine.keeper.ranges_released,
+        ),
+        (
+            "lockgate_log_records_lost_total",
+            "Records that were durable once and that the start found unreadable.",
+            engine.records_lost,
+        ),
+    ] {
+        page.counter(name, help).value(value);
+    }
+    let space = engine.keeper.space;
+    for (name, help, value) in [
+        (
+            "lockgate_log_used_bytes",
+            "Bytes the log takes, with its snapshots and what it keeps ready.",
+            space.used_bytes,
+        ),
+        (
+            "lockgate_log_ready_bytes",
+            "Of these, bytes ready for new records.",
+            space.ready_bytes,
+        ),
+        (
+            "lockgate_log_free_bytes",
+            "Bytes of storage that nobody has taken.",
+            space.free_bytes,
+        ),
+        (
+            "lockgate_log_live_bytes",
+            "Bytes of the log that messages live in.",
+            engine.keeper.live_bytes,
+        ),
+        (
+            "lockgate_log_ranges",
+            "Ranges the log consists of.",
+            engine.keeper.ranges,
+        ),
+        (
             "lockgate_engine_group_records_max",
             "Records of the largest group since the start.",
             engine.group_records_max,
@@ -176,6 +231,19 @@ fn engine(page: &mut Exposition, engine: &EngineMetrics) {
     ] {
         page.gauge(name, help).value(value);
     }
+    let mut state = page.gauge(
+        "lockgate_log_space_state",
+        "How much room there is: 1 for the state it is in, else 0.",
+    );
+    for known in [SpaceState::Normal, SpaceState::Low, SpaceState::Full] {
+        let label = [("state", health::space_name(known))];
+        state.sample(&label, u8::from(space.state == known));
+    }
+    page.gauge(
+        "lockgate_engine_sync_age_seconds",
+        "How long somebody has waited for a sync without one coming to its end.",
+    )
+    .value(engine.sync_age.as_secs_f64());
     page.gauge(
         "lockgate_engine_inbox_age_seconds",
         "How long the oldest request waits to be decided.",

@@ -19,6 +19,7 @@ pub(crate) mod printable;
 mod progress;
 mod refusal;
 mod router;
+mod space;
 mod wire;
 
 use std::sync::Arc;

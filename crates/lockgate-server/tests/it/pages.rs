@@ -83,3 +83,17 @@ async fn what_is_not_there_is_said_so() {
         server.ask(request).await.expect_refusal(404, "nothing at");
     }
 }
+
+/// A disk that finishes nothing: the server lives, and nobody should be sent to it.
+#[tokio::test]
+async fn a_stalled_server_is_healthy_and_not_ready() {
+    let server = TestServer::start_with(|options| {
+        // So short a time passes whatever the disk does.
+        options.deadlines.stall = std::time::Duration::ZERO;
+    })
+    .await;
+    let ready = server.get("/readyz").await;
+    assert_eq!(ready.status, 503);
+    assert!(ready.body.contains("\"reason\":\"stalled\""), "{ready:?}");
+    assert_eq!(server.get("/healthz").await.status, 200);
+}

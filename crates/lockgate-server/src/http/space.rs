@@ -1,0 +1,54 @@
+//! Says once when room on the disk becomes scarce, when it is out, and when there is enough again.
+
+use std::{future::pending, time::Duration};
+
+use lockgate_core::{LogSpace, SpaceState};
+use tokio::time::sleep;
+
+use super::Core;
+
+/// How often it is looked at. A look costs a lock.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// Watches for as long as it is polled; never ends.
+pub(crate) async fn watch(core: &Core) {
+    let Some(engine) = core.endpoint.engine() else {
+        return pending().await;
+    };
+    let mut last = SpaceState::Normal;
+    loop {
+        let space = engine.metrics().keeper.space;
+        if space.state != last {
+            tell(space);
+            last = space.state;
+        }
+        sleep(EVERY).await;
+    }
+}
+
+fn tell(space: LogSpace) {
+    let LogSpace {
+        used_bytes,
+        free_bytes,
+        ..
+    } = space;
+    match space.state {
+        SpaceState::Normal => {
+            tracing::info!(
+                used_bytes,
+                free_bytes,
+                "there is enough room on the disk again"
+            );
+        }
+        SpaceState::Low => tracing::warn!(
+            used_bytes,
+            free_bytes,
+            "room on the disk is low; when it is out, sends are refused"
+        ),
+        SpaceState::Full => tracing::error!(
+            used_bytes,
+            free_bytes,
+            "the disk is full: sends are refused until messages are deleted or room is made"
+        ),
+    }
+}
