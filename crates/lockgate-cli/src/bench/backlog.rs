@@ -68,8 +68,8 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
     setup.runtime.block_on(async {
         full.fill(messages).await?;
         // The first message of each key goes, so that receives do not find what was sent together.
-        full.receive(TURN_OVER_MAX, messages / PER_KEY).await?;
-        full.fill(messages / PER_KEY).await
+        let gone = full.receive(TURN_OVER_MAX, messages / PER_KEY).await?;
+        full.fill(gone.messages).await
     })?;
     let mut params = Params {
         size: SIZE,
@@ -124,6 +124,8 @@ impl Side {
 
 impl Course for BacklogCourse {
     fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> Result<(), Failure> {
+        let snapshots = |side: &Side| side.engine.metrics().keeper.snapshots;
+        let before = snapshots(&self.full);
         // Both sides send for as long, and both receive as many as they got.
         let limit = time.max(Duration::from_secs(1)) * 20;
         let [(empty_sent, empty_received), (full_sent, full_received)] =
@@ -141,6 +143,11 @@ impl Course for BacklogCourse {
                 let both = <[_; 2]>::try_from(loads);
                 both.map_err(|_| Failure::failed("both sides were measured"))
             })?;
+        let longest = full_sent.latency.max().max(full_received.latency.max());
+        let mut params = self.params.clone();
+        let snapshot = snapshots(&self.full) > before;
+        params.more.insert("snapshot", json!(snapshot));
+        report.quantity("backlog.stall", &params, as_f64(longest) / 1e6, "ms", None);
         for (figure, full, empty) in [
             ("backlog.send", full_sent, empty_sent),
             ("backlog.receive", full_received, empty_received),

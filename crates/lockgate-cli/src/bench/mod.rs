@@ -118,7 +118,12 @@ static BENCHES: &[Bench] = &[
         open: memory::open,
     },
     Bench {
-        figures: &["backlog.send", "backlog.receive", "backlog.recovery"],
+        figures: &[
+            "backlog.send",
+            "backlog.receive",
+            "backlog.stall",
+            "backlog.recovery",
+        ],
         about: "beside a backlog of ten messages for each key; floor: on an empty queue. And starts: \
                 after a kill and after a clean stop, compared with reading as many bytes",
         weight: 2,

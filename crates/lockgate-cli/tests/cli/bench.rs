@@ -5,7 +5,8 @@ use serde_json::Value;
 use crate::support::Sandbox;
 
 /// Figures that are no rates.
-const QUANTITIES: [&str; 16] = [
+const QUANTITIES: [&str; 17] = [
+    "backlog.stall",
     "http.cpu",
     "http.cpu.floor",
     "http.cpu.ratio",
