@@ -456,7 +456,8 @@ impl<'a> Recovery<'a> {
             first_number: Some(first_number.unwrap_or(self.expected)),
             bytes,
         });
-        if header.is_some() || told.is_some() {
+        // Before the starting point there may be payloads, whatever became of the header.
+        if header.is_some() || told.is_some() || starts_at > first_record(number) {
             let segment = FoundSegment {
                 number,
                 header,

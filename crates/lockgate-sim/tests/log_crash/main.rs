@@ -8,6 +8,8 @@
 //!   noise; the loss is compared with what the format says it must be.
 //!
 //! - `overlap`: appends in the middle of a sync.
+//! - `ranges`: recovery from a snapshot, segments given back and used again.
+//! - `space`: full disks.
 //!
 //! What must hold stands in `History::check` and `history::check_survivors`. Each of these mistakes
 //! was made in the log by hand, and each was caught by the tests named (among others):
@@ -34,6 +36,13 @@
 //! | trim removes segments before the start mark is durable, or passes what is synced | crashes |
 //! | a segment with damage is deleted at trim | damage |
 //! | a reservation forgets record headers, or new segments | `a_reservation_counts_headers` |
+//! | a spare keeps the header of what it was | `a_spare_forgets_what_it_was` |
+//! | a segment is blanked before its new name is durable | `recycling_that_is_cut_leaves_nothing_that_looks_damaged` |
+//! | a segment is released before the start mark is durable, or past it | crashes, faults, ranges |
+//! | what stands before a snapshot is judged, or cut | ranges |
+//! | growth takes the reserve, or a snapshot all of it, or the reserve does not survive a power cut | space |
+//! | growth goes on as soon as it just fits | `a_full_log_does_not_come_and_go` |
+//! | an append that finds no room is not cut, or the cut not synced | faults |
 //! | a newer format is taken for damage and changed | `a_newer_format_is_refused_and_left_alone` |
 #![allow(clippy::unwrap_used, reason = "in tests a panic is the report")]
 

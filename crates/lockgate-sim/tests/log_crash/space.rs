@@ -123,6 +123,20 @@ fn growth_ends_before_the_reserve_and_comes_back_by_itself() {
     }
 }
 
+/// What ends growth must be undone with something to spare before it goes on.
+#[test]
+fn a_full_log_does_not_come_and_go() {
+    let disk = FaultyDisk::new();
+    disk.set_free_bytes(Some(20 * SEGMENT));
+    let mut log = start(&disk);
+    fill(&mut log, Epoch(1), Purpose::Growth);
+    let free = disk.space().unwrap().free;
+    disk.set_free_bytes(Some(free + SEGMENT));
+    assert!(try_append(&mut log, Epoch(1), Purpose::Growth).is_err());
+    disk.set_free_bytes(Some(free + 2 * SEGMENT));
+    try_append(&mut log, Epoch(1), Purpose::Growth).unwrap();
+}
+
 /// Others may take all the rest of the disk: a log that is full is killed, started again, emptied and
 /// grows again.
 #[test]
@@ -187,6 +201,7 @@ fn a_snapshot_on_a_full_disk_kills_nobody() {
             .count()
     };
     assert_eq!(parts(&disk), 0);
+    disk.set_free_bytes(Some(0));
     let records = fill(&mut log, Epoch(1), Purpose::Upkeep);
     assert!(
         records >= 2 * IN_SEGMENT,
