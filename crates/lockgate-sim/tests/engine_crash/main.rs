@@ -99,6 +99,14 @@ fn every_seed_keeps_what_was_answered() {
     }
 }
 
+/// Every fault strikes in every state of the shard that matters.
+#[test]
+fn the_seeds_cover_every_fault_in_every_state() {
+    let (tally, failed) = run_seeds(0, Until::Seed(SEEDS), None);
+    assert_eq!(failed, None);
+    assert_eq!(tally.not_covered(), []);
+}
+
 fn environment(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(

@@ -115,6 +115,24 @@ impl Doing {
     ];
 }
 
+impl Kind {
+    /// What the shard must have been doing when this struck, in some history of a run. (Elsewhere it
+    /// cannot strike, or does so too rarely to insist on it.)
+    fn must_meet(self) -> &'static [Doing] {
+        use Doing::{Append, Full, Nothing, Read, Relocate, Snapshot, Start, Sync, Upkeep};
+        match self {
+            Self::PowerCut | Self::Kill => &[Start, Append, Sync, Nothing, Upkeep, Snapshot, Full],
+            Self::FailedSync | Self::LyingSync => &[Start, Sync, Upkeep, Snapshot, Full],
+            Self::FailedWrite | Self::FailedName | Self::Misdirected => {
+                &[Start, Append, Upkeep, Snapshot, Full]
+            }
+            Self::FailedRead | Self::Misread => &[Start, Read, Relocate, Full],
+            Self::NoSpace => &[Start, Append, Snapshot, Full],
+            Self::Decay => &[Start, Read, Nothing, Snapshot, Relocate],
+        }
+    }
+}
+
 /// Counts of one or many histories.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
@@ -151,6 +169,15 @@ impl Tally {
         for (key, count) in &other.counts {
             *self.counts.entry(key).or_default() += count;
         }
+    }
+
+    /// Faults that never struck where they must have.
+    pub(crate) fn not_covered(&self) -> Vec<(Kind, Doing)> {
+        let all = Kind::ALL.into_iter();
+        let cells = all.flat_map(|kind| kind.must_meet().iter().map(move |doing| (kind, *doing)));
+        cells
+            .filter(|(kind, doing)| self.at(*kind, *doing) == 0)
+            .collect()
     }
 
     fn injected(&self, kind: Kind) -> u64 {
