@@ -18,6 +18,7 @@ Tasks:
   tidy              check the house rules: file lengths, leftovers, names, documents, layers
   licenses          check licences, sources and duplicates of all dependencies against deny.toml
   wasm              build the pure crates for wasm32-unknown-unknown
+  golden            write the golden data folders anew, for a new version of the format
   kill --times N    the process kill test in its long form, over a release build (default: 50)
   torture           every fault for as long as one likes, and docs/reliability.md: `torture --help`
 ";
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["licenses"] => licenses::run(),
         ["wasm"] => wasm(),
+        ["golden"] => golden(),
         ["kill"] => kill("50"),
         ["kill", "--times", times] => kill(times),
         ["torture", "--help" | "-h"] => {
@@ -55,6 +57,26 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The folders are kept with the tests that read them, and made by the same program.
+fn golden() -> Result<()> {
+    let mut command = Command::new("cargo");
+    command
+        .args([
+            "test",
+            "-p",
+            "lockgate-cli",
+            "--test",
+            "golden",
+            "every_version_finds",
+        ])
+        .env("UPDATE_GOLDEN", "1");
+    ensure!(
+        command.status()?.success(),
+        "the golden folders were not written"
+    );
+    Ok(())
 }
 
 /// A build for a target without clock, randomness, files or threads shows that none is used.

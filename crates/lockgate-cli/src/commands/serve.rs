@@ -120,7 +120,9 @@ fn start_engine(data: &Path, settings: &Resolved) -> Result<Engine, Failure> {
 fn start_failure(error: StartError, data: &Path) -> Failure {
     let refused = match &error {
         StartError::NewerFormat { .. } | StartError::NoSnapshot { .. } => true,
-        StartError::Recover(error) => matches!(error, LogError::NewerFormat { .. }),
+        StartError::Recover(error) | StartError::Snapshot { source: error, .. } => {
+            matches!(error, LogError::NewerFormat { .. })
+        }
         _ => false,
     };
     let exit = if refused { Exit::Refused } else { Exit::Failed };

@@ -10,7 +10,7 @@ use super::RestoreError;
 const MAGIC: &[u8; 8] = b"LOCKBACK";
 
 /// The format that is written, and the highest that is read.
-pub(crate) const VERSION: u32 = 0;
+pub(crate) const VERSION: u32 = 1;
 
 /// Bytes of the head.
 const HEAD_BYTES: usize = 40;

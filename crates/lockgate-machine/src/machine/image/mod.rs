@@ -30,7 +30,7 @@ pub use self::load::{ImageLoader, ImagePart};
 const MAGIC: [u8; 8] = *b"LOCKGIMG";
 
 /// The format that is written, and the highest that is read.
-pub(crate) const IMAGE_VERSION: u32 = 0;
+pub(crate) const IMAGE_VERSION: u32 = 1;
 
 /// Bytes of a section's head: its kind, its owner, its first index, its length.
 const HEAD_BYTES: usize = 13;

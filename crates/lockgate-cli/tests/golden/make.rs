@@ -1,0 +1,269 @@
+//! Makes the folders: by the real log and engine, with a clock set by hand and fixed seeds.
+
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+
+use lockgate_core::{
+    Clock as _, HolderName, Incarnation, Key, Message, Now, QueueName, UniqueId, WallTime,
+};
+use lockgate_engine::{Beginning, Driver, EngineOptions, Outcome, Request, What, Work, restore};
+use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
+use lockgate_machine::{
+    Command, CreateQueue, DeadLetter, Delivery, QueueSettings, Receive, SendMessage, Settle,
+    SettleAction,
+};
+use lockgate_sim::ManualClock;
+
+/// One folder for each of these.
+pub(crate) const NAMES: [&str; 7] = [
+    "plain",
+    "keyed-leases",
+    "delayed-dedup",
+    "dead-letters",
+    "snapshot-trimmed",
+    "damaged-middle",
+    "torn-tail",
+];
+
+/// A backup of `keyed-leases`.
+pub(crate) const BACKUP: &str = "keyed-leases.backup";
+
+fn log(folder: &Path) -> Box<LocalLog> {
+    let disk = FolderDisk::open(folder).unwrap();
+    let options = LocalLogOptions {
+        segment_bytes: 16 << 10,
+        record_bytes_max: 4 << 10,
+        free_bytes_min: 0,
+        reserve_segments: 0,
+        write_ahead_bytes_max: 0,
+        generation_seed: Some(7),
+        ..LocalLogOptions::default()
+    };
+    Box::new(LocalLog::open(Arc::new(disk), options).unwrap())
+}
+
+/// A shard in a folder.
+struct Shard {
+    driver: Driver<u64>,
+    clock: ManualClock,
+}
+
+impl Shard {
+    fn new(folder: &Path) -> Self {
+        let clock = ManualClock::new(WallTime(1_800_000_000_000));
+        let beginning = Beginning {
+            wall: clock.wall(),
+            since_boot: clock.since_boot(),
+            boot_id: clock.boot_id(),
+            incarnation: Incarnation(5),
+            secret: [3; 32],
+        };
+        let (driver, _) =
+            Driver::recover(log(folder), &EngineOptions::default(), beginning).unwrap();
+        Self { driver, clock }
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            wall: self.clock.wall(),
+            machine: self.driver.machine_time(self.clock.since_boot()),
+        }
+    }
+
+    fn work(&mut self, work: Work) -> Outcome {
+        self.clock.advance(10);
+        let mut outcome = None;
+        let now = self.now();
+        let request = Request { work, ticket: 1 };
+        self.driver.run_group([request], now, &mut |output| {
+            if let What::Answer { result, .. } = output.what {
+                outcome = Some(result.unwrap());
+            }
+        });
+        let durable = self.driver.syncer().sync().unwrap();
+        self.driver.reached(durable);
+        outcome.unwrap()
+    }
+
+    fn run(&mut self, command: Command) {
+        match self.work(Work::one(command)) {
+            Outcome::Commands(results) => _ = results.into_iter().next().unwrap().unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn create(&mut self, queue: &str, settings: QueueSettings) {
+        self.run(Command::CreateQueue(Box::new(CreateQueue {
+            name: QueueName::new(queue).unwrap(),
+            settings,
+            annotations: BTreeMap::new(),
+            tags: BTreeMap::from([("team".to_owned(), "golden".to_owned())]),
+        })));
+    }
+
+    fn send(&mut self, queue: &str, message: Message) {
+        self.run(Command::Send(Box::new(SendMessage {
+            queue: QueueName::new(queue).unwrap(),
+            message,
+        })));
+    }
+
+    fn receive(&mut self, queue: &str, max: u16) -> Vec<Delivery> {
+        let receive = Receive {
+            queue: QueueName::new(queue).unwrap(),
+            max,
+            lease: None,
+            holder: HolderName::new("worker").unwrap(),
+        };
+        match self.work(Work::Receive {
+            receive,
+            until: None,
+        }) {
+            Outcome::Received(deliveries) => deliveries.unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn settle(&mut self, delivery: &Delivery, action: SettleAction) {
+        let token = delivery.token;
+        self.run(Command::Settle(Settle { token, action }));
+    }
+}
+
+fn keyed() -> QueueSettings {
+    QueueSettings {
+        keyed: true,
+        ..QueueSettings::default()
+    }
+}
+
+fn message(number: u32) -> Message {
+    Message::new(format!("message {number}"))
+}
+
+fn with_key(number: u32, key: &str) -> Message {
+    message(number).with_key(Key::new(key).unwrap())
+}
+
+/// Makes all folders, and the backup, in `into`.
+pub(crate) fn all(into: &Path) {
+    let folder = |name: &str| {
+        let folder = into.join(name);
+        if folder.exists() {
+            fs::remove_dir_all(&folder).unwrap();
+        }
+        folder
+    };
+    plain(&folder("plain"));
+    keyed_leases(&folder("keyed-leases"), &into.join(BACKUP));
+    delayed_dedup(&folder("delayed-dedup"));
+    dead_letters(&folder("dead-letters"));
+    snapshot_trimmed(&folder("snapshot-trimmed"), &into.join(BACKUP));
+    plain(&folder("damaged-middle"));
+    plain(&folder("torn-tail"));
+    change(&into.join("damaged-middle"), |bytes, _end| {
+        let text = b"message 2";
+        let mut windows = bytes.windows(text.len());
+        let at = windows.position(|window| window == text).unwrap();
+        bytes[at] ^= 1;
+    });
+    change(&into.join("torn-tail"), |bytes, end| {
+        bytes[end + 30..end + 90].fill(9);
+    });
+    for name in NAMES {
+        // It names the process that made the folder.
+        fs::remove_file(into.join(name).join("lock")).unwrap();
+    }
+}
+
+/// Sends, an ack, an end in good order.
+fn plain(folder: &Path) {
+    let mut shard = Shard::new(folder);
+    shard.create("mail", QueueSettings::default());
+    for number in 1..=5 {
+        shard.send("mail", message(number));
+    }
+    let delivery = shard.receive("mail", 1).remove(0);
+    shard.settle(&delivery, SettleAction::Ack);
+    shard.run(Command::EndTerm);
+}
+
+/// Keys, a lease that lasts, one that was extended, one that came back.
+fn keyed_leases(folder: &Path, backup: &Path) {
+    let mut shard = Shard::new(folder);
+    shard.create("orders", keyed());
+    for number in 0..9 {
+        shard.send(
+            "orders",
+            with_key(number, ["a", "b", "c"][number as usize % 3]),
+        );
+    }
+    let first = shard.receive("orders", 1).remove(0);
+    shard.settle(&first, SettleAction::Extend { lease: 60_000 });
+    let second = shard.receive("orders", 1).remove(0);
+    shard.settle(&second, SettleAction::Nack { delay: 5_000 });
+    let third = shard.receive("orders", 1).remove(0);
+    shard.settle(&third, SettleAction::Ack);
+    shard.receive("orders", 2);
+    let mut bytes = Vec::new();
+    let now = shard.now();
+    shard.driver.backup(now, &mut bytes).unwrap();
+    fs::write(backup, bytes).unwrap();
+}
+
+/// Due times and unique ids.
+fn delayed_dedup(folder: &Path) {
+    let mut shard = Shard::new(folder);
+    shard.create("later", keyed());
+    let due = shard.clock.wall().plus(3_600_000);
+    for number in 0..3 {
+        let id = UniqueId::new(&format!("id-{number}")).unwrap();
+        shard.send("later", with_key(number, "k").with_unique_id(id.clone()));
+        shard.send("later", with_key(number, "k").with_unique_id(id));
+        let due = due.plus(u64::from(number) * 1_000);
+        shard.send("later", with_key(number, "d").with_due(due));
+    }
+}
+
+/// A message that was rejected, and one that failed too often.
+fn dead_letters(folder: &Path) {
+    let mut shard = Shard::new(folder);
+    shard.create("dead", keyed());
+    let dead_letter = Some(DeadLetter {
+        queue: QueueName::new("dead").unwrap(),
+        attempts_max: 1,
+    });
+    shard.create(
+        "orders",
+        QueueSettings {
+            dead_letter,
+            ..keyed()
+        },
+    );
+    for number in 0..4 {
+        shard.send("orders", with_key(number, "k"));
+    }
+    let first = shard.receive("orders", 1).remove(0);
+    let reason = Some("it is no order".into());
+    shard.settle(&first, SettleAction::Reject { reason });
+    let second = shard.receive("orders", 1).remove(0);
+    shard.settle(&second, SettleAction::Nack { delay: 0 });
+    shard.receive("orders", 1);
+}
+
+/// A log that begins with a snapshot, as a restore leaves it.
+fn snapshot_trimmed(folder: &Path, backup: &Path) {
+    let backup = fs::read(backup).unwrap();
+    restore(&mut &backup[..], log(folder)).unwrap();
+    let mut shard = Shard::new(folder);
+    shard.send("orders", with_key(9, "d"));
+}
+
+/// Changes the bytes of the first segment; the second argument is where its records end.
+fn change(folder: &Path, change: impl FnOnce(&mut Vec<u8>, usize)) {
+    let file = folder.join("00000001.log");
+    let mut bytes = fs::read(&file).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes.resize(bytes.len().max(end + 200), 0);
+    change(&mut bytes, end);
+    fs::write(&file, bytes).unwrap();
+}
