@@ -99,6 +99,9 @@ pub enum StartError {
         /// The snapshots there are, and what is wrong with each.
         unreadable: Vec<String>,
     },
+    /// The log is what a [`restore`](crate::restore) left that was not finished.
+    #[error("the log holds a restore that was not finished: restore again, into a new log")]
+    UnfinishedRestore,
     /// A snapshot could not be read because storage failed: trying again may help.
     #[error("reading the snapshot at {at}")]
     Snapshot {

@@ -64,6 +64,9 @@ impl<T: Ticket> Driver<T> {
                     .collect(),
             });
         }
+        if folding.begins_relocated && recovered.damaged.is_empty() {
+            return Err(StartError::UnfinishedRestore);
+        }
         if let Some((at, reason)) = folding.newer {
             return Err(StartError::NewerFormat { at, reason });
         }
@@ -308,6 +311,9 @@ struct Folding {
     undecodable: u64,
     /// The last record ends a term in good order.
     ended: bool,
+    /// A message lives here that no owner ever accepted: what a restore left that did not come to
+    /// its snapshot.
+    begins_relocated: bool,
     newer: Option<(Position, String)>,
 }
 
@@ -317,6 +323,8 @@ impl Folding {
         match decode_record(&record.payload) {
             Ok(effects) => {
                 self.ended = matches!(effects[..], [Effect::TermEnded { .. }]);
+                self.begins_relocated |= matches!(effects[..], [Effect::Relocated(_)])
+                    && machine.term() == Term::default();
                 machine.fold(&effects, record.position);
             }
             Err(error @ DecodeError::NewerFormat { .. }) => {

@@ -119,7 +119,9 @@ fn start_engine(data: &Path, settings: &Resolved) -> Result<Engine, Failure> {
 /// Why the data could not be served, and whether it is the data's fault.
 fn start_failure(error: StartError, data: &Path) -> Failure {
     let refused = match &error {
-        StartError::NewerFormat { .. } | StartError::NoSnapshot { .. } => true,
+        StartError::NewerFormat { .. }
+        | StartError::NoSnapshot { .. }
+        | StartError::UnfinishedRestore => true,
         StartError::Recover(error) | StartError::Snapshot { source: error, .. } => {
             matches!(error, LogError::NewerFormat { .. })
         }

@@ -11,7 +11,10 @@ use std::{
 };
 
 use lockgate_core::{Clock as _, Location, Log, MessageId, Position, ReadError};
-use lockgate_engine::{BackupError, BackupReport, RestoreError, RestoreReport, restore};
+use lockgate_engine::{
+    BackupError, BackupReport, Driver, EngineOptions, RestoreError, RestoreReport, StartError,
+    restore,
+};
 use lockgate_machine::{
     Command, DeadLetter, ImageLoader, Machine, MachineLimits, QueueSettings, SettleAction,
     Snapshot, decode_record, read_message,
@@ -19,7 +22,8 @@ use lockgate_machine::{
 use lockgate_sim::FaultyDisk;
 
 use crate::support::{
-    Shard, Watched, create, keyed, local_log, name, receive, send, settle, text, unique, until,
+    Shard, Watched, beginning, create, keyed, local_log, name, receive, send, settle, text, unique,
+    until,
 };
 
 /// Queues with messages in every state there is.
@@ -397,4 +401,32 @@ async fn a_backup_that_cannot_be_written_ends() {
     assert!(bytes > 1_000);
     shard.engine.submit(send("q", text("more"))).await.unwrap();
     shard.engine.shutdown().await;
+}
+
+/// A restore that was broken off leaves nothing that could be taken for empty queues.
+#[test]
+fn a_start_on_an_unfinished_restore_is_refused() {
+    let mut shard = filled();
+    for number in 0..100 {
+        let body = format!("{number}").repeat(20_000);
+        shard.run(send("plain", text(&body))).unwrap();
+    }
+    let (bytes, _) = backup(&mut shard);
+    let disk = FaultyDisk::new();
+    // More than is appended together has come by then.
+    let cut = &bytes[..bytes.len() - 1];
+    restore(&mut &*cut, Box::new(local_log(&disk))).unwrap_err();
+    let mut log = local_log(&disk);
+    let records = log.recover(Position(0), &mut |_| {}).unwrap().records;
+    drop(log);
+    let started = Driver::<u64>::recover(
+        Box::new(local_log(&disk)),
+        &EngineOptions::default(),
+        beginning(&shard.clock),
+    );
+    match started {
+        Err(StartError::UnfinishedRestore) => {}
+        Ok((_, report)) => panic!("{records} records, started: {report:?}"),
+        Err(error) => panic!("{error}"),
+    }
 }
