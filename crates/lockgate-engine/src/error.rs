@@ -102,15 +102,6 @@ pub enum StartError {
     /// The log is what a [`restore`](crate::restore) left that was not finished.
     #[error("the log holds a restore that was not finished: restore again, into a new log")]
     UnfinishedRestore,
-    /// A snapshot could not be read because storage failed: trying again may help.
-    #[error("reading the snapshot at {at}")]
-    Snapshot {
-        /// Its position.
-        at: Position,
-        /// What failed.
-        #[source]
-        source: LogError,
-    },
     /// The term could not be begun, or its first record not be written.
     #[error("beginning a term on the log")]
     BeginTerm(#[source] AppendError),

@@ -182,9 +182,8 @@ fn load_snapshot(store: &dyn SnapshotStore, limits: &MachineLimits) -> Result<Lo
                     unreadable,
                 });
             }
-            // Reading it again may help, and the older one may be gone by then.
-            Err(LoadError::Read(ReadError::Log(source))) => {
-                return Err(StartError::Snapshot { at, source });
+            Err(LoadError::Read(ReadError::Log(source @ LogError::NewerFormat { .. }))) => {
+                return Err(StartError::Recover(source));
             }
             Err(LoadError::Image(error @ ImageError::NewerFormat { .. })) => {
                 let reason = with_sources(&error);

@@ -122,7 +122,7 @@ fn start_failure(error: StartError, data: &Path) -> Failure {
         StartError::NewerFormat { .. }
         | StartError::NoSnapshot { .. }
         | StartError::UnfinishedRestore => true,
-        StartError::Recover(error) | StartError::Snapshot { source: error, .. } => {
+        StartError::Recover(error) => {
             matches!(error, LogError::NewerFormat { .. })
         }
         _ => false,
