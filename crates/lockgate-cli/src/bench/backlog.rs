@@ -3,6 +3,7 @@
 use std::{
     path::PathBuf,
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -39,6 +40,10 @@ const STARTS: usize = 3;
 
 /// Longer than turning every key over once takes.
 const TURN_OVER_MAX: Duration = Duration::from_secs(3600);
+
+/// How long the engine does nothing before it counts as quiet, and how often that is looked for.
+const QUIET_STEP: Duration = Duration::from_secs(2);
+const QUIET_STEPS: u32 = 60;
 
 const FLOOR: &str = "the same messages on an empty queue";
 
@@ -167,8 +172,10 @@ impl Course for BacklogCourse {
         let mut params = self.params.clone();
         params.more.insert("messages", json!(self.messages));
         for _ in 0..STARTS {
+            self.wait_until_quiet();
             folder::copy(&self.folder, &killed)?;
             let start = self.start(setup, &killed)?;
+            folder::forget(&killed)?;
             let floor = folder::read(&killed, start.bytes)?.as_secs_f64();
             let seconds = start.time.as_secs_f64();
             let of = |params: &Params, value| -> Params {
@@ -222,8 +229,25 @@ struct Start {
 }
 
 impl BacklogCourse {
+    /// Waits until the engine has done what it does beside its callers' work: only then is a copy
+    /// of its folder what a kill would leave.
+    fn wait_until_quiet(&self) {
+        let done = || {
+            let metrics = self.full.engine.metrics();
+            (metrics.groups, metrics.syncs, metrics.keeper)
+        };
+        for _ in 0..QUIET_STEPS {
+            let before = done();
+            thread::sleep(QUIET_STEP);
+            if done() == before {
+                break;
+            }
+        }
+    }
+
     /// Starts an engine over the folder and ends it in good order.
     fn start(&self, setup: &Setup, folder: &std::path::Path) -> Result<Start, Failure> {
+        folder::forget(folder)?;
         let before = folder::transferred();
         let started = Instant::now();
         let (engine, found) = open_engine(folder)?;

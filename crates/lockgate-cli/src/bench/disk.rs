@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{
     Course, Courses, Setup, folder,
-    load::{Sender, as_f64, keys, make_queue, receive, start_engine, submit_all},
+    load::{Sender, as_f64, make_queue, receive, start_engine, submit_all},
     queue::params,
     report::{Params, Report},
 };
@@ -46,8 +46,12 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
     let engine = start_engine(&folder)?;
     let queue = setup
         .runtime
-        .block_on(make_queue(&engine, "bench", true, setup.level()))?;
-    let mut params = params(setup, BATCH, 1);
+        .block_on(make_queue(&engine, "bench", false, setup.level()))?;
+    // Without keys, whose messages would have to be settled in order.
+    let mut params = Params {
+        keys: 0,
+        ..params(setup, BATCH, 1)
+    };
     params.more.insert("messages", json!(messages));
     Ok(vec![Box::new(DiskCourse {
         engine,
@@ -61,10 +65,10 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
 
 impl DiskCourse {
     async fn fill(&self, setup: &Setup, messages: u64) -> Result<(), Failure> {
-        let keys = keys("user", setup.keys());
+        let keys = [].into();
         let mut senders = Sender::several(1, &self.engine, &self.queue, &keys, 1, &setup.payloads);
-        match senders.pop() {
-            Some(sender) => sender.scattered().fill(messages).await,
+        match senders.first_mut() {
+            Some(sender) => sender.fill(messages).await,
             None => Ok(()),
         }
     }
@@ -88,6 +92,20 @@ impl DiskCourse {
             }
             tokens.extend(received.iter().map(|one| one.delivery.token));
         }
+    }
+
+    /// Twice as many messages as there are come and go.
+    fn churn(&mut self, setup: &Setup, tokens: &mut Vec<LeaseToken>) -> Result<(), Failure> {
+        let step = (self.messages / 2).max(1);
+        for _ in 0..4 {
+            setup.runtime.block_on(async {
+                self.ack_some(tokens, step).await?;
+                self.fill(setup, step).await?;
+                tokens.extend(self.lease_all().await?);
+                Ok::<_, Failure>(())
+            })?;
+        }
+        Ok(())
     }
 
     /// Takes so many tokens at random and acknowledges them.
@@ -147,21 +165,13 @@ impl Course for DiskCourse {
         let params = self.params.clone();
         let runtime = &setup.runtime;
 
-        // Half of the messages go at random while as many come: twice as many as there are.
+        // Half of the messages go at random, and as many come: first until the log has the size that
+        // this takes, then measured.
         runtime.block_on(self.fill(setup, self.messages))?;
         let mut tokens = runtime.block_on(self.lease_all())?;
+        self.churn(setup, &mut tokens)?;
         let before = (folder::transferred(), self.engine.metrics().bytes);
-        let mut turned = 0;
-        while turned < self.messages * 2 {
-            let step = (self.messages / 2).max(1);
-            runtime.block_on(async {
-                self.ack_some(&mut tokens, step).await?;
-                self.fill(setup, step).await?;
-                tokens.extend(self.lease_all().await?);
-                Ok::<_, Failure>(())
-            })?;
-            turned += step;
-        }
+        self.churn(setup, &mut tokens)?;
         let after = (folder::transferred(), self.engine.metrics().bytes);
         if let ((Some((_, first)), asked_first), (Some((_, last)), asked_last)) = (before, after) {
             report.quantity(
@@ -187,6 +197,14 @@ impl Course for DiskCourse {
         runtime.block_on(self.ack_some(&mut tokens, u64::MAX))?;
         let drained = self.settled()?;
         report.quantity("disk.drained", &params, as_f64(drained), "bytes", None);
+        let keeper = self.engine.metrics().keeper;
+        for (figure, count, unit) in [
+            ("disk.snapshots", keeper.snapshots, "snapshots"),
+            ("disk.relocated", keeper.relocated_bytes, "bytes"),
+            ("disk.released", keeper.ranges_released, "ranges"),
+        ] {
+            report.quantity(figure, &params, as_f64(count), unit, None);
+        }
         Ok(())
     }
 

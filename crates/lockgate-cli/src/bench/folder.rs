@@ -64,6 +64,20 @@ pub(crate) fn remove(folder: &Path) -> Result<(), Failure> {
     fs::remove_dir_all(folder).map_err(|error| failed(error, "removing", folder))
 }
 
+/// Has the operating system forget what it remembers of the folder's files, as far as it will: what
+/// is read next comes from the disk.
+pub(crate) fn forget(folder: &Path) -> Result<(), Failure> {
+    let forget = || {
+        for file in files(folder)? {
+            let file = File::open(file)?;
+            file.sync_all()?;
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+        }
+        Ok(())
+    };
+    forget().map_err(|error| failed(error, "syncing", folder))
+}
+
 /// How long it takes to read so many bytes of the folder, or all it has, one piece after the other.
 pub(crate) fn read(folder: &Path, bytes: u64) -> Result<Duration, Failure> {
     let read = || {
@@ -111,6 +125,7 @@ mod tests {
         copy(&one, &other).unwrap();
         assert_eq!(fs::read(other.join("in/file")).unwrap(), vec![7; 100_000]);
         assert!(taken(&other).unwrap() >= 100_000);
+        forget(&other).unwrap();
         read(&other, u64::MAX).unwrap();
         remove(&other).unwrap();
         assert!(!other.exists());

@@ -17,7 +17,7 @@ use lockgate_engine::{Engine, EngineError, EngineMetrics, EngineOptions, StartRe
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use lockgate_machine::{
     Command, CreateQueue, QueueSettings, Receive, Rejection, Reply, SendMessage, Settle,
-    SettleAction,
+    SettleAction, Settled,
 };
 use tokio::task::JoinSet;
 
@@ -197,6 +197,8 @@ pub(crate) async fn make_queue(
     let settings = QueueSettings {
         keyed,
         level: level.into(),
+        // Some hold all there is.
+        in_flight_max: u32::MAX,
         ..QueueSettings::default()
     };
     submit(
@@ -408,9 +410,14 @@ pub(crate) async fn submit_all(engine: &Engine, commands: Vec<Command>) -> Resul
         .map_err(refused)?
         .into_iter()
         .collect();
-    results
-        .map(drop)
-        .map_err(|rejection| Failure::from_error(Exit::Failed, rejection))
+    let replies = results.map_err(|rejection| Failure::from_error(Exit::Failed, rejection))?;
+    let stale = |reply: &&Reply| matches!(reply, Reply::Settled(Settled::Stale(_)));
+    match replies.iter().find(stale) {
+        Some(stale) => Err(Failure::failed(format!(
+            "a settle of the bench was stale: {stale:?}"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Removes what a round left behind, so that the next one begins like it.

@@ -230,17 +230,22 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
                 course.round(&setup, time, report)?;
             }
         }
+        // Figures appear as they are ready; a table needs all of them.
+        let mut show = |report: &mut Report| {
+            if json {
+                for line in report.take_lines(&setup.args.only) {
+                    output.json(&line)?;
+                }
+                output.flush()?;
+            }
+            Ok::<_, Failure>(())
+        };
+        show(&mut report)?;
         for mut course in courses {
             course.finish(&setup, &mut report)?;
             course.close(&setup);
         }
-        // Figures appear as they are ready; a table needs all of them.
-        if json {
-            for line in report.take_lines(&setup.args.only) {
-                output.json(&line)?;
-            }
-            output.flush()?;
-        }
+        show(&mut report)?;
     }
     if !json {
         output.table(&report.table(&setup.args.only))?;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::Sandbox;
 
 /// Figures that are no rates.
-const QUANTITIES: [&str; 17] = [
+const QUANTITIES: [&str; 20] = [
     "backlog.stall",
     "http.cpu",
     "http.cpu.floor",
@@ -23,6 +23,9 @@ const QUANTITIES: [&str; 17] = [
     "disk.peak",
     "disk.half",
     "disk.drained",
+    "disk.snapshots",
+    "disk.relocated",
+    "disk.released",
 ];
 
 /// Every figure with all its fields, and a floor where one is promised.

@@ -325,7 +325,13 @@ impl History {
                 part,
             };
             self.run.tick();
-            let lives = self.run.machine.lives_at(stored.id, from);
+            let snapshot = self.run.machine.snapshot();
+            let lives = snapshot
+                .queues
+                .values()
+                .flat_map(|queue| queue.messages.values())
+                .any(|message| message.id == stored.id && message.location == from);
+            assert_eq!(self.run.machine.lives_at(stored.id, from), lives);
             let before = self.run.log.len();
             let command = Command::Relocate {
                 message: stored.clone(),
