@@ -42,8 +42,8 @@ const STARTS: usize = 3;
 const TURN_OVER_MAX: Duration = Duration::from_secs(3600);
 
 /// How long the engine does nothing before it counts as quiet, and how often that is looked for.
-const QUIET_STEP: Duration = Duration::from_secs(2);
-const QUIET_STEPS: u32 = 60;
+const QUIET_STEP: Duration = Duration::from_millis(500);
+const QUIET_STEPS: u32 = 100;
 
 const FLOOR: &str = "the same messages on an empty queue";
 
@@ -234,7 +234,8 @@ impl BacklogCourse {
     fn wait_until_quiet(&self) {
         let done = || {
             let metrics = self.full.engine.metrics();
-            (metrics.groups, metrics.syncs, metrics.keeper)
+            let keeper = metrics.keeper;
+            (metrics.groups, keeper.snapshots, keeper.ranges_released)
         };
         for _ in 0..QUIET_STEPS {
             let before = done();
