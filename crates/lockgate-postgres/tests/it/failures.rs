@@ -200,7 +200,11 @@ fn handles_may_be_used_and_dropped_in_an_async_task() {
 
 fn signal(signal: &str, processes: &[i32]) {
     let processes = processes.iter().map(i32::to_string);
-    let status = Command::new("kill").arg(signal).args(processes).status();
+    // The shell's own: the program of that name is not on every machine.
+    let status = Command::new("sh")
+        .args(["-c", "kill \"$@\"", "sh", signal])
+        .args(processes)
+        .status();
     assert!(status.unwrap().success());
 }
 
