@@ -27,7 +27,7 @@ pub struct EngineOptions {
     /// How many receives may wait for a message; default 20,000. Beyond it a receive that finds
     /// nothing is refused as [`Overloaded`](crate::EngineError::Overloaded).
     pub waiters_max: usize,
-    /// A snapshot of the state is taken when so many bytes were appended since the last one, or four
+    /// A snapshot of the state is taken when so many bytes were appended since the last one, or eight
     /// times a snapshot's size if that is more: the most that a start has to read again. Default
     /// 64 MiB.
     pub snapshot_bytes_min: u64,

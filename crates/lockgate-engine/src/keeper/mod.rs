@@ -263,18 +263,12 @@ impl<T: Ticket> Driver<T> {
                     None
                 }
             },
-            Choice::Relocate(range) => {
-                let bits = self.log.capabilities().range_bits;
-                let behind = 1u64
-                    .checked_shl(bits)
-                    .map_or(u64::MAX, |len| range.first.0.saturating_add(len));
-                Some(Chore(Kind::Relocation(Relocation {
-                    reader: self.reader(),
-                    range: range.first,
-                    next: range.first,
-                    end: Position(behind),
-                })))
-            }
+            Choice::Relocate(range) => Some(Chore(Kind::Relocation(Relocation {
+                reader: self.reader(),
+                range: range.first,
+                next: range.first,
+                end: Position(self.plan.behind(range.first)),
+            }))),
         })
     }
 
