@@ -9,6 +9,11 @@
 //! | is back in its place, this was its last lease | ended | ack: settled; else ended |
 //! | is gone | gone | gone |
 //!
+//! Amazon's profile ([`KeyProfile::Sqs`]) has one exception, in unkeyed queues, which promise nothing
+//! about two holders: there a nack and an extend act on the message by whichever of its tokens they
+//! come, as ChangeMessageVisibility does at AWS. One that nobody holds is kept back until the end of
+//! the extension, as a nack with a delay would do; who held it last can still acknowledge it.
+//!
 //! In the strict profile a batch is acknowledged as a prefix: a message behind one that is still out
 //! is told *out of order*. Whatever else ends the lease of one message of the batch gives the later
 //! ones back without counting their attempt, since they may only be worked on after it.
@@ -23,8 +28,8 @@ use super::{
     state::{Queue, State},
 };
 use crate::{
-    DeadLetterReason, DropReason, Effect, KeyPolicy, Rejection, Settle, SettleAction, StaleReason,
-    slab::NONE,
+    DeadLetterReason, DropReason, Effect, KeyPolicy, KeyProfile, Rejection, Settle, SettleAction,
+    StaleReason, slab::NONE,
 };
 
 /// The longest delay of a nack: a year.
@@ -82,9 +87,19 @@ impl Machine {
                     draft.fronts.insert(message.key, message.order.after);
                 }
             }
+            SettleAction::Extend { lease } if message.state != State::Leased => {
+                let effect = Effect::Nacked {
+                    queue: id,
+                    sequence,
+                    until: Some(now.machine.plus(*lease)),
+                };
+                draft.add(effect, level.min(Level::Process));
+            }
             SettleAction::Extend { lease } => {
                 self.draft_extend(draft, queue, index, *lease, now)?;
             }
+            // What nobody holds and nothing keeps back is where a nack would put it.
+            SettleAction::Nack { delay: 0 } if message.state == State::Ready => {}
             SettleAction::Nack { delay } => {
                 let until = (*delay > 0).then(|| now.machine.plus(*delay));
                 self.draft_return(draft, (queue, index), now, level, |queue, sequence| {
@@ -158,15 +173,21 @@ impl Machine {
         let Some(touch) = self.touched(index) else {
             return Err(StaleReason::Ended);
         };
-        if self.term_of(touch.term) != token.term || touch.lease() != token.lease {
+        let settings = &self.queues[queue].settings;
+        let by_any_token = !settings.keyed
+            && settings.key_profile == KeyProfile::Sqs
+            && matches!(
+                settle.action,
+                SettleAction::Nack { .. } | SettleAction::Extend { .. }
+            );
+        let is_last = self.term_of(touch.term) == token.term && touch.lease() == token.lease;
+        if !is_last && !by_any_token {
             return Err(StaleReason::Superseded);
         }
-        let may_still_ack = !self.queues[queue].settings.keyed
-            && settle.action == SettleAction::Ack
-            && touch.current;
+        let may_still_ack = !settings.keyed && settle.action == SettleAction::Ack && touch.current;
         match message.state {
             State::Leased => Ok((queue, index)),
-            State::Ready | State::Backoff if may_still_ack => Ok((queue, index)),
+            State::Ready | State::Backoff if may_still_ack || by_any_token => Ok((queue, index)),
             _ => Err(StaleReason::Ended),
         }
     }
@@ -343,7 +364,15 @@ impl Machine {
         sequence: Sequence,
         until: Option<MachineTime>,
     ) -> Option<()> {
-        let index = self.leased_message(queue, sequence)?;
+        let queue = self.queue_index(queue)?;
+        let index = self.message_of(queue, sequence)?;
+        if self.messages[index].state != State::Leased {
+            // Only Amazon's profile of an unkeyed queue moves what nobody holds.
+            self.touched(index)
+                .filter(|_| !self.queues[queue].settings.keyed)?;
+            self.make_ready(index);
+            self.take(index);
+        }
         let key = self.messages[index].key;
         self.keys[key].set_settled_at(self.folding_at);
         match until {

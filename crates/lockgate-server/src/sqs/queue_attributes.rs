@@ -116,14 +116,13 @@ pub(crate) trait Targets {
 impl Form {
     /// A new queue with AWS's defaults.
     pub(crate) fn new(kind: Kind) -> Self {
-        let mut settings = QueueSettings::default();
-        if kind == Kind::Fifo {
-            settings.keyed = true;
-            settings.key_profile = KeyProfile::Sqs;
-        }
         Self {
             kind,
-            settings,
+            settings: QueueSettings {
+                keyed: kind == Kind::Fifo,
+                key_profile: KeyProfile::Sqs,
+                ..QueueSettings::default()
+            },
             annotations: BTreeMap::new(),
         }
     }
@@ -222,11 +221,17 @@ impl Form {
                 self.keep(attribute, value);
             }
             Attribute::RedrivePolicy => {
-                self.settings.dead_letter = if value.is_empty() {
+                let policy = if value.is_empty() {
                     None
                 } else {
                     Some(redrive_policy(value, self.kind, name, config, targets)?)
                 };
+                // AWS lets a queue name itself. Its messages would never leave, so the policy is
+                // kept, returned, and moves nothing.
+                let own = policy.as_ref().filter(|policy| policy.queue == *name);
+                let kept = own.map(|own| redrive_policy_text(own, config));
+                self.keep(attribute, &kept.unwrap_or_default());
+                self.settings.dead_letter = policy.filter(|policy| policy.queue != *name);
             }
             Attribute::RedriveAllowPolicy => {
                 if !value.is_empty() {
@@ -340,14 +345,10 @@ impl Form {
             Attribute::MaximumMessageSize => {
                 Some(self.settings.message_bytes_max.to_string().into())
             }
-            Attribute::RedrivePolicy => self.settings.dead_letter.as_ref().map(|dead_letter| {
-                json!({
-                    "deadLetterTargetArn": names::queue_arn(config, &dead_letter.queue),
-                    "maxReceiveCount": dead_letter.attempts_max,
-                })
-                .to_string()
-                .into()
-            }),
+            Attribute::RedrivePolicy => match &self.settings.dead_letter {
+                Some(dead_letter) => Some(redrive_policy_text(dead_letter, config).into()),
+                None => kept(),
+            },
             Attribute::Policy
             | Attribute::RedriveAllowPolicy
             | Attribute::KmsMasterKeyId
@@ -446,6 +447,14 @@ fn boolean(attribute: Attribute, value: &str) -> Result<bool, SqsError> {
     } else {
         Err(invalid(attribute))
     }
+}
+
+fn redrive_policy_text(dead_letter: &DeadLetter, config: &Config) -> String {
+    json!({
+        "deadLetterTargetArn": names::queue_arn(config, &dead_letter.queue),
+        "maxReceiveCount": dead_letter.attempts_max,
+    })
+    .to_string()
 }
 
 /// Reads a redrive policy and checks its target.

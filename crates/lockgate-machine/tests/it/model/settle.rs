@@ -40,16 +40,27 @@ impl Model {
             );
             return Ok(Err(StaleReason::Gone));
         };
-        // A token settles its own lease and nothing else.
+        // A token settles its own lease and nothing else, but for Amazon's unkeyed queues.
+        let by_any_token = !keyed
+            && queue.settings.key_profile == KeyProfile::Sqs
+            && matches!(
+                action,
+                SettleAction::Nack { .. } | SettleAction::Extend { .. }
+            );
         let given_back = match message.last_lease {
             None => return Ok(Err(StaleReason::Ended)),
-            Some((last, _)) if last != token => return Ok(Err(StaleReason::Superseded)),
+            Some((last, _)) if last != token && !by_any_token => {
+                return Ok(Err(StaleReason::Superseded));
+            }
             Some((_, given_back)) => given_back,
         };
         let late_ack = !keyed && *action == SettleAction::Ack && !given_back;
         match &message.state {
             State::Leased { .. } => {}
             State::Ready | State::Backoff { .. } if late_ack => {}
+            State::Ready | State::Backoff { .. } if by_any_token => {
+                return Ok(Ok(self.hide(&name, token.sequence, action)));
+            }
             _ => return Ok(Err(StaleReason::Ended)),
         }
         let (key, attempts) = (message.key.clone(), message.attempts);
@@ -146,6 +157,21 @@ impl Model {
             }
         }
         Ok(Ok(()))
+    }
+
+    /// Amazon's unkeyed queues: what nobody holds is kept back, or no longer.
+    fn hide(&mut self, name: &QueueName, sequence: Sequence, action: &SettleAction) {
+        let now = self.now;
+        let queue = self.queues.get_mut(name).unwrap();
+        match action {
+            SettleAction::Extend { lease: time } | SettleAction::Nack { delay: time }
+                if *time > 0 =>
+            {
+                let until = now.machine.plus(*time);
+                queue.message_mut(sequence).unwrap().state = State::Backoff { until };
+            }
+            _ => queue.put_back(sequence, now, None),
+        }
     }
 
     fn extend(

@@ -16,11 +16,14 @@ pub(super) fn answer(action: Action, output: &Value, request_id: &str, capacity:
     out.raw("<?xml version=\"1.0\"?>\n");
     out.raw(&format!("<{name}Response xmlns=\"{NAMESPACE}\">"));
     if answers(action) {
-        out.open(&format!("{name}Result"));
-        if let Value::Object(members) = output {
-            out.members(members);
+        match output {
+            Value::Object(members) if !members.is_empty() => {
+                out.open(&format!("{name}Result"));
+                out.members(members);
+                out.close(&format!("{name}Result"));
+            }
+            _ => out.raw(&format!("<{name}Result/>")),
         }
-        out.close(&format!("{name}Result"));
     }
     out.open("ResponseMetadata");
     out.leaf("RequestId", request_id);
@@ -196,10 +199,7 @@ mod tests {
         let xml = answer(Action::PurgeQueue, &json!({}), "id", 0);
         assert!(!xml.contains("PurgeQueueResult"), "{xml}");
         let xml = answer(Action::ListQueues, &json!({}), "id", 0);
-        assert!(
-            xml.contains("<ListQueuesResult></ListQueuesResult>"),
-            "{xml}"
-        );
+        assert!(xml.contains("<ListQueuesResult/>"), "{xml}");
     }
 
     #[test]

@@ -284,3 +284,23 @@ async fn sources_of_a_dead_letter_queue_are_listed() {
     let output = shop.ok("ListDeadLetterSourceQueues", none).await;
     assert_eq!(output, json!({"queueUrls": []}));
 }
+
+#[tokio::test]
+async fn a_queue_that_names_itself_for_its_dead_letters_keeps_them() {
+    let shop = Shop::open();
+    let url = shop.queue("q", json!({"VisibilityTimeout": "0"})).await;
+    let arn = shop.attribute(&url, "QueueArn").await;
+    let policy = json!({"deadLetterTargetArn": arn, "maxReceiveCount": 1}).to_string();
+    let set = async |policy: &str| {
+        let input = json!({"QueueUrl": url, "Attributes": {"RedrivePolicy": policy}});
+        shop.ok("SetQueueAttributes", input).await;
+    };
+    set(&policy).await;
+    assert_eq!(shop.attribute(&url, "RedrivePolicy").await, policy);
+    shop.send(&url, "a").await;
+    for _ in 0..3 {
+        assert_eq!(shop.bodies(&url).await, ["a"]);
+    }
+    set("").await;
+    assert_eq!(shop.attribute(&url, "RedrivePolicy").await, json!(null));
+}
