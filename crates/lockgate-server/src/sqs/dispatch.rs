@@ -219,9 +219,15 @@ impl Service {
             Action::ListQueueTags => {
                 write(protocol, &self.list_queue_tags(call, protocol.read()?)?)
             }
-            Action::AddPermission
-            | Action::RemovePermission
-            | Action::StartMessageMoveTask
+            Action::AddPermission => write(
+                protocol,
+                &self.add_permission(call, protocol.read()?).await?,
+            ),
+            Action::RemovePermission => write(
+                protocol,
+                &self.remove_permission(call, protocol.read()?).await?,
+            ),
+            Action::StartMessageMoveTask
             | Action::ListMessageMoveTasks
             | Action::CancelMessageMoveTask => Err(SqsError::new(
                 ErrorCode::UnsupportedOperation,

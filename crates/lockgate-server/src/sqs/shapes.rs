@@ -102,6 +102,23 @@ pub(crate) struct UntagQueueInput<'a> {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
+pub(crate) struct AddPermissionInput<'a> {
+    pub(crate) queue_url: Option<Text<'a>>,
+    pub(crate) label: Option<Text<'a>>,
+    #[serde(rename = "AWSAccountIds")]
+    pub(crate) accounts: Option<Vec<Text<'a>>>,
+    pub(crate) actions: Option<Vec<Text<'a>>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
+pub(crate) struct RemovePermissionInput<'a> {
+    pub(crate) queue_url: Option<Text<'a>>,
+    pub(crate) label: Option<Text<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub(crate) struct SendMessageInput<'a> {
     pub(crate) queue_url: Option<Text<'a>>,
     pub(crate) message_body: Option<Text<'a>>,

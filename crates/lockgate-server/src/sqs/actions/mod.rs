@@ -2,6 +2,7 @@
 
 mod attributes;
 mod batch;
+mod permissions;
 mod queues;
 mod receive;
 mod refusals;

@@ -2,11 +2,32 @@
 
 use serde_json::{Value, json};
 
-use super::{Shop, text};
+use super::{Shop, protocols::in_both_protocols, text};
 
-#[tokio::test]
-async fn a_message_comes_back_with_all_it_had() {
-    let shop = Shop::open();
+in_both_protocols![
+    a_message_comes_back_with_all_it_had,
+    a_receive_gives_what_is_asked_for_and_digests_just_that,
+    a_message_is_hidden_while_in_flight_and_comes_again,
+    on_a_standard_queue_an_expired_handle_deletes_until_somebody_else_has_the_message,
+    on_a_fifo_queue_an_expired_handle_is_refused,
+    visibility_is_extended_shortened_and_ended,
+    delays_hold_a_message_back,
+    the_delay_of_a_fifo_queue_is_the_queues,
+    groups_are_kept_in_order_and_locked_while_in_flight,
+    duplicates_get_the_original_answer_for_five_minutes,
+    content_based_deduplication_takes_the_body_alone,
+    deduplication_scoped_to_the_group,
+    a_batch_answers_for_each_entry,
+    batches_settle_each_entry_by_itself,
+    no_changed_or_foreign_handle_does_anything,
+    a_waiting_receive_is_woken_by_the_send,
+    a_waiting_receive_ends_empty_when_the_server_shuts_down,
+    the_largest_message_passes_and_one_byte_more_does_not,
+    what_was_acknowledged_stays_over_a_restart,
+    an_engine_that_has_stopped_is_a_503_that_clients_retry,
+];
+
+async fn a_message_comes_back_with_all_it_had(shop: Shop) {
     let url = shop.queue("q", json!({})).await;
     let trace = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1";
     let attributes = json!({
@@ -79,9 +100,7 @@ async fn the_trace_of_the_request_stands_in_for_one_of_the_message() {
     }
 }
 
-#[tokio::test]
-async fn a_receive_gives_what_is_asked_for_and_digests_just_that() {
-    let shop = Shop::open();
+async fn a_receive_gives_what_is_asked_for_and_digests_just_that(shop: Shop) {
     let url = shop.queue("q", json!({"VisibilityTimeout": "0"})).await;
     let attribute = |value: &str| json!({"DataType": "String", "StringValue": value});
     let input = json!({"QueueUrl": url, "MessageBody": "msg", "MessageAttributes": {
@@ -135,9 +154,7 @@ async fn a_receive_gives_what_is_asked_for_and_digests_just_that() {
     );
 }
 
-#[tokio::test]
-async fn a_message_is_hidden_while_in_flight_and_comes_again() {
-    let shop = Shop::open();
+async fn a_message_is_hidden_while_in_flight_and_comes_again(shop: Shop) {
     let url = shop.queue("q", json!({"VisibilityTimeout": "5"})).await;
     shop.send(&url, "a").await;
     let first = shop.receive(&url).await.remove(0);
@@ -161,9 +178,9 @@ async fn a_message_is_hidden_while_in_flight_and_comes_again() {
     shop.delete(&url, &second).await;
 }
 
-#[tokio::test]
-async fn on_a_standard_queue_an_expired_handle_deletes_until_somebody_else_has_the_message() {
-    let shop = Shop::open();
+async fn on_a_standard_queue_an_expired_handle_deletes_until_somebody_else_has_the_message(
+    shop: Shop,
+) {
     let url = shop.queue("q", json!({"VisibilityTimeout": "1"})).await;
     shop.send(&url, "a").await;
     let message = shop.receive(&url).await.remove(0);
@@ -172,9 +189,7 @@ async fn on_a_standard_queue_an_expired_handle_deletes_until_somebody_else_has_t
     assert_eq!(shop.counts(&url).await, [0, 0, 0]);
 }
 
-#[tokio::test]
-async fn on_a_fifo_queue_an_expired_handle_is_refused() {
-    let shop = Shop::open();
+async fn on_a_fifo_queue_an_expired_handle_is_refused(shop: Shop) {
     let url = shop
         .queue("q.fifo", json!({"VisibilityTimeout": "1"}))
         .await;
@@ -204,9 +219,7 @@ async fn on_a_fifo_queue_an_expired_handle_is_refused() {
     assert_eq!(shop.refused("DeleteMessage", delete).await, expected);
 }
 
-#[tokio::test]
-async fn visibility_is_extended_shortened_and_ended() {
-    let shop = Shop::open();
+async fn visibility_is_extended_shortened_and_ended(shop: Shop) {
     let url = shop.queue("q", json!({"VisibilityTimeout": "10"})).await;
     shop.send(&url, "a").await;
     let message = shop.receive(&url).await.remove(0);
@@ -268,9 +281,7 @@ async fn visibility_is_extended_shortened_and_ended() {
     );
 }
 
-#[tokio::test]
-async fn delays_hold_a_message_back() {
-    let shop = Shop::open();
+async fn delays_hold_a_message_back(shop: Shop) {
     let url = shop.queue("q", json!({"DelaySeconds": "3"})).await;
     let send = async |body: &str, delay: Option<u32>| {
         let mut input = json!({"QueueUrl": url, "MessageBody": body});
@@ -292,9 +303,7 @@ async fn delays_hold_a_message_back() {
     assert_eq!(shop.bodies(&url).await, ["own"]);
 }
 
-#[tokio::test]
-async fn the_delay_of_a_fifo_queue_is_the_queues() {
-    let shop = Shop::open();
+async fn the_delay_of_a_fifo_queue_is_the_queues(shop: Shop) {
     let url = shop.queue("q.fifo", json!({"DelaySeconds": "3"})).await;
     let input = |delay: i64| {
         json!({"QueueUrl": url, "MessageBody": "x", "MessageGroupId": "g",
@@ -313,9 +322,7 @@ async fn the_delay_of_a_fifo_queue_is_the_queues() {
     assert_eq!(shop.bodies(&url).await, ["x"]);
 }
 
-#[tokio::test]
-async fn groups_are_kept_in_order_and_locked_while_in_flight() {
-    let shop = Shop::open();
+async fn groups_are_kept_in_order_and_locked_while_in_flight(shop: Shop) {
     let url = shop.queue("q.fifo", json!({})).await;
     let mut numbers = vec![];
     for (group, id) in [("a", "a1"), ("a", "a2"), ("b", "b1"), ("a", "a3")] {
@@ -342,9 +349,7 @@ async fn groups_are_kept_in_order_and_locked_while_in_flight() {
     assert_eq!(shop.bodies(&url).await, ["a2", "a3"]);
 }
 
-#[tokio::test]
-async fn duplicates_get_the_original_answer_for_five_minutes() {
-    let shop = Shop::open();
+async fn duplicates_get_the_original_answer_for_five_minutes(shop: Shop) {
     let url = shop.queue("q.fifo", json!({})).await;
     let first = shop.send_fifo(&url, "g", "id").await;
     let again = shop.send_fifo(&url, "other", "id").await;
@@ -361,9 +366,7 @@ async fn duplicates_get_the_original_answer_for_five_minutes() {
     assert_eq!(shop.counts(&url).await, [1, 0, 0]);
 }
 
-#[tokio::test]
-async fn content_based_deduplication_takes_the_body_alone() {
-    let shop = Shop::open();
+async fn content_based_deduplication_takes_the_body_alone(shop: Shop) {
     let url = shop
         .queue("q.fifo", json!({"ContentBasedDeduplication": "true"}))
         .await;
@@ -393,9 +396,7 @@ async fn content_based_deduplication_takes_the_body_alone() {
     );
 }
 
-#[tokio::test]
-async fn deduplication_scoped_to_the_group() {
-    let shop = Shop::open();
+async fn deduplication_scoped_to_the_group(shop: Shop) {
     let url = shop
         .queue("q.fifo", json!({"DeduplicationScope": "messageGroup"}))
         .await;
@@ -444,9 +445,7 @@ async fn a_message_received_too_often_goes_to_the_dead_letter_queue() {
     }
 }
 
-#[tokio::test]
-async fn a_batch_answers_for_each_entry() {
-    let shop = Shop::open();
+async fn a_batch_answers_for_each_entry(shop: Shop) {
     let url = shop.queue("q", json!({"MaximumMessageSize": "1024"})).await;
     let entries = json!([
         {"Id": "good", "MessageBody": "a"},
@@ -497,9 +496,7 @@ async fn a_batch_answers_for_each_entry() {
     assert_eq!(shop.bodies(&url).await, ["a", "c"]);
 }
 
-#[tokio::test]
-async fn batches_settle_each_entry_by_itself() {
-    let shop = Shop::open();
+async fn batches_settle_each_entry_by_itself(shop: Shop) {
     let url = shop.queue("q", json!({})).await;
     for body in ["a", "b", "c"] {
         shop.send(&url, body).await;
@@ -543,9 +540,7 @@ async fn batches_settle_each_entry_by_itself() {
     assert_eq!(shop.counts(&url).await, [0, 1, 0]);
 }
 
-#[tokio::test]
-async fn no_changed_or_foreign_handle_does_anything() {
-    let shop = Shop::open();
+async fn no_changed_or_foreign_handle_does_anything(shop: Shop) {
     let url = shop.queue("q", json!({})).await;
     let other = shop.queue("other", json!({})).await;
     shop.send(&url, "a").await;
@@ -575,9 +570,7 @@ async fn no_changed_or_foreign_handle_does_anything() {
     assert_eq!(shop.counts(&url).await, [0, 0, 0]);
 }
 
-#[tokio::test]
-async fn a_waiting_receive_is_woken_by_the_send() {
-    let shop = Shop::open();
+async fn a_waiting_receive_is_woken_by_the_send(shop: Shop) {
     let url = shop.queue("q", json!({})).await;
     let wait = json!({"QueueUrl": url, "WaitTimeSeconds": 20});
     // The clock stands still: only the send can end the wait.
@@ -593,9 +586,7 @@ async fn a_waiting_receive_is_woken_by_the_send() {
     assert_eq!(shop.ok("ReceiveMessage", at_once).await, json!({}));
 }
 
-#[tokio::test]
-async fn a_waiting_receive_ends_empty_when_the_server_shuts_down() {
-    let shop = Shop::open();
+async fn a_waiting_receive_ends_empty_when_the_server_shuts_down(shop: Shop) {
     let url = shop.queue("q", json!({})).await;
     let wait = json!({"QueueUrl": url, "WaitTimeSeconds": 20});
     let (received, ()) = tokio::join!(shop.ok("ReceiveMessage", wait.clone()), async {
@@ -619,9 +610,7 @@ async fn an_answer_that_was_never_sent_gives_its_messages_back() {
     assert_eq!(message["Attributes"]["ApproximateReceiveCount"], "1");
 }
 
-#[tokio::test]
-async fn the_largest_message_passes_and_one_byte_more_does_not() {
-    let shop = Shop::open();
+async fn the_largest_message_passes_and_one_byte_more_does_not(shop: Shop) {
     let url = shop.queue("q", json!({})).await;
     let body = "x".repeat(1_048_576);
     shop.send(&url, &body).await;
@@ -656,9 +645,7 @@ async fn the_largest_message_passes_and_one_byte_more_does_not() {
     );
 }
 
-#[tokio::test]
-async fn what_was_acknowledged_stays_over_a_restart() {
-    let shop = Shop::open();
+async fn what_was_acknowledged_stays_over_a_restart(shop: Shop) {
     let url = shop.queue("q.fifo", json!({})).await;
     for id in ["1", "2", "3"] {
         shop.send_fifo(&url, "g", id).await;
@@ -672,9 +659,7 @@ async fn what_was_acknowledged_stays_over_a_restart() {
     assert_eq!(shop.bodies(&url).await, ["2", "3"]);
 }
 
-#[tokio::test]
-async fn an_engine_that_has_stopped_is_a_503_that_clients_retry() {
-    let shop = Shop::open();
+async fn an_engine_that_has_stopped_is_a_503_that_clients_retry(shop: Shop) {
     let url = shop.queue("q", json!({})).await;
     shop.engine.shutdown().await;
     let send = json!({"QueueUrl": url, "MessageBody": "x"});

@@ -3,6 +3,8 @@
 
 mod hostile;
 mod messages;
+mod permissions;
+mod protocols;
 mod query;
 mod queues;
 mod refusals;
@@ -16,6 +18,7 @@ use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::{FaultyDisk, ManualClock};
 use serde_json::{Value, json};
 
+use self::protocols::Speaks;
 use super::{Config, KeepGuard, Request, Service};
 use crate::http::drain::{self, DrainTrigger};
 
@@ -30,6 +33,7 @@ struct Shop {
     clock: ManualClock,
     disk: FaultyDisk,
     drain: DrainTrigger,
+    speaks: Speaks,
 }
 
 /// An answer as a client sees it.
@@ -45,10 +49,14 @@ struct Answer {
 
 impl Shop {
     fn open() -> Self {
-        Self::on(FaultyDisk::new(), ManualClock::default())
+        Self::speaking(Speaks::Json)
     }
 
-    fn on(disk: FaultyDisk, clock: ManualClock) -> Self {
+    fn speaking(speaks: Speaks) -> Self {
+        Self::on(FaultyDisk::new(), ManualClock::default(), speaks)
+    }
+
+    fn on(disk: FaultyDisk, clock: ManualClock, speaks: Speaks) -> Self {
         let options = LocalLogOptions {
             free_bytes_min: 0,
             ..LocalLogOptions::default()
@@ -71,6 +79,7 @@ impl Shop {
             clock,
             disk,
             drain,
+            speaks,
         }
     }
 
@@ -79,7 +88,7 @@ impl Shop {
         self.engine.shutdown().await;
         drop(self.service);
         drop(self.engine);
-        Self::on(self.disk, self.clock)
+        Self::on(self.disk, self.clock, self.speaks)
     }
 
     /// Lets time pass.
@@ -134,13 +143,37 @@ impl Shop {
 
     /// Asks, and keeps the leases that the answer hands out.
     async fn ask(&self, action: &str, input: Value) -> Answer {
-        let mut answer = self
-            .raw(Some(&format!("AmazonSQS.{action}")), input.to_string())
-            .await;
+        let mut answer = match self.speaks {
+            Speaks::Json => {
+                let target = format!("AmazonSQS.{action}");
+                self.raw(Some(&target), input.to_string()).await
+            }
+            Speaks::Query => self.ask_by_form(action, &input).await,
+        };
         if let Some(guard) = answer.guard.take() {
             guard.keep();
         }
         answer
+    }
+
+    /// The same in the older protocol.
+    async fn ask_by_form(&self, action: &str, input: &Value) -> Answer {
+        let form = protocols::form(action, input).expect("a form can say so");
+        let xml = self.posted("/", &form).await;
+        let (query_error, body) = if xml.status == 200 {
+            (None, protocols::output(action, &xml.body))
+        } else {
+            let (code, blame, message) = protocols::error(&xml.body);
+            let body = json!({"message": message});
+            (Some(format!("{code};{blame}")), body)
+        };
+        Answer {
+            status: xml.status,
+            body,
+            query_error,
+            retry_after: xml.retry_after,
+            guard: xml.guard,
+        }
     }
 
     /// Asks for something that works.

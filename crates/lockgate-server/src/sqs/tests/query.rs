@@ -3,9 +3,11 @@
 use super::*;
 
 /// An answer in XML.
-struct Xml {
-    status: u16,
-    body: String,
+pub(super) struct Xml {
+    pub(super) status: u16,
+    pub(super) body: String,
+    pub(super) retry_after: Option<String>,
+    pub(super) guard: Option<KeepGuard>,
 }
 
 impl Xml {
@@ -22,6 +24,11 @@ impl Xml {
 impl Shop {
     /// Posts a form.
     async fn form(&self, path: &str, form: &str) -> Xml {
+        kept(self.posted(path, form).await)
+    }
+
+    /// The same, with the leases that the answer hands out still to be kept.
+    pub(super) async fn posted(&self, path: &str, form: &str) -> Xml {
         let kind = Some("application/x-www-form-urlencoded; charset=utf-8".into());
         self.query_request(path, None, kind, form).await
     }
@@ -29,7 +36,7 @@ impl Shop {
     /// Gets an address.
     async fn get(&self, path: &str, query: &str) -> Xml {
         let query = (!query.is_empty()).then(|| query.to_owned());
-        self.query_request(path, query, None, "").await
+        kept(self.query_request(path, query, None, "").await)
     }
 
     async fn query_request(
@@ -55,14 +62,21 @@ impl Shop {
             .await
             .expect("an answer");
         assert_eq!(response.headers["content-type"], "text/xml");
-        if let Some(guard) = response.on_sent {
-            guard.keep();
-        }
+        let retry_after = response.headers.get("retry-after");
         Xml {
             status: response.status.as_u16(),
             body: String::from_utf8(response.body.to_vec()).unwrap(),
+            retry_after: retry_after.map(|value| value.to_str().unwrap().to_owned()),
+            guard: response.on_sent,
         }
     }
+}
+
+fn kept(mut answer: Xml) -> Xml {
+    if let Some(guard) = answer.guard.take() {
+        guard.keep();
+    }
+    answer
 }
 
 #[tokio::test]

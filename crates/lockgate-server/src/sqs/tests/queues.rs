@@ -2,11 +2,23 @@
 
 use serde_json::{Value, json};
 
-use super::{Shop, text};
+use super::{Shop, protocols::in_both_protocols, text};
 
-#[tokio::test]
-async fn a_queue_is_made_once_and_found_by_name() {
-    let shop = Shop::open();
+in_both_protocols![
+    a_queue_is_made_once_and_found_by_name,
+    two_callers_who_make_the_same_queue_at_once_both_get_it,
+    queues_are_listed_by_prefix_and_in_pages,
+    attributes_are_returned_as_asked_for,
+    changed_attributes_stay_over_a_restart,
+    of_changes_at_once_none_is_lost,
+    tags_are_added_replaced_and_removed,
+    a_purge_empties_and_is_not_repeated_within_a_minute,
+    a_deleted_queue_is_gone_and_its_name_free,
+    sources_of_a_dead_letter_queue_are_listed,
+    a_queue_that_names_itself_for_its_dead_letters_keeps_them,
+];
+
+async fn a_queue_is_made_once_and_found_by_name(shop: Shop) {
     let url = shop.queue("orders", json!({"DelaySeconds": "5"})).await;
     assert_eq!(url, "http://localhost:9324/000000000000/orders");
     let found = shop.ok("GetQueueUrl", json!({"QueueName": "orders"})).await;
@@ -25,7 +37,6 @@ async fn a_queue_is_made_once_and_found_by_name() {
         "Attributes": {"DelaySeconds": "6", "VisibilityTimeout": "30"}});
     let answer = shop.ask("CreateQueue", other).await;
     assert_eq!(answer.status, 400);
-    assert_eq!(answer.body["__type"], "com.amazonaws.sqs#QueueNameExists");
     assert_eq!(
         answer.error(),
         (
@@ -37,9 +48,7 @@ async fn a_queue_is_made_once_and_found_by_name() {
     );
 }
 
-#[tokio::test]
-async fn two_callers_who_make_the_same_queue_at_once_both_get_it() {
-    let shop = Shop::open();
+async fn two_callers_who_make_the_same_queue_at_once_both_get_it(shop: Shop) {
     let create = |delay: &str| {
         let input = json!({"QueueName": "q", "Attributes": {"DelaySeconds": delay}});
         shop.ask("CreateQueue", input)
@@ -49,9 +58,7 @@ async fn two_callers_who_make_the_same_queue_at_once_both_get_it() {
     assert_eq!(c.error().0, "QueueAlreadyExists");
 }
 
-#[tokio::test]
-async fn queues_are_listed_by_prefix_and_in_pages() {
-    let shop = Shop::open();
+async fn queues_are_listed_by_prefix_and_in_pages(shop: Shop) {
     assert_eq!(shop.ok("ListQueues", json!({})).await, json!({}));
     for name in ["b2", "a", "b1", "b3"] {
         shop.queue(name, json!({})).await;
@@ -79,9 +86,7 @@ async fn queues_are_listed_by_prefix_and_in_pages() {
     assert_eq!(none, json!({}));
 }
 
-#[tokio::test]
-async fn attributes_are_returned_as_asked_for() {
-    let shop = Shop::open();
+async fn attributes_are_returned_as_asked_for(shop: Shop) {
     let url = shop.queue("q", json!({"VisibilityTimeout": "77"})).await;
     let ask = async |names: Value| {
         let input = json!({"QueueUrl": url, "AttributeNames": names});
@@ -112,9 +117,7 @@ async fn attributes_are_returned_as_asked_for() {
     );
 }
 
-#[tokio::test]
-async fn changed_attributes_stay_over_a_restart() {
-    let shop = Shop::open();
+async fn changed_attributes_stay_over_a_restart(shop: Shop) {
     let url = shop.queue("q.fifo", json!({})).await;
     let dead = shop.queue("dead.fifo", json!({})).await;
     shop.pass(5_000);
@@ -161,9 +164,7 @@ async fn changed_attributes_stay_over_a_restart() {
     assert_eq!(shop.attribute(&url, "Policy").await, Value::Null);
 }
 
-#[tokio::test]
-async fn of_changes_at_once_none_is_lost() {
-    let shop = Shop::open();
+async fn of_changes_at_once_none_is_lost(shop: Shop) {
     let url = shop.queue("q", json!({})).await;
     let set = |name: &str, value: &str| {
         let input = json!({"QueueUrl": url, "Attributes": {name: value}});
@@ -188,9 +189,7 @@ async fn of_changes_at_once_none_is_lost() {
     assert_eq!(tags, json!({"Tags": {"a": "x", "b": "x"}}));
 }
 
-#[tokio::test]
-async fn tags_are_added_replaced_and_removed() {
-    let shop = Shop::open();
+async fn tags_are_added_replaced_and_removed(shop: Shop) {
     let create = json!({"QueueName": "q", "tags": {"one": "1"}});
     let url = text(&shop.ok("CreateQueue", create).await["QueueUrl"]);
     let list = async || shop.ok("ListQueueTags", json!({"QueueUrl": url})).await;
@@ -217,9 +216,7 @@ async fn tags_are_added_replaced_and_removed() {
     assert_eq!(list().await["Tags"].as_object().unwrap().len(), 50);
 }
 
-#[tokio::test]
-async fn a_purge_empties_and_is_not_repeated_within_a_minute() {
-    let shop = Shop::open();
+async fn a_purge_empties_and_is_not_repeated_within_a_minute(shop: Shop) {
     let url = shop.queue("q", json!({})).await;
     let input = json!({"QueueUrl": url});
     for _ in 0..3 {
@@ -245,9 +242,7 @@ async fn a_purge_empties_and_is_not_repeated_within_a_minute() {
     shop.ok("PurgeQueue", input).await;
 }
 
-#[tokio::test]
-async fn a_deleted_queue_is_gone_and_its_name_free() {
-    let shop = Shop::open();
+async fn a_deleted_queue_is_gone_and_its_name_free(shop: Shop) {
     let url = shop.queue("q", json!({})).await;
     shop.send(&url, "x").await;
     let input = json!({"QueueUrl": url});
@@ -266,9 +261,7 @@ async fn a_deleted_queue_is_gone_and_its_name_free() {
     assert_eq!(shop.counts(&url).await, [0, 0, 0]);
 }
 
-#[tokio::test]
-async fn sources_of_a_dead_letter_queue_are_listed() {
-    let shop = Shop::open();
+async fn sources_of_a_dead_letter_queue_are_listed(shop: Shop) {
     let dead = shop.queue("dead", json!({})).await;
     let arn = shop.attribute(&dead, "QueueArn").await;
     let policy = json!({"deadLetterTargetArn": arn, "maxReceiveCount": 1}).to_string();
@@ -285,9 +278,7 @@ async fn sources_of_a_dead_letter_queue_are_listed() {
     assert_eq!(output, json!({"queueUrls": []}));
 }
 
-#[tokio::test]
-async fn a_queue_that_names_itself_for_its_dead_letters_keeps_them() {
-    let shop = Shop::open();
+async fn a_queue_that_names_itself_for_its_dead_letters_keeps_them(shop: Shop) {
     let url = shop.queue("q", json!({"VisibilityTimeout": "0"})).await;
     let arn = shop.attribute(&url, "QueueArn").await;
     let policy = json!({"deadLetterTargetArn": arn, "maxReceiveCount": 1}).to_string();

@@ -3,7 +3,10 @@
 
 use serde_json::json;
 
-use super::Shop;
+use super::{
+    Answer, Shop,
+    protocols::{self, Speaks},
+};
 
 struct Case(&'static str, &'static str, u16, &'static str, &'static str);
 
@@ -93,7 +96,18 @@ const CASES: &[Case] = &[
     Case("ChangeMessageVisibility", r#"{"QueueUrl":"$q","ReceiptHandle":"x","VisibilityTimeout":43201}"#, 400, INVALID, "Value 43201 for parameter VisibilityTimeout is invalid."),
     Case("ChangeMessageVisibilityBatch", r#"{"QueueUrl":"$q"}"#, 400, "AWS.SimpleQueueService.EmptyBatchRequest", "There should be at least one ChangeMessageVisibilityBatchRequestEntry in the request."),
 
-    Case("AddPermission", r#"{}"#, 400, "AWS.SimpleQueueService.UnsupportedOperation", "AddPermission is not supported."),
+    Case("AddPermission", r#"{"Label":"l","Actions":["SendMessage"],"AWSAccountIds":["111111111111"]}"#, 400, MISSING, "The request must contain the parameter QueueUrl."),
+    Case("AddPermission", r#"{"QueueUrl":"$q","Actions":["SendMessage"],"AWSAccountIds":["111111111111"]}"#, 400, MISSING, "The request must contain the parameter Label."),
+    Case("AddPermission", r#"{"QueueUrl":"$q","Label":"a b","Actions":["SendMessage"],"AWSAccountIds":["111111111111"]}"#, 400, INVALID, "Value a b for parameter Label is invalid. Reason: Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"),
+    Case("AddPermission", r#"{"QueueUrl":"$q","Label":"l","AWSAccountIds":["111111111111"]}"#, 400, MISSING, "The request must contain the parameter Actions."),
+    Case("AddPermission", r#"{"QueueUrl":"$q","Label":"l","Actions":["SendMessage"]}"#, 400, INVALID, "Value [] for parameter PrincipalId is invalid. Reason: Unable to verify."),
+    Case("AddPermission", r#"{"QueueUrl":"$q","Label":"l","Actions":["SendMessage"],"AWSAccountIds":["111111111111","x"]}"#, 400, INVALID, "Value [111111111111, x] for parameter PrincipalId is invalid. Reason: Unable to verify."),
+    Case("AddPermission", r#"{"QueueUrl":"$q","Label":"l","Actions":["Nonsense"],"AWSAccountIds":["111111111111"]}"#, 400, INVALID, "Value SQS:Nonsense for parameter ActionName is invalid. Reason: Please refer to the appropriate WSDL for a list of valid actions."),
+    Case("AddPermission", r#"{"QueueUrl":"$q","Label":"l","Actions":["RemovePermission"],"AWSAccountIds":["111111111111"]}"#, 400, INVALID, "Value SQS:RemovePermission for parameter ActionName is invalid. Reason: Only the queue owner is allowed to invoke this action."),
+    Case("AddPermission", r#"{"QueueUrl":"$q","Label":"l","Actions":["*","*","*","*","*","*","*","*"],"AWSAccountIds":["111111111111"]}"#, 403, "OverLimit", "8 Actions were found, maximum allowed is 7."),
+    Case("RemovePermission", r#"{"QueueUrl":"$q"}"#, 400, MISSING, "The request must contain the parameter Label."),
+    Case("RemovePermission", r#"{"QueueUrl":"$q","Label":"l"}"#, 400, INVALID, "Value l for parameter Label is invalid. Reason: can't find label."),
+    Case("RemovePermission", r#"{"QueueUrl":"http://localhost/000000000000/none","Label":"l"}"#, 400, NO_QUEUE, "The specified queue does not exist."),
     Case("StartMessageMoveTask", r#"{}"#, 400, "AWS.SimpleQueueService.UnsupportedOperation", "StartMessageMoveTask is not supported."),
     Case("Nonsense", r#"{}"#, 400, "InvalidAction", "The action AmazonSQS.Nonsense is not valid for this endpoint."),
     Case("sendmessage", r#"{}"#, 400, "InvalidAction", "The action AmazonSQS.sendmessage is not valid"),
@@ -118,23 +132,60 @@ async fn every_refusal_has_its_code_status_and_text() {
         let input = input.replace("$q", &standard).replace("$f", &fifo);
         let target = format!("AmazonSQS.{action}");
         let answer = shop.raw(Some(&target), input.clone()).await;
-        assert_eq!(answer.status, *status, "{action} {input}: {answer:?}");
-        let (found_code, found_text) = answer.error();
-        assert_eq!(found_code, *code, "{action} {input}: {answer:?}");
-        assert!(found_text.starts_with(text), "{action} {input}: {answer:?}");
+        judge(action, &input, &answer, *status, code, text);
     }
     assert_eq!(shop.counts(&standard).await, [0, 0, 0]);
     assert_eq!(shop.counts(&fifo).await, [0, 0, 0]);
 }
 
+/// The same rows by forms, but for what no form can say: values of wrong types, empty lists.
+#[tokio::test]
+async fn every_refusal_is_the_same_in_the_query_protocol() {
+    let shop = Shop::speaking(Speaks::Query);
+    let standard = shop.queue("q", json!({})).await;
+    let fifo = shop.queue("f.fifo", json!({})).await;
+    let mut asked = 0;
+    for Case(action, input, status, code, text) in CASES {
+        let input = input.replace("$q", &standard).replace("$f", &fifo);
+        let Ok(value) = serde_json::from_str(&input) else {
+            continue;
+        };
+        if matches!(*code, "SerializationException" | "InvalidAction")
+            || protocols::form(action, &value).is_none()
+            || ["[]", "{}"].iter().any(|empty| input.contains(empty))
+        {
+            continue;
+        }
+        asked += 1;
+        let answer = shop.ask(action, value).await;
+        judge(action, &input, &answer, *status, code, text);
+    }
+    assert!(asked > CASES.len() / 2, "{asked} of {}", CASES.len());
+    assert_eq!(shop.counts(&standard).await, [0, 0, 0]);
+    assert_eq!(shop.counts(&fifo).await, [0, 0, 0]);
+}
+
+fn judge(action: &str, input: &str, answer: &Answer, status: u16, code: &str, text: &str) {
+    assert_eq!(answer.status, status, "{action} {input}: {answer:?}");
+    let (found_code, found_text) = answer.error();
+    assert_eq!(found_code, code, "{action} {input}: {answer:?}");
+    assert!(found_text.starts_with(text), "{action} {input}: {answer:?}");
+}
+
 #[tokio::test]
 async fn the_body_of_an_error_names_its_shape() {
     let shop = Shop::open();
+    shop.queue("q", json!({})).await;
     for (action, input, shape) in [
         (
             "DeleteQueue",
             "{\"QueueUrl\":\"x\"}",
             "com.amazonaws.sqs#QueueDoesNotExist",
+        ),
+        (
+            "CreateQueue",
+            "{\"QueueName\":\"q\",\"Attributes\":{\"DelaySeconds\":\"6\"}}",
+            "com.amazonaws.sqs#QueueNameExists",
         ),
         (
             "DeleteQueue",
