@@ -9,6 +9,7 @@
 //! | `POST`, `GET` of `/` and `/{account}/{queue}` | the Amazon SQS API, AWS JSON 1.0 and Query |
 //! | `GET /healthz` | 200 as long as the process serves |
 //! | `GET /readyz` | 200 as long as queues are served, else 503 with the reason |
+//! | `/api/v1/...` | the JSON admin API, described at `/api/v1/openapi.json` |
 //! | `GET /api/v1/backup` | a backup of everything, streamed while it is taken |
 //! | `GET /metrics` | Prometheus text format; the names are in `docs/metrics.md` |
 //!
@@ -43,6 +44,7 @@
 //! # }
 //! ```
 
+mod api;
 mod auth;
 mod http;
 mod server;

@@ -63,6 +63,8 @@ labels! {
         Readyz = "readyz",
         Metrics = "metrics",
         Backup = "backup",
+        /// The admin API.
+        Api = "api",
         AddPermission = "AddPermission",
         CancelMessageMoveTask = "CancelMessageMoveTask",
         ChangeMessageVisibility = "ChangeMessageVisibility",
@@ -105,7 +107,9 @@ impl Action {
 }
 
 /// Statuses that are counted each for itself; any other counts as 0.
-const STATUSES: [u16; 12] = [0, 200, 400, 403, 404, 405, 413, 415, 429, 431, 500, 503];
+const STATUSES: [u16; 15] = [
+    0, 200, 201, 400, 401, 403, 404, 405, 409, 413, 415, 429, 431, 500, 503,
+];
 
 /// All counters of one server.
 #[derive(Debug, Default)]

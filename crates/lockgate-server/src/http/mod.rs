@@ -2,7 +2,8 @@
 //!
 //! A byte's way in, and the file that is about it: accepted by `listener`, followed by `wire` (with
 //! `framing` and `progress`), parsed by hyper under `connection`, checked and routed by `router`
-//! (with `hosts`, `body` and `refusal`), answered by the SQS protocol, by `health` or by `metrics`.
+//! (with `hosts`, `body` and `refusal`), answered by the SQS
+//! protocol, by the admin API, by `health` or by `metrics`.
 
 mod backup;
 mod body;
@@ -36,7 +37,7 @@ use self::{
     drain::{Drain, DrainTrigger},
     hosts::Hosts,
 };
-use crate::{Deadlines, Limits, ServerOptions, auth::Authenticator, sqs};
+use crate::{Deadlines, Limits, ServerOptions, api, auth::Authenticator, sqs};
 
 /// All that the connections of one server share.
 #[derive(Debug)]
@@ -64,6 +65,7 @@ pub(crate) enum Endpoint {
     /// Queues.
     Queues {
         service: Box<sqs::Service>,
+        api: Box<api::Service>,
         engine: Engine,
         started: WallTime,
     },
@@ -86,8 +88,11 @@ impl Endpoint {
             setup.config.clone(),
             setup.drain.clone(),
         ));
+        let changes = service.changes.clone();
+        let api = api::Service::new(engine.clone(), setup.drain.clone(), changes);
         Self::Queues {
             service,
+            api: Box::new(api),
             engine,
             started,
         }

@@ -2,13 +2,17 @@
 
 use hyper::{
     StatusCode,
-    header::{ALLOW, CONNECTION, HeaderValue, RETRY_AFTER},
+    header::{ALLOW, CONNECTION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use lockgate_core::{NameError, with_sources};
 use lockgate_engine::BackupError;
 
 use super::{counters::Refused, framing::Violation, printable::Printable};
-use crate::{auth::AuthError, sqs};
+use crate::{
+    api::{Code, Problem},
+    auth::AuthError,
+    sqs,
+};
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +42,7 @@ pub(crate) enum Refusal {
     CrossSite,
     #[error(
         "There is nothing at '{}'. The Amazon SQS API is at /, besides there are /healthz, /readyz, \
-         /metrics and /api/v1/backup.",
+         /metrics and the admin API under /api/v1.",
         Printable(.path)
     )]
     Path { path: String },
@@ -139,6 +143,39 @@ impl Refusal {
             Self::Authentication { error, json } => sqs::unauthenticated(error.clone(), *json),
             _ => sqs::refusal(self.status(), self.code(), &self.to_string()),
         };
+        self.complete(&mut response);
+        response
+    }
+
+    /// The answer as the admin API gives it.
+    pub(crate) fn problem(&self) -> sqs::Response {
+        let code = match self {
+            Self::Authentication { .. } => Code::Unauthenticated,
+            Self::BackupDenied => Code::AccessDenied,
+            Self::Host { .. } | Self::Origin { .. } | Self::CrossSite => Code::NotServed,
+            Self::Path { .. } => Code::NotFound,
+            Self::Method { .. } => Code::MethodNotAllowed,
+            Self::BodyTooLarge { .. } => Code::BodyTooLarge,
+            Self::ContentEncoding { .. } => Code::UnsupportedMediaType,
+            Self::BodiesFull | Self::AnswersFull | Self::BackupRunning | Self::Backup(_) => {
+                Code::Unavailable
+            }
+            Self::Consumer(_)
+            | Self::Framing(_)
+            | Self::HostMissing
+            | Self::HostRepeated
+            | Self::BodyBroken => Code::MalformedRequest,
+        };
+        let mut response = Problem::new(code, self.to_string()).response();
+        if let Self::Authentication { .. } = self {
+            let scheme = HeaderValue::from_static("AWS4-HMAC-SHA256");
+            response.headers.insert(WWW_AUTHENTICATE, scheme);
+        }
+        self.complete(&mut response);
+        response
+    }
+
+    fn complete(&self, response: &mut sqs::Response) {
         let headers = &mut response.headers;
         match self {
             Self::Method { allowed, .. } => {
@@ -157,7 +194,6 @@ impl Refusal {
         if !keeps_alive {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        response
     }
 }
 

@@ -27,6 +27,7 @@ use super::{
     refusal::Refusal,
 };
 use crate::{
+    api,
     auth::{AccessKey, AuthError, Head},
     sqs,
 };
@@ -40,6 +41,10 @@ enum Route {
     Readyz,
     Metrics,
     Backup,
+    /// The description of the admin API.
+    OpenApi,
+    /// `/api/v1/...`, the admin API.
+    Api,
     Unknown,
 }
 
@@ -78,7 +83,12 @@ pub(crate) async fn answer(client: &Arc<Client>, request: Request<Incoming>) -> 
     let (response, share) = outcome.unwrap_or_else(|refusal| {
         client.core.counters.refused(refusal.counted());
         tracing::debug!(peer = %client.peer, reason = refusal.counted().label(), "request refused");
-        (refusal.response(), None)
+        let response = if route == Route::Api {
+            refusal.problem()
+        } else {
+            refusal.response()
+        };
+        (response, None)
     });
     let action = page.unwrap_or_else(|| Action::of_sqs(response.action));
     unanswered.answered(action, response.status);
@@ -124,10 +134,17 @@ impl Route {
             "/readyz" => Self::Readyz,
             "/metrics" => Self::Metrics,
             "/api/v1/backup" => Self::Backup,
+            "/api/v1/openapi.json" => Self::OpenApi,
+            _ if is_api_path(path) => Self::Api,
             _ if is_queue_path(path) => Self::Sqs,
             _ => Self::Unknown,
         }
     }
+}
+
+fn is_api_path(path: &str) -> bool {
+    path.strip_prefix(api::PREFIX)
+        .is_some_and(|rest| rest.starts_with('/'))
 }
 
 fn is_queue_path(path: &str) -> bool {
@@ -146,6 +163,7 @@ fn page(route: Route) -> Option<Action> {
         Route::Readyz => Some(Action::Readyz),
         Route::Metrics => Some(Action::Metrics),
         Route::Backup => Some(Action::Backup),
+        Route::Api | Route::OpenApi => Some(Action::Api),
         Route::Unknown => Some(Action::Other),
         Route::Sqs => None,
     }
@@ -156,7 +174,9 @@ fn check(client: &Client, index: u64, route: Route, parts: &Parts) -> Result<(),
     if let Some(violation) = client.progress.violation(index) {
         return Err(Refusal::Framing(violation));
     }
-    if client.core.authenticator.is_some() && matches!(route, Route::Sqs | Route::Backup) {
+    if client.core.authenticator.is_some()
+        && matches!(route, Route::Sqs | Route::Backup | Route::Api)
+    {
         // No page can sign a request, whatever name it reaches the server by.
         return check_encoding(parts);
     }
@@ -228,6 +248,9 @@ async fn serve(
     if route == Route::Sqs {
         return serve_sqs(client, index, parts, body).await;
     }
+    if route == Route::Api {
+        return serve_api(client, index, parts, body).await;
+    }
     if !matches!(parts.method, Method::GET | Method::HEAD) {
         return Err(Refusal::Method {
             method: parts.method.to_string(),
@@ -237,6 +260,7 @@ async fn serve(
     Ok(match route {
         Route::Readyz => health::readyz(&client.core),
         Route::Metrics => metrics::page(&client.core).await,
+        Route::OpenApi => health::page(StatusCode::OK, "application/json", api::OPENAPI),
         _ => health::healthz(),
     })
 }
@@ -323,6 +347,38 @@ async fn serve_sqs(
             .unwrap_or_else(|| client.local.to_string()),
     };
     Ok(service.handle(request).await)
+}
+
+async fn serve_api(
+    client: &Client,
+    index: u64,
+    parts: &Parts,
+    body: Incoming,
+) -> Result<sqs::Response, Refusal> {
+    let Identified {
+        body,
+        identity,
+        _share,
+    } = identify(client, index, parts, body).await?;
+    let Endpoint::Queues { api, .. } = &client.core.endpoint else {
+        return Ok(floor());
+    };
+    let content_type = parts.headers.get(CONTENT_TYPE);
+    let request = api::Request {
+        method: &parts.method,
+        path: parts.uri.path(),
+        query: parts.uri.query(),
+        // What is no text is not what is wanted either.
+        content_type: content_type.map(|value| value.to_str().unwrap_or("?")),
+        body,
+        holder: holder(client, &parts.headers)?,
+        identity,
+    };
+    let mut response = api.handle(request).await;
+    // A browser must not take an answer for anything else than it says.
+    let nosniff = HeaderValue::from_static("nosniff");
+    response.headers.insert("x-content-type-options", nosniff);
+    Ok(response)
 }
 
 /// A request whose body was read, and whose maker is known if that matters.
@@ -422,7 +478,11 @@ mod tests {
             ("/readyz", Route::Readyz),
             ("/metrics", Route::Metrics),
             ("/api/v1/backup", Route::Backup),
-            ("/api/v1/backup/", Route::Unknown),
+            ("/api/v1/backup/", Route::Api),
+            ("/api/v1/queues/a/keys/b%2Fc", Route::Api),
+            ("/api/v1/openapi.json", Route::OpenApi),
+            ("/api/v1", Route::Unknown),
+            ("/api/v10/queues", Route::Unknown),
             ("", Route::Unknown),
             ("//", Route::Unknown),
             ("/healthz/", Route::Unknown),

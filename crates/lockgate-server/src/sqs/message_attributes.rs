@@ -155,6 +155,34 @@ fn to_header(name: &str, value: AttributeValue<'_>, request: &Bytes) -> Result<H
     })
 }
 
+/// A header that came by other means, if SQS's clients can take it as an attribute.
+pub(crate) fn check_header(name: &str, kind: &str, value: Bytes) -> Result<Header, SqsError> {
+    check_name(name)?;
+    let base = check_type(name, kind)?;
+    let invalid =
+        |what: &str| SqsError::invalid_parameter(format!("a value of type {base} must be {what}"));
+    if value.is_empty() {
+        return Err(invalid("not empty"));
+    }
+    if base != "Binary" {
+        let text = std::str::from_utf8(&value).map_err(|_| invalid("text"))?;
+        if base == "Number" && !is_number(text) {
+            return Err(invalid("a number"));
+        }
+        if let Some(found) = forbidden_character(text) {
+            return Err(SqsError::invalid_parameter(forbidden_character_text(
+                found,
+                "header value",
+            )));
+        }
+    }
+    Ok(Header {
+        name: name.into(),
+        kind: shared_kind(kind),
+        value,
+    })
+}
+
 /// Checks an attribute's name. The documentation allows ASCII only; the service also takes the
 /// Latin letters up to U+017F, and software has come to use them.
 fn check_name(name: &str) -> Result<(), SqsError> {

@@ -30,8 +30,11 @@ use lockgate_core::HolderName;
 
 use crate::auth::{AccessKey, AuthError};
 
-pub(crate) use actions::Service;
+pub(crate) use actions::{Service, tags::check as check_tags};
 pub(crate) use aws_json::refusal;
+pub(crate) use message_attributes::check_header;
+pub(crate) use names::check_queue_name;
+pub(crate) use receipt::Receipts;
 pub(crate) use text::hex;
 
 /// The answer to whom nobody is believed to be, in the protocol of the request.

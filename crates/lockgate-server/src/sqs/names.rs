@@ -49,6 +49,13 @@ pub(crate) fn queue_name(name: &str, kind: Kind) -> Result<QueueName, SqsError> 
         })
 }
 
+/// Checks the name of a queue of either kind, and says whether it is that of a FIFO queue.
+pub(crate) fn check_queue_name(name: &str) -> Result<(QueueName, bool), SqsError> {
+    let fifo = name.ends_with(FIFO_SUFFIX);
+    let kind = if fifo { Kind::Fifo } else { Kind::Standard };
+    Ok((queue_name(name, kind)?, fifo))
+}
+
 /// Checks a group id or deduplication id: letters, digits and ASCII punctuation.
 fn check_id(id: &str, parameter: &str) -> Result<(), SqsError> {
     let well_formed =

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is the report")]
 
+mod api;
 mod backup;
 mod bad_input;
 mod connections;

@@ -8,7 +8,7 @@ mod receive;
 mod refusals;
 mod send;
 mod settle;
-mod tags;
+pub(super) mod tags;
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) struct Service {
     receipts: Receipts,
     /// Held while a queue's attributes or tags are read, changed and written back, so that of two
     /// such changes at once neither is lost.
-    changes: Mutex<()>,
+    pub(crate) changes: Arc<Mutex<()>>,
     purges: Purges,
     pub(crate) request_ids: RequestIds,
 }
@@ -85,7 +85,7 @@ impl Service {
         Self {
             receipts: Receipts::new(&engine.secret()),
             request_ids: RequestIds::new(engine.term().incarnation),
-            changes: Mutex::new(()),
+            changes: Arc::default(),
             purges: Purges::default(),
             engine,
             config,

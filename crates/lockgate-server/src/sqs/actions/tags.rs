@@ -107,11 +107,7 @@ pub(super) fn checked(
 ) -> Result<BTreeMap<String, String>, SqsError> {
     for (key, value) in &added {
         check_key(key)?;
-        if value.chars().count() > VALUE_LEN_MAX {
-            return Err(SqsError::invalid_parameter(format!(
-                "Tag values must be between 0 and {VALUE_LEN_MAX} characters in length."
-            )));
-        }
+        check_value(value)?;
     }
     tags.extend(
         added
@@ -124,6 +120,30 @@ pub(super) fn checked(
         )));
     }
     Ok(tags)
+}
+
+/// Whether a queue may have such tags.
+pub(crate) fn check(tags: &BTreeMap<String, String>) -> Result<(), SqsError> {
+    if tags.len() > TAGS_MAX {
+        return Err(SqsError::invalid_parameter(format!(
+            "A queue may have {TAGS_MAX} tags, not {}.",
+            tags.len()
+        )));
+    }
+    for (key, value) in tags {
+        check_key(key)?;
+        check_value(value)?;
+    }
+    Ok(())
+}
+
+fn check_value(value: &str) -> Result<(), SqsError> {
+    if value.chars().count() <= VALUE_LEN_MAX {
+        return Ok(());
+    }
+    Err(SqsError::invalid_parameter(format!(
+        "Tag values must be between 0 and {VALUE_LEN_MAX} characters in length."
+    )))
 }
 
 fn check_key(key: &str) -> Result<(), SqsError> {

@@ -1,0 +1,221 @@
+//! Keys: why they do not move, and making them.
+
+use lockgate_core::{Key, Millis};
+use lockgate_engine::QueueEntry;
+use lockgate_machine::{Answer, Command, KeyAction, KeyStatus, KeyWait, Query, Reply};
+
+use super::mismatched;
+use crate::{
+    api::{
+        Code, Problem, Request, Service,
+        shapes::{Instant, KeyExplanation, MessagesDropped, WaitWord},
+    },
+    auth::Verb,
+};
+
+impl Service {
+    pub(in crate::api) async fn explain_key(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        key: &str,
+    ) -> Result<KeyExplanation, Problem> {
+        let queue = self.queue(request, Verb::Read, queue)?;
+        let key = key_of(&queue, key)?;
+        self.explain(&queue, key).await
+    }
+
+    /// Parks a key, or lets it move again.
+    pub(in crate::api) async fn park_key(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        key: &str,
+        park: bool,
+    ) -> Result<KeyExplanation, Problem> {
+        let queue = self.queue(request, Verb::Manage, queue)?;
+        let key = key_of(&queue, key)?;
+        let action = if park {
+            KeyAction::Park
+        } else {
+            KeyAction::Resume
+        };
+        self.engine
+            .submit(Command::Key {
+                queue: queue.name.clone(),
+                key: key.clone(),
+                action,
+            })
+            .await?;
+        self.explain(&queue, key).await
+    }
+
+    pub(in crate::api) async fn drop_key(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        key: &str,
+    ) -> Result<MessagesDropped, Problem> {
+        let queue = self.queue(request, Verb::Purge, queue)?;
+        let key = Key::new(key).map_err(|error| Problem::invalid("key", error))?;
+        let mut dropped = 0;
+        loop {
+            let command = Command::Key {
+                queue: queue.name.clone(),
+                key: key.clone(),
+                action: KeyAction::Drop,
+            };
+            let messages = match self.engine.submit(command).await {
+                Ok(Reply::Dropped { messages }) => messages,
+                Ok(_) => return Err(mismatched()),
+                // The key was gone when a further step came.
+                Err(lockgate_engine::EngineError::Rejected(_)) if dropped > 0 => 0,
+                Err(error) => return Err(error.into()),
+            };
+            dropped += messages;
+            if messages < KeyAction::DROPS_MAX as u64 {
+                return Ok(MessagesDropped { messages: dropped });
+            }
+        }
+    }
+
+    async fn explain(&self, queue: &QueueEntry, key: Key) -> Result<KeyExplanation, Problem> {
+        let query = Query::Key {
+            queue: queue.name.clone(),
+            key: key.clone(),
+        };
+        let status = match self.engine.query(query).await {
+            Ok(Answer::Key(status)) => status,
+            Ok(_) => return Err(mismatched()),
+            // A key that was just resumed and has no message is not there any more.
+            Err(lockgate_engine::EngineError::Rejected(
+                lockgate_machine::Rejection::KeyNotFound { .. },
+            )) => KeyStatus {
+                key,
+                messages: 0,
+                delayed: 0,
+                waits_for: KeyWait::NoMessage,
+            },
+            Err(error) => return Err(error.into()),
+        };
+        Ok(self.in_words(queue, status))
+    }
+
+    fn in_words(&self, queue: &QueueEntry, status: KeyStatus) -> KeyExplanation {
+        let (key, name) = (status.key.as_str(), &queue.name);
+        let now = self.engine.now().wall;
+        let mut explanation = KeyExplanation {
+            queue: name.to_string(),
+            key: key.to_owned(),
+            messages: status.messages,
+            delayed: status.delayed,
+            waits_for: WaitWord::Nothing,
+            explanation: String::new(),
+            sequence: None,
+            holder: None,
+            attempt: None,
+            remaining_ms: None,
+            until: None,
+        };
+        let mut lasts = |remaining: Millis| {
+            explanation.remaining_ms = Some(remaining);
+            explanation.until = Some(Instant(now.plus(remaining)));
+        };
+        let (word, text) = match status.waits_for {
+            KeyWait::NoMessage if status.delayed > 0 => (
+                WaitWord::NoMessage,
+                format!(
+                    "None of its {} messages is due yet.",
+                    status.delayed
+                ),
+            ),
+            KeyWait::NoMessage => (
+                WaitWord::NoMessage,
+                format!("Queue {name} holds no message of this key."),
+            ),
+            KeyWait::Lease {
+                sequence,
+                holder,
+                remaining,
+                attempt,
+            } => {
+                lasts(remaining);
+                let text = format!(
+                    "{holder} holds message {sequence} (attempt {attempt}), for up to {} more. The \
+                     next one follows when it is settled, or when the lease ends.",
+                    span(remaining)
+                );
+                explanation.sequence = Some(sequence.0);
+                explanation.holder = Some(holder.to_string());
+                explanation.attempt = Some(attempt);
+                (WaitWord::Lease, text)
+            }
+            KeyWait::Backoff {
+                sequence,
+                remaining,
+            } => {
+                lasts(remaining);
+                explanation.sequence = Some(sequence.0);
+                let text = format!(
+                    "Message {sequence} failed and waits {} for its next attempt.",
+                    span(remaining)
+                );
+                (WaitWord::Backoff, text)
+            }
+            KeyWait::Parked => (
+                WaitWord::Parked,
+                "The key is parked, by somebody or by the key policy park. It moves again when it is \
+                 resumed; dropping it removes its messages."
+                    .to_owned(),
+            ),
+            KeyWait::Paused => (
+                WaitWord::Paused,
+                format!("Queue {name} is paused. It gives leases again when it is resumed."),
+            ),
+            KeyWait::Durability => (
+                WaitWord::Durability,
+                "Its next message is not synced to the disk yet.".to_owned(),
+            ),
+            KeyWait::Horizon { remaining } => {
+                lasts(remaining);
+                let text = format!(
+                    "A power cut may have taken leases of this queue with it that are still held; \
+                     they are over in {} at the latest.",
+                    span(remaining)
+                );
+                (WaitWord::Horizon, text)
+            }
+            _ => (
+                WaitWord::Nothing,
+                "Nothing holds it up: the next receive may have its message.".to_owned(),
+            ),
+        };
+        explanation.waits_for = word;
+        explanation.explanation = text;
+        explanation
+    }
+}
+
+/// A key of a keyed queue.
+fn key_of(queue: &QueueEntry, key: &str) -> Result<Key, Problem> {
+    if !queue.settings.keyed {
+        return Err(Problem::new(
+            Code::QueueNotKeyed,
+            format!(
+                "queue {} is not keyed: its groups take turns, and nothing of them waits for \
+                 anything",
+                queue.name
+            ),
+        ));
+    }
+    Key::new(key).map_err(|error| Problem::invalid("key", error))
+}
+
+/// A time for people: in milliseconds below ten seconds, else in seconds.
+fn span(millis: Millis) -> String {
+    if millis < 10_000 {
+        format!("{millis} ms")
+    } else {
+        format!("{} s", millis.div_ceil(1000))
+    }
+}

@@ -1,0 +1,285 @@
+//! Receiving, settling, and both at once with sending.
+
+use std::time::Duration;
+
+use lockgate_core::{HolderName, LeaseToken, QueueName};
+use lockgate_engine::Received;
+use lockgate_machine::{
+    Command, DeadLetterReason, Origin, Receive, Reply, SendMessage, Settle, SettleAction, Settled,
+    StoredMessage,
+};
+
+use super::{check_len, in_range, messages::BATCH_MAX, mismatched};
+use crate::{
+    api::{
+        Code, Problem, Request, Service,
+        shapes::{
+            Content, Encoding, HeaderView, Instant, OriginReasonWord, OriginView, ReceiveMessages,
+            ReceivedMessage, ReceivedMessages, SettleActionWord, SettleInput, SettleMessages,
+            SettleResult, SettleResults, Transacted, Transaction, WAIT_MS_MAX,
+        },
+    },
+    auth::Verb,
+    sqs::KeepGuard,
+};
+
+/// Messages of one receive: their bodies are in memory together.
+const RECEIVE_MAX: u16 = 100;
+/// The longest lease.
+const LEASE_MS_MAX: u64 = 12 * 3600 * 1000;
+
+impl Service {
+    /// Takes messages. The guard gives them back unless it is kept.
+    pub(in crate::api) async fn receive_messages(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        input: ReceiveMessages,
+    ) -> Result<(ReceivedMessages, Option<KeepGuard>), Problem> {
+        let queue = self.queue(request, Verb::Receive, queue)?;
+        let max = in_range("max", input.max, 1, RECEIVE_MAX)?.unwrap_or(1);
+        let wait = in_range("wait_ms", input.wait_ms, 0, WAIT_MS_MAX)?;
+        let lease = in_range("lease_ms", input.lease_ms, 0, LEASE_MS_MAX)?;
+        let holder = match input.holder {
+            Some(name) => {
+                HolderName::new(&name).map_err(|error| Problem::invalid("holder", error))?
+            }
+            None => request.holder.clone(),
+        };
+        let receive = Receive {
+            queue: queue.name.clone(),
+            max,
+            lease,
+            holder,
+        };
+        let wait = Duration::from_millis(wait.unwrap_or(queue.settings.receive_wait));
+        let batch = if wait.is_zero() || self.drain.has_begun() {
+            self.engine.receive(receive, Duration::ZERO).await?
+        } else {
+            tokio::select! {
+                biased;
+                batch = self.engine.receive(receive, wait) => batch?,
+                () = self.drain.begun() => {
+                    return Ok((ReceivedMessages { messages: vec![] }, None));
+                }
+            }
+        };
+        let messages = batch
+            .iter()
+            .map(|received| self.received(received))
+            .collect();
+        let guard = (!batch.is_empty()).then(|| KeepGuard::new(move || drop(batch.keep())));
+        Ok((ReceivedMessages { messages }, guard))
+    }
+
+    pub(in crate::api) async fn settle_messages(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        input: SettleMessages,
+    ) -> Result<SettleResults, Problem> {
+        let queue = self.queue(request, Verb::Receive, queue)?;
+        check_len("settles", input.settles.len(), BATCH_MAX)?;
+        let mut results = Vec::with_capacity(input.settles.len());
+        let mut commands = Vec::with_capacity(input.settles.len());
+        for (at, settle) in input.settles.into_iter().enumerate() {
+            let prepared = self.settle(settle).and_then(|settle| {
+                if settle.token.queue == queue.id {
+                    Ok(settle)
+                } else {
+                    Err(invalid_receipt("it is of another queue"))
+                }
+            });
+            match prepared {
+                Ok(settle) => {
+                    commands.push(Command::Settle(settle));
+                    results.push(None);
+                }
+                Err(problem) => results.push(Some(problem.within(&format!("settles[{at}]")))),
+            }
+        }
+        let mut replies = if commands.is_empty() {
+            Vec::new()
+        } else {
+            self.engine.submit_all(commands).await?
+        }
+        .into_iter();
+        let refused = |problem| SettleResult::Refused {
+            problem: Box::new(problem),
+        };
+        let mut result = |(at, problem): (usize, Option<Problem>)| match problem {
+            Some(problem) => refused(problem),
+            None => match replies.next() {
+                Some(Ok(Reply::Settled(Settled::Stale(reason)))) => SettleResult::Stale {
+                    reason: reason.into(),
+                },
+                Some(Ok(_)) => SettleResult::Done,
+                Some(Err(rejection)) => {
+                    refused(Problem::from(rejection).within(&format!("settles[{at}]")))
+                }
+                None => refused(mismatched()),
+            },
+        };
+        Ok(SettleResults {
+            results: results.into_iter().enumerate().map(&mut result).collect(),
+        })
+    }
+
+    pub(in crate::api) async fn transact(
+        &self,
+        request: &Request<'_>,
+        input: Transaction,
+    ) -> Result<Transacted, Problem> {
+        check_len(
+            "settles and sends",
+            input.settles.len() + input.sends.len(),
+            BATCH_MAX,
+        )?;
+        let mut settles = Vec::with_capacity(input.settles.len());
+        for (at, settle) in input.settles.into_iter().enumerate() {
+            let within = |problem: Problem| problem.within(&format!("settles[{at}]"));
+            let settle = self.settle(settle).map_err(within)?;
+            // A queue that was deleted: its leases are gone, which is for the machine to say.
+            if let Some(entry) = self.engine.directory().by_id(settle.token.queue) {
+                self.queue(request, Verb::Receive, entry.name.as_str())
+                    .map_err(within)?;
+            }
+            settles.push(settle);
+        }
+        let mut sends = Vec::with_capacity(input.sends.len());
+        for (at, send) in input.sends.into_iter().enumerate() {
+            let queue = self
+                .queue(request, Verb::Send, &send.queue)
+                .map_err(|problem| problem.within(&format!("sends[{at}].queue")))?;
+            let message = self
+                .message(&queue, send.message)
+                .map_err(|problem| problem.within(&format!("sends[{at}].message")))?;
+            sends.push(SendMessage {
+                queue: queue.name.clone(),
+                message,
+            });
+        }
+        let transact = Command::Transact { settles, sends };
+        match self.engine.submit(transact).await? {
+            Reply::Transacted { sent } => Ok(Transacted {
+                sent: sent.into_iter().map(Into::into).collect(),
+            }),
+            _ => Err(mismatched()),
+        }
+    }
+
+    /// Checks a settle and turns it into the machine's form.
+    fn settle(&self, given: SettleInput) -> Result<Settle, Problem> {
+        let action = given.action;
+        let only = |field: &str, given: bool, of: &str, fits: bool| {
+            if given && !fits {
+                return Err(Problem::invalid(field, format_args!("is for {of} only")));
+            }
+            Ok(())
+        };
+        let delays = matches!(action, SettleActionWord::Nack);
+        only("delay_ms", given.delay_ms.is_some(), "nack", delays)?;
+        let extends = action == SettleActionWord::Extend;
+        only("lease_ms", given.lease_ms.is_some(), "extend", extends)?;
+        let rejects = action == SettleActionWord::Reject;
+        only("reason", given.reason.is_some(), "reject", rejects)?;
+        let delay = given.delay_ms.unwrap_or(0);
+        Ok(Settle {
+            token: self.lease(&given.receipt)?,
+            action: match action {
+                SettleActionWord::Ack => SettleAction::Ack,
+                SettleActionWord::Nack => SettleAction::Nack { delay },
+                SettleActionWord::Extend => SettleAction::Extend {
+                    lease: given
+                        .lease_ms
+                        .ok_or_else(|| Problem::invalid("lease_ms", "extend needs it"))?,
+                },
+                SettleActionWord::Reject => SettleAction::Reject {
+                    reason: given.reason.map(Into::into),
+                },
+            },
+        })
+    }
+
+    /// The lease that a receipt names.
+    fn lease(&self, receipt: &str) -> Result<LeaseToken, Problem> {
+        self.receipts
+            .open(receipt)
+            .ok_or_else(|| invalid_receipt("this server did not give it out"))
+    }
+
+    fn received(&self, received: &Received) -> ReceivedMessage {
+        let Received { delivery, stored } = received;
+        let now = self.engine.now();
+        let remaining = delivery.deadline.since(now.machine);
+        ReceivedMessage {
+            id: delivery.id.to_string(),
+            receipt: self.receipts.seal(delivery.token),
+            attempt: delivery.attempt,
+            lease_ends_at: Instant(now.wall.plus(remaining)),
+            content: content(
+                stored,
+                delivery.token.sequence.0,
+                delivery.origin.as_ref(),
+                true,
+            ),
+        }
+    }
+}
+
+/// What a message is, as it is shown. `sequence` is its number in the queue where it is now.
+pub(super) fn content(
+    stored: &StoredMessage,
+    sequence: u64,
+    origin: Option<&Origin>,
+    with_body: bool,
+) -> Content {
+    let message = &stored.message;
+    let body = with_body.then(|| Encoding::encode(&message.body));
+    let (body, body_encoding) = body.unzip();
+    let headers = message.headers.iter().map(|header| {
+        let (value, encoding) = Encoding::encode(&header.value);
+        let value = HeaderView {
+            kind: header.kind.to_string(),
+            value,
+            encoding,
+        };
+        (header.name.to_string(), value)
+    });
+    Content {
+        sequence,
+        sent_at: Instant(stored.accepted),
+        key: message.key.as_ref().map(ToString::to_string),
+        unique_id: message.unique_id.as_ref().map(ToString::to_string),
+        body,
+        body_encoding,
+        headers: headers.collect(),
+        content_type: message.content_type.as_deref().map(ToOwned::to_owned),
+        trace_context: message.trace_context.as_deref().map(ToOwned::to_owned),
+        origin: origin.map(origin_view),
+    }
+}
+
+fn origin_view(origin: &Origin) -> OriginView {
+    let (reason, detail, attempts) = match &origin.reason {
+        DeadLetterReason::Attempts { attempts } => {
+            (OriginReasonWord::Attempts, None, Some(*attempts))
+        }
+        DeadLetterReason::Rejected { reason } => {
+            (OriginReasonWord::Rejected, reason.as_deref(), None)
+        }
+        _ => (OriginReasonWord::Redriven, None, None),
+    };
+    OriginView {
+        queue: origin.name.as_ref().map(QueueName::to_string),
+        sequence: origin.sequence.0,
+        reason,
+        detail: detail.map(ToOwned::to_owned),
+        attempts,
+        moved_at: Instant(origin.at),
+    }
+}
+
+fn invalid_receipt(why: &str) -> Problem {
+    Problem::new(Code::InvalidReceipt, format!("receipt: {why}")).at("receipt")
+}

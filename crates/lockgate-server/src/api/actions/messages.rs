@@ -1,0 +1,249 @@
+//! Messages on their way in, and those that wait.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use lockgate_core::{Header, Key, Message, MessageId, UniqueId, WallTime};
+use lockgate_engine::QueueEntry;
+use lockgate_machine::{Command, Reply, SendMessage, Sent};
+use sha2::{Digest as _, Sha256};
+
+use super::{check_len, mismatched};
+use crate::{
+    api::{
+        Code, Problem, Request, Service,
+        shapes::{
+            Encoding, HeaderValue, OutgoingMessage, Reschedule, Rescheduled, SendMessages,
+            SendResult, SendResults, SentMessage,
+        },
+    },
+    auth::Verb,
+    sqs::{check_header, hex},
+};
+
+/// Messages of one request.
+pub(super) const BATCH_MAX: usize = 1000;
+/// Headers of a message.
+const HEADERS_MAX: usize = 10;
+/// Bytes of a content type or trace context.
+const LABEL_BYTES_MAX: usize = 1024;
+
+impl Service {
+    pub(in crate::api) async fn send_messages(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        input: SendMessages,
+    ) -> Result<SendResults, Problem> {
+        let queue = self.queue(request, Verb::Send, queue)?;
+        check_len("messages", input.messages.len(), BATCH_MAX)?;
+        let mut results = Vec::with_capacity(input.messages.len());
+        let mut commands = Vec::with_capacity(input.messages.len());
+        for (at, message) in input.messages.into_iter().enumerate() {
+            match self.message(&queue, message) {
+                Ok(message) => {
+                    commands.push(Command::Send(Box::new(SendMessage {
+                        queue: queue.name.clone(),
+                        message,
+                    })));
+                    results.push(None);
+                }
+                Err(problem) => results.push(Some(problem.within(&format!("messages[{at}]")))),
+            }
+        }
+        let mut replies = if commands.is_empty() {
+            Vec::new()
+        } else {
+            self.engine.submit_all(commands).await?
+        }
+        .into_iter();
+        let mut result = |(at, refused): (usize, Option<Problem>)| {
+            let reply = match refused {
+                Some(problem) => Err(problem),
+                None => match replies.next() {
+                    Some(Ok(Reply::Sent(sent))) => Ok(sent),
+                    Some(Err(rejection)) => {
+                        Err(Problem::from(rejection).within(&format!("messages[{at}]")))
+                    }
+                    _ => Err(mismatched()),
+                },
+            };
+            match reply {
+                Ok(sent) => SendResult::Sent(sent.into()),
+                Err(problem) => SendResult::Refused {
+                    problem: Box::new(problem),
+                },
+            }
+        };
+        Ok(SendResults {
+            results: results.into_iter().enumerate().map(&mut result).collect(),
+        })
+    }
+
+    pub(in crate::api) async fn cancel_message(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        id: &str,
+    ) -> Result<(), Problem> {
+        let queue = self.queue(request, Verb::Receive, queue)?.name.clone();
+        let message = message_id(id)?;
+        let cancel = Command::Cancel { queue, message };
+        self.engine.submit(cancel).await?;
+        Ok(())
+    }
+
+    pub(in crate::api) async fn reschedule_message(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        id: &str,
+        input: Reschedule,
+    ) -> Result<Rescheduled, Problem> {
+        let queue = self.queue(request, Verb::Receive, queue)?.name.clone();
+        let message = message_id(id)?;
+        let Some(due) = self.due(input.delay_ms, input.due_at.map(|at| at.0))? else {
+            return Err(Problem::invalid(
+                "due_at",
+                "due_at or delay_ms must be given",
+            ));
+        };
+        let reschedule = Command::Reschedule {
+            queue,
+            message,
+            due,
+        };
+        self.engine.submit(reschedule).await?;
+        Ok(Rescheduled {
+            id: message.to_string(),
+            due_at: crate::api::shapes::Instant(due),
+        })
+    }
+
+    /// Checks a message and turns it into the machine's form.
+    pub(super) fn message(
+        &self,
+        queue: &QueueEntry,
+        given: OutgoingMessage,
+    ) -> Result<Message, Problem> {
+        let body = given.body_encoding.decode("body", given.body)?;
+        let unique_id = match given.unique_id {
+            Some(id) => {
+                Some(UniqueId::new(&id).map_err(|error| Problem::invalid("unique_id", error))?)
+            }
+            // If the queue's settings change before the message gets there, the machine refuses it.
+            None if queue.settings.dedup.content_based => {
+                UniqueId::new(&hex(&Sha256::digest(&body))).ok()
+            }
+            None => None,
+        };
+        if given.time_to_live_ms == Some(0) {
+            return Err(Problem::invalid("time_to_live_ms", "0 is not 1 or more"));
+        }
+        Ok(Message {
+            headers: headers(given.headers)?,
+            key: given
+                .key
+                .map(|key| Key::new(&key).map_err(|error| Problem::invalid("key", error)))
+                .transpose()?,
+            unique_id,
+            due: self.due(given.delay_ms, given.due_at.map(|at| at.0))?,
+            time_to_live: given.time_to_live_ms,
+            content_type: label("content_type", given.content_type)?,
+            trace_context: label("trace_context", given.trace_context)?,
+            level: given.level.map(Into::into),
+            ..Message::new(body)
+        })
+    }
+
+    fn due(
+        &self,
+        delay_ms: Option<u64>,
+        due_at: Option<WallTime>,
+    ) -> Result<Option<WallTime>, Problem> {
+        match (delay_ms, due_at) {
+            (Some(_), Some(_)) => Err(Problem::invalid(
+                "due_at",
+                "due_at and delay_ms cannot both be given",
+            )),
+            (Some(delay), None) => Ok(Some(self.engine.now().wall.plus(delay))),
+            (None, due) => Ok(due),
+        }
+    }
+}
+
+impl Encoding {
+    /// The bytes that a text stands for.
+    fn decode(self, field: &str, text: String) -> Result<Bytes, Problem> {
+        match self {
+            Self::Text => Ok(text.into()),
+            Self::Base64 => match STANDARD.decode(text) {
+                Ok(bytes) => Ok(bytes.into()),
+                Err(error) => Err(Problem::invalid(field, format_args!("no base64: {error}"))),
+            },
+        }
+    }
+
+    /// Bytes as a text, and how that is to be read.
+    pub(in crate::api) fn encode(bytes: &[u8]) -> (String, Self) {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => (text.to_owned(), Self::Text),
+            Err(_) => (STANDARD.encode(bytes), Self::Base64),
+        }
+    }
+}
+
+/// Headers of a message, in order of their names. They must be such as SQS's clients can take.
+fn headers(given: BTreeMap<String, HeaderValue>) -> Result<Vec<Header>, Problem> {
+    if given.len() > HEADERS_MAX {
+        return Err(Problem::invalid(
+            "headers",
+            format_args!("there may be {HEADERS_MAX}, not {}", given.len()),
+        ));
+    }
+    given
+        .into_iter()
+        .map(|(name, header)| {
+            let field = format!("headers.{name}");
+            let value = header
+                .encoding
+                .decode(&format!("{field}.value"), header.value)?;
+            check_header(&name, &header.kind, value)
+                .map_err(|error| Problem::invalid(&field, error.message))
+        })
+        .collect()
+}
+
+fn label(field: &str, text: Option<String>) -> Result<Option<std::sync::Arc<str>>, Problem> {
+    match text {
+        Some(text)
+            if text.is_empty()
+                || text.len() > LABEL_BYTES_MAX
+                || text.chars().any(char::is_control) =>
+        {
+            Err(Problem::invalid(
+                field,
+                format_args!(
+                    "there must be 1 to {LABEL_BYTES_MAX} bytes without control characters"
+                ),
+            ))
+        }
+        text => Ok(text.map(Into::into)),
+    }
+}
+
+pub(super) fn message_id(text: &str) -> Result<MessageId, Problem> {
+    text.parse()
+        .map_err(|error| Problem::new(Code::MessageNotFound, format!("{error}")).at("id"))
+}
+
+impl From<Sent> for SentMessage {
+    fn from(sent: Sent) -> Self {
+        Self {
+            id: sent.id.to_string(),
+            sequence: sent.sequence.0,
+            duplicate: sent.duplicate,
+        }
+    }
+}

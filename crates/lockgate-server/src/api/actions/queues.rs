@@ -1,0 +1,229 @@
+//! Queues: listing, making, changing, emptying, stopping.
+
+use std::collections::BTreeMap;
+
+use lockgate_core::QueueName;
+use lockgate_machine::{
+    Answer, Command, CreateQueue as Create, Query, QueueDescription, QueueSettings, Reply,
+};
+
+use super::{in_range, invalid_page, mismatched, page_after, page_start};
+use crate::{
+    api::{
+        Code, Problem, Request, Service,
+        shapes::{
+            ChangeQueue, CreateQueue, DeadLetterSources, ListQueues, Purged, Queue, Queues,
+            default_settings,
+        },
+    },
+    auth::Verb,
+    sqs::{check_queue_name, check_tags},
+};
+
+/// Queues of a page that does not say.
+const PAGE_DEFAULT: u16 = 100;
+const PAGE_MAX: u16 = 1000;
+
+impl Service {
+    pub(in crate::api) async fn list_queues(
+        &self,
+        request: &Request<'_>,
+        input: ListQueues,
+    ) -> Result<Queues, Problem> {
+        let limit = in_range("limit", input.limit, 1, PAGE_MAX)?.unwrap_or(PAGE_DEFAULT);
+        let limit = usize::from(limit);
+        let mut after = match &input.page {
+            None => None,
+            Some(page) => {
+                let name = page_start(page)?;
+                Some(QueueName::new(&name).map_err(|_| invalid_page())?)
+            }
+        };
+        let prefix = input.prefix.unwrap_or_default();
+        let mut queues: Vec<Queue> = Vec::new();
+        // Pages are filled up where some queues are not for the caller to see.
+        loop {
+            let asked = Query::Queues {
+                prefix: prefix.clone(),
+                after: after.clone(),
+                limit: limit - queues.len(),
+            };
+            let Answer::Queues { queues: page, more } = self.engine.query(asked).await? else {
+                return Err(mismatched());
+            };
+            after = page.last().map(|queue| queue.name.clone());
+            queues.extend(
+                page.into_iter()
+                    .filter(|queue| request.may(Verb::Read, &queue.name))
+                    .map(Into::into),
+            );
+            if !more || queues.len() == limit {
+                let next_page = after.filter(|_| more);
+                return Ok(Queues {
+                    queues,
+                    next_page: next_page.map(|last| page_after(last.as_str())),
+                });
+            }
+        }
+    }
+
+    /// The queue, and whether it was there already.
+    pub(in crate::api) async fn create_queue(
+        &self,
+        request: &Request<'_>,
+        input: CreateQueue,
+    ) -> Result<(Queue, bool), Problem> {
+        let (name, keyed) = check_queue_name(&input.name)
+            .map_err(|error| Problem::invalid("name", error.message))?;
+        request.check(Verb::Manage, &name)?;
+        check_tags(&input.tags).map_err(|error| Problem::invalid("tags", error.message))?;
+        let mut settings = default_settings(keyed);
+        input.settings.apply(&mut settings)?;
+        self.check_dead_letter(request, &settings)?;
+        let create = Command::CreateQueue(Box::new(Create {
+            name,
+            settings: settings.clone(),
+            annotations: BTreeMap::new(),
+            tags: input.tags,
+        }));
+        let Reply::Queue {
+            existed,
+            description,
+        } = self.engine.submit(create).await?
+        else {
+            return Err(mismatched());
+        };
+        if existed && description.settings != settings {
+            return Err(Problem::new(
+                Code::QueueExists,
+                format!("queue {} exists with other settings", description.name),
+            ));
+        }
+        Ok(((*description).into(), existed))
+    }
+
+    pub(in crate::api) async fn get_queue(
+        &self,
+        request: &Request<'_>,
+        name: &str,
+    ) -> Result<Queue, Problem> {
+        let entry = self.queue(request, Verb::Read, name)?;
+        Ok(self.describe(&entry.name).await?.into())
+    }
+
+    pub(in crate::api) async fn change_queue(
+        &self,
+        request: &Request<'_>,
+        name: &str,
+        input: ChangeQueue,
+    ) -> Result<Queue, Problem> {
+        let entry = self.queue(request, Verb::Manage, name)?;
+        let _changing = self.changes.lock().await;
+        let before = self.describe(&entry.name).await?;
+        let mut settings = before.settings.clone();
+        input.settings.apply(&mut settings)?;
+        if settings.dead_letter != before.settings.dead_letter {
+            self.check_dead_letter(request, &settings)?;
+        }
+        let mut tags = before.tags;
+        for (tag, value) in input.tags {
+            match value {
+                Some(value) => tags.insert(tag, value),
+                None => tags.remove(&tag),
+            };
+        }
+        check_tags(&tags).map_err(|error| Problem::invalid("tags", error.message))?;
+        self.engine
+            .submit(Command::ChangeQueue {
+                queue: entry.name.clone(),
+                settings: Some(Box::new(settings)),
+                annotations: None,
+                tags: Some(tags),
+            })
+            .await?;
+        Ok(self.describe(&entry.name).await?.into())
+    }
+
+    pub(in crate::api) async fn delete_queue(
+        &self,
+        request: &Request<'_>,
+        name: &str,
+    ) -> Result<(), Problem> {
+        let queue = self.queue(request, Verb::Purge, name)?.name.clone();
+        self.engine.submit(Command::DeleteQueue { queue }).await?;
+        Ok(())
+    }
+
+    pub(in crate::api) async fn purge_queue(
+        &self,
+        request: &Request<'_>,
+        name: &str,
+    ) -> Result<Purged, Problem> {
+        let queue = self.queue(request, Verb::Purge, name)?.name.clone();
+        let counts = self.describe(&queue).await?.counts;
+        self.engine.submit(Command::Purge { queue }).await?;
+        Ok(Purged {
+            messages: counts.ready + counts.in_flight + counts.delayed,
+        })
+    }
+
+    pub(in crate::api) async fn pause_queue(
+        &self,
+        request: &Request<'_>,
+        name: &str,
+        paused: bool,
+    ) -> Result<Queue, Problem> {
+        let queue = self.queue(request, Verb::Manage, name)?.name.clone();
+        self.engine
+            .submit(Command::Pause {
+                queue: queue.clone(),
+                paused,
+            })
+            .await?;
+        Ok(self.describe(&queue).await?.into())
+    }
+
+    pub(in crate::api) fn list_dead_letter_sources(
+        &self,
+        request: &Request<'_>,
+        name: &str,
+    ) -> Result<DeadLetterSources, Problem> {
+        let target = self.queue(request, Verb::Read, name)?;
+        let all = self.engine.directory().all();
+        let sources = all.iter().filter(|entry| {
+            let dead_letter = entry.settings.dead_letter.as_ref();
+            dead_letter.is_some_and(|dead_letter| dead_letter.queue == target.name)
+                && request.may(Verb::Read, &entry.name)
+        });
+        Ok(DeadLetterSources {
+            queues: sources.map(|entry| entry.name.to_string()).collect(),
+        })
+    }
+
+    pub(super) async fn describe(&self, queue: &QueueName) -> Result<QueueDescription, Problem> {
+        let query = Query::Queue {
+            queue: queue.clone(),
+        };
+        match self.engine.query(query).await? {
+            Answer::Queue(description) => Ok(*description),
+            _ => Err(mismatched()),
+        }
+    }
+
+    /// Whoever names a dead-letter queue sends messages there.
+    fn check_dead_letter(
+        &self,
+        request: &Request<'_>,
+        settings: &QueueSettings,
+    ) -> Result<(), Problem> {
+        match &settings.dead_letter {
+            Some(dead_letter) if !request.may(Verb::Send, &dead_letter.queue) => {
+                let missing = lockgate_machine::SettingsError::DeadLetterMissing {
+                    queue: dead_letter.queue.clone(),
+                };
+                Err(missing.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}

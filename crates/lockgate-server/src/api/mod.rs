@@ -1,0 +1,269 @@
+//! The JSON admin API under `/api/v1`: what SQS cannot say, in Lockgate's own words.
+//!
+//! The seam to the `http` module is [`Service::handle`], as it is for the SQS API. Inside, `route`
+//! says which operation a request names, `input` reads what it brings, an operation (in `actions`) is
+//! a function from a typed input to a typed answer (in `shapes`), and `problem` is how errors look.
+//!
+//! The API is described by `openapi.json`, which is made from the same types; a test keeps it true.
+
+mod actions;
+mod input;
+mod problem;
+mod route;
+mod shapes;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::{
+    HeaderMap, Method, StatusCode,
+    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue},
+};
+use lockgate_core::{HolderName, QueueName, WallTime};
+use lockgate_engine::{Engine, QueueEntry};
+use serde::Serialize;
+use tokio::sync::Mutex;
+
+use self::{
+    input::{body, query},
+    route::{Found, Operation},
+    shapes::Nothing,
+};
+pub(crate) use self::{
+    problem::{Code, Problem},
+    route::PREFIX,
+};
+use crate::{
+    auth::{AccessKey, Verb},
+    http::drain::Drain,
+    sqs::{self, KeepGuard, Receipts},
+};
+
+/// The description of the API, for programs.
+pub(crate) const OPENAPI: &str = include_str!("openapi.json");
+
+/// All operations, over one engine.
+#[derive(Debug)]
+pub(crate) struct Service {
+    engine: Engine,
+    drain: Drain,
+    started: WallTime,
+    receipts: Receipts,
+    /// Held while a queue's settings or tags are read, changed and written back; the same as of the
+    /// SQS API.
+    changes: Arc<Mutex<()>>,
+}
+
+/// A request to the API. Its body is whole and within the server's limit.
+#[derive(Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) method: &'a Method,
+    /// Not decoded.
+    pub(crate) path: &'a str,
+    /// Not decoded; without the question mark.
+    pub(crate) query: Option<&'a str>,
+    /// The header `Content-Type`, as sent.
+    pub(crate) content_type: Option<&'a str>,
+    pub(crate) body: Bytes,
+    /// Who will hold the leases it takes, unless it says so itself.
+    pub(crate) holder: HolderName,
+    /// Who asks; `None` where nobody has to say.
+    pub(crate) identity: Option<Arc<AccessKey>>,
+}
+
+/// An answer: a status, a body, and what keeps the leases it hands out.
+struct Answer {
+    status: StatusCode,
+    body: Vec<u8>,
+    on_sent: Option<KeepGuard>,
+}
+
+impl Service {
+    /// `drain`: when it has begun, waiting receives end empty at once and new ones do not wait.
+    pub(crate) fn new(engine: Engine, drain: Drain, changes: Arc<Mutex<()>>) -> Self {
+        Self {
+            receipts: Receipts::new(&engine.secret()),
+            started: engine.now().wall,
+            engine,
+            drain,
+            changes,
+        }
+    }
+
+    /// Answers one request. Dropping the future gives up on it: leases it may have taken go back.
+    pub(crate) async fn handle(&self, request: Request<'_>) -> sqs::Response {
+        match self.answer(&request).await {
+            Ok(answer) => answer.response(),
+            Err(problem) => {
+                tracing::debug!(
+                    method = %request.method,
+                    code = problem.code.name(),
+                    detail = problem.detail,
+                    holder = request.holder.as_str(),
+                    "refused a request"
+                );
+                let mut response = problem.response();
+                if problem.code == Code::MethodNotAllowed
+                    && let Ok(allowed) = HeaderValue::try_from(route::allowed(request.path))
+                {
+                    response.headers.insert(ALLOW, allowed);
+                }
+                response
+            }
+        }
+    }
+
+    async fn answer(&self, request: &Request<'_>) -> Result<Answer, Problem> {
+        let Found { operation, parts } = route::find(request.method, request.path)?;
+        input::check_content_type(request.method, request.content_type)?;
+        let given = &*request.body;
+        let part = |at: usize| parts.get(at).map_or("", |part| &**part);
+        if !takes_parameters(operation) {
+            query::<Nothing>(request.query)?;
+        }
+        match operation {
+            Operation::GetServer => ok(&self.server_info()),
+            Operation::ListQueues => ok(&self.list_queues(request, query(request.query)?).await?),
+            Operation::CreateQueue => {
+                let (queue, existed) = self.create_queue(request, body(given)?).await?;
+                let status = if existed {
+                    StatusCode::OK
+                } else {
+                    StatusCode::CREATED
+                };
+                answer(status, &queue)
+            }
+            Operation::GetQueue => ok(&self.get_queue(request, part(0)).await?),
+            Operation::ChangeQueue => {
+                ok(&self.change_queue(request, part(0), body(given)?).await?)
+            }
+            Operation::DeleteQueue => {
+                self.delete_queue(request, part(0)).await?;
+                ok(&Nothing {})
+            }
+            Operation::PurgeQueue => {
+                let Nothing {} = body(given)?;
+                ok(&self.purge_queue(request, part(0)).await?)
+            }
+            Operation::PauseQueue | Operation::ResumeQueue => {
+                let Nothing {} = body(given)?;
+                let paused = operation == Operation::PauseQueue;
+                ok(&self.pause_queue(request, part(0), paused).await?)
+            }
+            Operation::ExplainKey => ok(&self.explain_key(request, part(0), part(1)).await?),
+            Operation::ParkKey | Operation::ResumeKey => {
+                let Nothing {} = body(given)?;
+                let park = operation == Operation::ParkKey;
+                ok(&self.park_key(request, part(0), part(1), park).await?)
+            }
+            Operation::DropKey => {
+                let Nothing {} = body(given)?;
+                ok(&self.drop_key(request, part(0), part(1)).await?)
+            }
+            Operation::SendMessages => {
+                ok(&self.send_messages(request, part(0), body(given)?).await?)
+            }
+            Operation::CancelMessage => {
+                self.cancel_message(request, part(0), part(1)).await?;
+                ok(&Nothing {})
+            }
+            Operation::RescheduleMessage => ok(&self
+                .reschedule_message(request, part(0), part(1), body(given)?)
+                .await?),
+            Operation::ReceiveMessages => {
+                let (messages, on_sent) = self
+                    .receive_messages(request, part(0), body(given)?)
+                    .await?;
+                Ok(Answer {
+                    on_sent,
+                    ..ok(&messages)?
+                })
+            }
+            Operation::SettleMessages => {
+                ok(&self.settle_messages(request, part(0), body(given)?).await?)
+            }
+            Operation::ListDeadLetterSources => {
+                ok(&self.list_dead_letter_sources(request, part(0))?)
+            }
+            Operation::Transact => ok(&self.transact(request, body(given)?).await?),
+        }
+    }
+
+    /// The queue of that name, for a caller who may do that with it. Whoever may not even read of a
+    /// queue is told what is told of one that is not there.
+    fn queue(
+        &self,
+        request: &Request<'_>,
+        verb: Verb,
+        name: &str,
+    ) -> Result<Arc<QueueEntry>, Problem> {
+        let found = QueueName::new(name)
+            .ok()
+            .and_then(|name| self.engine.directory().get(&name));
+        let entry = found.ok_or_else(|| Problem::queue_not_found(name))?;
+        if request.may(verb, &entry.name) || request.may(Verb::Read, &entry.name) {
+            request.check(verb, &entry.name)?;
+            Ok(entry)
+        } else {
+            Err(Problem::queue_not_found(name))
+        }
+    }
+}
+
+impl Request<'_> {
+    /// Whether the caller may do that with that queue.
+    fn may(&self, verb: Verb, queue: &QueueName) -> bool {
+        self.identity
+            .as_ref()
+            .is_none_or(|key| key.may(verb, queue))
+    }
+
+    fn check(&self, verb: Verb, queue: &QueueName) -> Result<(), Problem> {
+        if self.may(verb, queue) {
+            return Ok(());
+        }
+        let id = self.identity.as_ref().map_or("", |key| &key.id);
+        Err(Problem::new(
+            Code::AccessDenied,
+            format!(
+                "the access key {id} has no grant of {} on queue {queue}",
+                verb.as_str()
+            ),
+        ))
+    }
+}
+
+fn takes_parameters(operation: Operation) -> bool {
+    matches!(operation, Operation::ListQueues)
+}
+
+fn ok(body: &impl Serialize) -> Result<Answer, Problem> {
+    answer(StatusCode::OK, body)
+}
+
+fn answer(status: StatusCode, body: &impl Serialize) -> Result<Answer, Problem> {
+    let body = serde_json::to_vec(body)
+        .map_err(|error| Problem::new(Code::UnknownOutcome, error.to_string()))?;
+    Ok(Answer {
+        status,
+        body,
+        on_sent: None,
+    })
+}
+
+impl Answer {
+    fn response(self) -> sqs::Response {
+        let mut headers = HeaderMap::with_capacity(3);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        sqs::Response {
+            status: self.status,
+            headers,
+            body: self.body.into(),
+            action: None,
+            on_sent: self.on_sent,
+        }
+    }
+}

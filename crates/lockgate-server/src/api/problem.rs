@@ -1,0 +1,288 @@
+//! Every error code of the API as one table, and how an error looks (RFC 9457).
+
+use hyper::{
+    HeaderMap, StatusCode,
+    header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
+};
+use lockgate_engine::EngineError;
+use lockgate_machine::{Rejection, SettingsError, StaleReason};
+use serde::Serialize;
+
+use super::shapes::StaleWord;
+use crate::sqs;
+
+/// Declares the codes once: the enum, the status and the title of each.
+macro_rules! codes {
+    ($($code:ident = $name:literal, $status:literal, $title:literal;)*) => {
+        /// What went wrong, for programs. Codes are never renamed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
+        #[serde(rename_all = "snake_case")]
+        pub(crate) enum Code {
+            $(#[doc = concat!($title, ".")] $code,)*
+        }
+
+        impl Code {
+            /// Every code.
+            #[cfg(test)]
+            pub(super) const ALL: &[Self] = &[$(Self::$code,)*];
+
+            pub(crate) const fn name(self) -> &'static str {
+                match self { $(Self::$code => $name,)* }
+            }
+
+            /// The status of its answer.
+            pub(crate) const fn status(self) -> u16 {
+                match self { $(Self::$code => $status,)* }
+            }
+
+            const fn title(self) -> &'static str {
+                match self { $(Self::$code => $title,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    // The request.
+    MalformedRequest = "malformed_request", 400, "The request cannot be read";
+    InvalidValue = "invalid_value", 400, "A value is not allowed";
+    KeyRequired = "key_required", 400, "The queue is keyed and the message has no key";
+    UniqueIdRequired = "unique_id_required", 400, "The queue wants a unique id on every message";
+    InvalidReceipt = "invalid_receipt", 400, "The receipt was not given out by this server";
+    InvalidPage = "invalid_page", 400, "The page token was not given out by this server";
+    // Who asks.
+    Unauthenticated = "unauthenticated", 401, "The request is not signed, or not well";
+    AccessDenied = "access_denied", 403, "The access key may not do that";
+    NotServed = "not_served", 403, "Such requests are not served";
+    // What it is about.
+    NotFound = "not_found", 404, "There is nothing at this address";
+    QueueNotFound = "queue_not_found", 404, "There is no such queue";
+    MessageNotFound = "message_not_found", 404, "There is no such message in the queue";
+    KeyNotFound = "key_not_found", 404, "The queue has nothing under that key";
+    MethodNotAllowed = "method_not_allowed", 405, "The address does not take this method";
+    // How things stand.
+    QueueExists = "queue_exists", 409, "There is a queue of that name with other settings";
+    QueueNotKeyed = "queue_not_keyed", 409, "The queue is not keyed, so nothing holds its messages up";
+    MessageInFlight = "message_in_flight", 409, "The message is in flight";
+    LeaseStale = "lease_stale", 409, "A lease is not current any more";
+    // How much.
+    BodyTooLarge = "body_too_large", 413, "The request body is too large";
+    MessageTooLarge = "message_too_large", 413, "The message is too large for the queue";
+    UnsupportedMediaType = "unsupported_media_type", 415, "The body is not of the type that is taken here";
+    QueueFull = "queue_full", 429, "The queue holds as much as its quota allows";
+    UniqueIdsFull = "unique_ids_full", 429, "The memory for remembered unique ids is used up";
+    InFlightFull = "in_flight_full", 429, "As many messages are in flight as the queue allows";
+    // The server.
+    UnknownOutcome = "unknown_outcome", 500, "Storage failed, and whether it was done is unknown";
+    Unavailable = "unavailable", 503, "The server cannot do it now; nothing was done";
+    DiskFull = "disk_full", 503, "The disk is full; nothing was done";
+}
+
+/// An error: RFC 9457's members, and what programs need beside them.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Problem {
+    /// `urn:lockgate:problem:` and the code.
+    #[serde(rename = "type")]
+    kind: String,
+    /// What the code says, for people; always the same for a code.
+    title: &'static str,
+    /// The HTTP status.
+    status: u16,
+    /// What went wrong, for programs.
+    pub(super) code: Code,
+    /// What was wrong with this request, and where, for people.
+    pub(super) detail: String,
+    /// The field or parameter that is at fault, such as `settings.lease_ms` or `sends[2].key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<String>,
+    /// With `lease_stale`: what became of the lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<StaleWord>,
+}
+
+impl Problem {
+    pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self {
+            kind: format!("urn:lockgate:problem:{}", code.name()),
+            title: code.title(),
+            status: code.status(),
+            code,
+            detail: detail.into(),
+            field: None,
+            reason: None,
+        }
+    }
+
+    /// A value that is not allowed, and where it stands.
+    pub(super) fn invalid(field: &str, detail: impl std::fmt::Display) -> Self {
+        Self::new(Code::InvalidValue, format!("{field}: {detail}")).at(field)
+    }
+
+    /// A queue that is not there, or not for this caller.
+    pub(super) fn queue_not_found(name: &str) -> Self {
+        Self::new(
+            Code::QueueNotFound,
+            format!("queue {name:?} does not exist"),
+        )
+    }
+
+    pub(super) fn stale(reason: StaleReason, detail: String) -> Self {
+        Self {
+            reason: Some(reason.into()),
+            ..Self::new(Code::LeaseStale, detail)
+        }
+    }
+
+    /// The same, with the place that is at fault.
+    pub(super) fn at(mut self, field: impl Into<String>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+
+    /// The same, of an entry of a list: `within` stands before the field it names.
+    pub(super) fn within(mut self, within: &str) -> Self {
+        let inner = self.field.take();
+        if let Some(inner) = &inner {
+            // The field's name stands before the detail too.
+            if let Some(rest) = self.detail.strip_prefix(&**inner) {
+                self.detail = format!("{within}.{inner}{rest}");
+            }
+        }
+        self.field = Some(match inner {
+            Some(inner) => format!("{within}.{inner}"),
+            None => within.to_owned(),
+        });
+        self
+    }
+
+    pub(crate) fn response(&self) -> sqs::Response {
+        let mut headers = HeaderMap::with_capacity(4);
+        let content_type = HeaderValue::from_static("application/problem+json");
+        headers.insert(CONTENT_TYPE, content_type);
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if self.status == 503 {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        sqs::Response {
+            status: StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_REQUEST),
+            headers,
+            body: serde_json::to_vec(self).unwrap_or_default().into(),
+            action: None,
+            on_sent: None,
+        }
+    }
+}
+
+impl From<EngineError> for Problem {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Rejected(rejection) => rejection.into(),
+            EngineError::Overloaded | EngineError::Stopped { .. } => {
+                Self::new(Code::Unavailable, error.to_string())
+            }
+            // Nothing happened: a read failed, and leases went back.
+            EngineError::Unreadable { .. } => {
+                tracing::error!(error = ?error, "a message could not be read");
+                Self::new(Code::Unavailable, error.to_string())
+            }
+            error => {
+                tracing::error!(%error, "a request's outcome is unknown");
+                Self::new(Code::UnknownOutcome, error.to_string())
+            }
+        }
+    }
+}
+
+impl From<Rejection> for Problem {
+    fn from(rejection: Rejection) -> Self {
+        let detail = rejection.to_string();
+        match rejection {
+            Rejection::QueueNotFound { queue } => Self::queue_not_found(queue.as_str()),
+            Rejection::Settings { source, .. } => source.into(),
+            Rejection::KeyRequired { .. } => Self::new(Code::KeyRequired, detail).at("key"),
+            Rejection::UniqueIdRequired { .. } => {
+                Self::new(Code::UniqueIdRequired, detail).at("unique_id")
+            }
+            Rejection::MessageTooLarge { .. } => Self::new(Code::MessageTooLarge, detail),
+            Rejection::RecordTooLarge { .. } => Self::new(Code::BodyTooLarge, detail),
+            Rejection::Level { .. } => Self::new(Code::InvalidValue, detail).at("level"),
+            Rejection::QuotaExceeded { .. } => Self::new(Code::QueueFull, detail),
+            Rejection::DedupFull { .. } => Self::new(Code::UniqueIdsFull, detail),
+            Rejection::InFlightFull { .. } => Self::new(Code::InFlightFull, detail),
+            Rejection::TransactionStale { index, reason } => {
+                Self::stale(reason, detail).at(format!("settles[{index}]"))
+            }
+            Rejection::TransactionRefused { index, source } => {
+                let mut problem = Self::from(*source).within(&format!("sends[{index}]"));
+                problem.detail = detail;
+                problem
+            }
+            Rejection::MessageNotFound { .. } => Self::new(Code::MessageNotFound, detail),
+            Rejection::MessageInFlight { .. } => Self::new(Code::MessageInFlight, detail),
+            Rejection::KeyNotFound { .. } => Self::new(Code::KeyNotFound, detail),
+            Rejection::LogFull { .. } => Self::new(Code::DiskFull, detail),
+            Rejection::ShardFull { .. } => Self::new(Code::Unavailable, detail),
+            _ => Self::new(Code::InvalidValue, detail),
+        }
+    }
+}
+
+impl From<SettingsError> for Problem {
+    fn from(error: SettingsError) -> Self {
+        let detail = error.to_string();
+        let field = match error {
+            SettingsError::OutOfRange { setting, .. } | SettingsError::NeedsKeys { setting } => {
+                field_of(setting)
+            }
+            SettingsError::SkipWithoutDeadLetter => "settings.key_policy",
+            SettingsError::KeyedIsFixed => "keyed",
+            SettingsError::OwnDeadLetter
+            | SettingsError::DeadLetterMissing { .. }
+            | SettingsError::DeadLetterKind { .. } => "settings.dead_letter.queue",
+            _ => "settings",
+        };
+        Self::new(Code::InvalidValue, format!("{field}: {detail}")).at(field)
+    }
+}
+
+/// Where a setting of the machine stands in a request.
+fn field_of(setting: &str) -> &'static str {
+    match setting {
+        "lease" => "settings.lease_ms",
+        "delay" => "settings.delay_ms",
+        "retention" => "settings.retention_ms",
+        "message_bytes_max" => "settings.message_bytes_max",
+        "dedup.window" => "settings.dedup.window_ms",
+        "dead_letter.attempts_max" => "settings.dead_letter.attempts_max",
+        "park_after" => "settings.park_after",
+        "in_flight_max" => "settings.in_flight_max",
+        "key policy park" => "settings.key_policy",
+        _ => "settings",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_is_written_as_it_is_named() {
+        for &code in Code::ALL {
+            let problem = Problem::new(code, "x");
+            let written = serde_json::to_value(&problem).unwrap();
+            assert_eq!(written["code"], code.name());
+            assert_eq!(problem.response().status.as_u16(), code.status());
+        }
+    }
+
+    #[test]
+    fn an_entry_of_a_list_is_named_with_its_place() {
+        let problem = Problem::invalid("key", "must not be empty").within("messages[3]");
+        assert_eq!(problem.field.as_deref(), Some("messages[3].key"));
+        assert_eq!(problem.detail, "messages[3].key: must not be empty");
+        let problem = Problem::new(Code::QueueFull, "full").within("sends[0]");
+        assert_eq!(problem.field.as_deref(), Some("sends[0]"));
+    }
+}

@@ -1,0 +1,95 @@
+//! What operations take and answer, as serde sees it.
+//!
+//! Lengths of time are whole milliseconds, sizes are bytes, instants are RFC 3339 texts in UTC. A
+//! field that has nothing to say is left out of an answer.
+
+mod keys;
+mod leases;
+mod messages;
+mod queues;
+mod server;
+
+use jiff::Timestamp;
+use lockgate_core::WallTime;
+use serde::{Deserialize, Serialize, Serializer};
+
+pub(super) use self::{keys::*, leases::*, messages::*, queues::*, server::*};
+
+/// Nothing to say: it is done.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Nothing {}
+
+/// An instant: an RFC 3339 text in UTC, to the millisecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Instant(pub(crate) WallTime);
+
+impl Serialize for Instant {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // Beyond the year 9999 it is the year 9999.
+        let millis = i64::try_from(self.0.0).unwrap_or(i64::MAX);
+        let time = Timestamp::from_millisecond(millis).unwrap_or(Timestamp::MAX);
+        serializer.collect_str(&format_args!("{time:.3}"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Instant {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let time: Timestamp = text.parse().map_err(|_| {
+            serde::de::Error::custom(format_args!(
+                "{text:?} is no instant, such as 2026-11-21T08:00:00.000Z"
+            ))
+        })?;
+        let millis = u64::try_from(time.as_millisecond())
+            .map_err(|_| serde::de::Error::custom("the instant lies before 1970"))?;
+        Ok(Self(WallTime(millis)))
+    }
+}
+
+#[cfg(test)]
+impl schemars::JsonSchema for Instant {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Instant".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "format": "date-time",
+            "description": "An instant, in UTC, to the millisecond.",
+        })
+    }
+}
+
+/// A field of which "not given" and `null` mean different things.
+pub(super) fn given<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_are_written_and_read_to_the_millisecond() {
+        for (millis, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (1_795_248_000_007, "2026-11-21T08:00:00.007Z"),
+            (1_795_248_000_100, "2026-11-21T08:00:00.100Z"),
+        ] {
+            let instant = Instant(WallTime(millis));
+            let written = serde_json::to_string(&instant).unwrap();
+            assert_eq!(written, format!("\"{text}\""));
+            assert_eq!(serde_json::from_str::<Instant>(&written).unwrap(), instant);
+        }
+        let never = serde_json::to_string(&Instant(WallTime::MAX)).unwrap();
+        assert!(never.starts_with("\"9999-"), "{never}");
+        for bad in ["\"tomorrow\"", "\"1969-12-31T23:59:59Z\"", "7"] {
+            assert!(serde_json::from_str::<Instant>(bad).is_err(), "{bad}");
+        }
+    }
+}

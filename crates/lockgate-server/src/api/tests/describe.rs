@@ -1,0 +1,495 @@
+//! Makes the description of the API: operations from their table, fields from their types, examples
+//! from answers that were really given.
+
+use std::collections::BTreeSet;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+
+use super::{
+    super::{
+        problem::{Code, Problem},
+        route::{Operation, PREFIX},
+        shapes::*,
+    },
+    examples::{self, Example},
+};
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/api/openapi.json");
+
+/// What the table of operations does not say of one.
+struct Described {
+    tag: &'static str,
+    /// The verb the caller needs.
+    verb: &'static str,
+    parameters: Option<Schema>,
+    body: Option<Schema>,
+    answers: Vec<(u16, &'static str, Schema)>,
+    /// Codes beside those that every operation can have.
+    codes: &'static [Code],
+}
+
+struct Generators {
+    inputs: SchemaGenerator,
+    outputs: SchemaGenerator,
+}
+
+impl Generators {
+    fn new() -> Self {
+        let generator = |settings: SchemaSettings| {
+            settings
+                .with(|settings| {
+                    settings.meta_schema = None;
+                    settings.definitions_path = "/components/schemas".into();
+                })
+                .into_generator()
+        };
+        Self {
+            inputs: generator(SchemaSettings::draft2020_12().for_deserialize()),
+            outputs: generator(SchemaSettings::draft2020_12().for_serialize()),
+        }
+    }
+
+    fn input<T: JsonSchema>(&mut self) -> Option<Schema> {
+        Some(self.inputs.subschema_for::<T>())
+    }
+
+    fn ok<T: JsonSchema>(&mut self) -> Vec<(u16, &'static str, Schema)> {
+        vec![(200, "Done.", self.outputs.subschema_for::<T>())]
+    }
+
+    /// All schemas, by name.
+    fn schemas(mut self) -> Map<String, Value> {
+        let mut schemas = self.outputs.take_definitions(true);
+        for (name, schema) in self.inputs.take_definitions(true) {
+            let before = schemas.insert(name.clone(), schema.clone());
+            assert!(
+                before.is_none_or(|before| before == schema),
+                "{name} is one thing on the way in and another on the way out"
+            );
+        }
+        schemas
+    }
+}
+
+fn described(operation: Operation, to: &mut Generators) -> Described {
+    let queue = |verb, answers| Described {
+        tag: "queues",
+        verb,
+        parameters: None,
+        body: None,
+        answers,
+        codes: &[Code::QueueNotFound],
+    };
+    match operation {
+        Operation::GetServer => Described {
+            tag: "server",
+            verb: "",
+            codes: &[],
+            ..queue("", to.ok::<ServerInfo>())
+        },
+        Operation::ListQueues => Described {
+            parameters: to.input::<ListQueues>(),
+            codes: &[Code::InvalidPage],
+            ..queue("read", to.ok::<Queues>())
+        },
+        Operation::CreateQueue => Described {
+            body: to.input::<CreateQueue>(),
+            answers: vec![
+                (
+                    200,
+                    "It was there already.",
+                    to.outputs.subschema_for::<Queue>(),
+                ),
+                (201, "It was made.", to.outputs.subschema_for::<Queue>()),
+            ],
+            codes: &[Code::QueueExists],
+            ..queue("manage", vec![])
+        },
+        Operation::GetQueue => queue("read", to.ok::<Queue>()),
+        Operation::ChangeQueue => Described {
+            body: to.input::<ChangeQueue>(),
+            ..queue("manage", to.ok::<Queue>())
+        },
+        Operation::DeleteQueue => queue("purge", to.ok::<Nothing>()),
+        Operation::PurgeQueue => queue("purge", to.ok::<Purged>()),
+        Operation::PauseQueue | Operation::ResumeQueue => queue("manage", to.ok::<Queue>()),
+        Operation::ExplainKey => Described {
+            tag: "keys",
+            codes: &[Code::QueueNotFound, Code::QueueNotKeyed],
+            ..queue("read", to.ok::<KeyExplanation>())
+        },
+        Operation::ParkKey => Described {
+            tag: "keys",
+            codes: &[Code::QueueNotFound, Code::QueueNotKeyed],
+            ..queue("manage", to.ok::<KeyExplanation>())
+        },
+        Operation::ResumeKey => Described {
+            tag: "keys",
+            codes: &[Code::QueueNotFound, Code::KeyNotFound, Code::QueueNotKeyed],
+            ..queue("manage", to.ok::<KeyExplanation>())
+        },
+        Operation::DropKey => Described {
+            tag: "keys",
+            codes: &[Code::QueueNotFound, Code::KeyNotFound],
+            ..queue("purge", to.ok::<MessagesDropped>())
+        },
+        Operation::SendMessages => Described {
+            tag: "messages",
+            body: to.input::<SendMessages>(),
+            ..queue("send", to.ok::<SendResults>())
+        },
+        Operation::CancelMessage => Described {
+            tag: "messages",
+            codes: &[
+                Code::QueueNotFound,
+                Code::MessageNotFound,
+                Code::MessageInFlight,
+            ],
+            ..queue("receive", to.ok::<Nothing>())
+        },
+        Operation::RescheduleMessage => Described {
+            tag: "messages",
+            body: to.input::<Reschedule>(),
+            codes: &[
+                Code::QueueNotFound,
+                Code::MessageNotFound,
+                Code::MessageInFlight,
+            ],
+            ..queue("receive", to.ok::<Rescheduled>())
+        },
+        Operation::ReceiveMessages => Described {
+            tag: "messages",
+            body: to.input::<ReceiveMessages>(),
+            codes: &[Code::QueueNotFound, Code::InFlightFull],
+            ..queue("receive", to.ok::<ReceivedMessages>())
+        },
+        Operation::SettleMessages => Described {
+            tag: "messages",
+            body: to.input::<SettleMessages>(),
+            ..queue("receive", to.ok::<SettleResults>())
+        },
+        Operation::ListDeadLetterSources => Described {
+            tag: "dead letters",
+            ..queue("read", to.ok::<DeadLetterSources>())
+        },
+        Operation::Transact => Described {
+            tag: "transactions",
+            body: to.input::<Transaction>(),
+            codes: &[
+                Code::QueueNotFound,
+                Code::InvalidReceipt,
+                Code::LeaseStale,
+                Code::KeyRequired,
+                Code::UniqueIdRequired,
+                Code::MessageTooLarge,
+                Code::QueueFull,
+                Code::UniqueIdsFull,
+                Code::DiskFull,
+            ],
+            ..queue("receive and send", to.ok::<Transacted>())
+        },
+    }
+}
+
+/// The description as it must be.
+pub(super) fn document(examples: &[Example]) -> Value {
+    let mut generators = Generators::new();
+    let problem = generators.outputs.subschema_for::<Problem>();
+    let mut paths = Map::new();
+    for &operation in Operation::ALL {
+        let described = described(operation, &mut generators);
+        let path = format!("{PREFIX}{}", operation.path());
+        let method = operation.method().as_str().to_ascii_lowercase();
+        paths.entry(path).or_insert_with(|| json!({}))[method] =
+            describe(operation, &described, &generators, examples);
+    }
+    paths.insert(
+        format!("{PREFIX}/openapi.json"),
+        json!({"get": {
+            "operationId": "GetDescription",
+            "tags": ["server"],
+            "summary": "Describe the API.",
+            "description": "This document. It needs no signature.",
+            "security": [{}],
+            "responses": {"200": {
+                "description": "Done.",
+                "content": {"application/json": {"schema": {"type": "object"}}},
+            }},
+        }}),
+    );
+    paths.insert(
+        format!("{PREFIX}/backup"),
+        json!({"get": {
+            "operationId": "GetBackup",
+            "tags": ["server"],
+            "summary": "Take a backup of everything.",
+            "description": "Streamed while it is taken; `lockgate restore` makes a data folder of \
+                it. Verbs: all, on all queues.",
+            "responses": {
+                "200": {
+                    "description": "The backup.",
+                    "content": {"application/octet-stream": {}},
+                },
+                "default": {"description": "There is none; the body is an error of the SQS API."},
+            },
+        }}),
+    );
+    let mut schemas = generators.schemas();
+    tidy(&mut schemas);
+    let mut document = json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Lockgate",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+            "description": "The admin API of a Lockgate server: what the Amazon SQS API, which the \
+                same server speaks, cannot say. Lengths of time are whole milliseconds, sizes are \
+                bytes, instants are RFC 3339 texts in UTC. Fields may be added to answers; fields \
+                that a request may not have are refused. Requests that change something need \
+                `Content-Type: application/json`, also without a body.",
+        },
+        "servers": [{"url": "http://127.0.0.1:9324"}],
+        "security": [{}, {"sigv4": []}],
+        "tags": [
+            {"name": "server"}, {"name": "queues"}, {"name": "keys"}, {"name": "messages"},
+            {"name": "transactions"}, {"name": "dead letters"},
+        ],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"sigv4": {
+                "type": "apiKey",
+                "name": "Authorization",
+                "in": "header",
+                "description": "AWS Signature Version 4 with the service name `sqs`, where the \
+                    server has access keys. Otherwise no request needs a signature.",
+            }},
+            "schemas": schemas,
+            "responses": {"Problem": {
+                "description": "It was not done; `code` says why, and `field` where the fault is.",
+                "content": {"application/problem+json": {"schema": problem}},
+            }},
+        },
+    });
+    rename(&mut document);
+    document
+}
+
+fn describe(
+    operation: Operation,
+    described: &Described,
+    generators: &Generators,
+    examples: &[Example],
+) -> Value {
+    let (name, words) = operation.words();
+    let text = |lines: &[&str]| {
+        let lines: Vec<_> = lines.iter().map(|line| line.trim()).collect();
+        lines.join(" ")
+    };
+    let (summary, rest) = words.split_first().expect("every operation is described");
+    let mut description = text(rest).trim().to_owned();
+    if !described.verb.is_empty() {
+        description.push_str(&format!("\n\nVerb: {}.", described.verb));
+    }
+    let these = || {
+        examples
+            .iter()
+            .filter(|example| example.operation == operation)
+    };
+    let mut responses = Map::new();
+    for (status, words, schema) in &described.answers {
+        let mut content = json!({"schema": schema});
+        let examples: Map<_, _> = these()
+            .filter(|example| example.status == *status)
+            .map(|example| (example.name.to_owned(), json!({"value": example.answer})))
+            .collect();
+        if !examples.is_empty() {
+            content["examples"] = examples.into();
+        }
+        responses.insert(
+            status.to_string(),
+            json!({"description": words, "content": {"application/json": content}}),
+        );
+    }
+    let mut codes: Vec<&Code> = described.codes.iter().collect();
+    codes.sort_by_key(|code| (code.status(), code.name()));
+    for same in codes.chunk_by(|one, other| one.status() == other.status()) {
+        let names: Vec<_> = same
+            .iter()
+            .map(|code| format!("`{}`", code.name()))
+            .collect();
+        let mut content = json!({"schema": {"$ref": "#/components/schemas/Problem"}});
+        let examples: Map<_, _> = these()
+            .filter(|example| example.status == same[0].status())
+            .map(|example| (example.name.to_owned(), json!({"value": example.answer})))
+            .collect();
+        if !examples.is_empty() {
+            content["examples"] = examples.into();
+        }
+        responses.insert(
+            same[0].status().to_string(),
+            json!({
+                "description": format!("Not done: {}.", names.join(", ")),
+                "content": {"application/problem+json": content},
+            }),
+        );
+    }
+    responses.insert(
+        "default".into(),
+        json!({"$ref": "#/components/responses/Problem"}),
+    );
+    let mut described_operation = json!({
+        "operationId": name,
+        "tags": [described.tag],
+        "summary": summary.trim(),
+        "description": description.trim(),
+        "responses": responses,
+    });
+    let parameters = parameters(operation, described, generators);
+    if !parameters.is_empty() {
+        described_operation["parameters"] = parameters.into();
+    }
+    if let Some(schema) = &described.body {
+        let mut content = json!({"schema": schema});
+        let examples: Map<_, _> = these()
+            .filter(|example| !example.body.is_null())
+            .map(|example| (example.name.to_owned(), json!({"value": example.body})))
+            .collect();
+        content["examples"] = examples.into();
+        described_operation["requestBody"] = json!({
+            "required": true,
+            "content": {"application/json": content},
+        });
+    }
+    described_operation
+}
+
+/// Of the path and of the address.
+fn parameters(operation: Operation, described: &Described, generators: &Generators) -> Vec<Value> {
+    let mut parameters = Vec::new();
+    for part in operation.path().split('/') {
+        if let Some(name) = part
+            .strip_prefix('{')
+            .and_then(|part| part.strip_suffix('}'))
+        {
+            let words = match name {
+                "queue" => "The queue's name.",
+                "key" => "The key, percent-encoded.",
+                "id" => "The message's id.",
+                other => panic!("{other} is not described"),
+            };
+            parameters.push(json!({
+                "name": name,
+                "in": "path",
+                "required": true,
+                "description": words,
+                "schema": {"type": "string"},
+            }));
+        }
+    }
+    if let Some(schema) = &described.parameters {
+        let name = schema.get("$ref").and_then(Value::as_str).unwrap();
+        let name = name.rsplit('/').next().unwrap();
+        let schema = &generators.inputs.definitions()[name];
+        for (name, schema) in schema["properties"].as_object().unwrap() {
+            let mut schema = schema.clone();
+            let fields = schema.as_object_mut().unwrap();
+            let description = fields.remove("description");
+            fields.remove("default");
+            fields.remove("format");
+            without_null(&mut schema);
+            parameters.push(json!({
+                "name": name,
+                "in": "query",
+                "description": description,
+                "schema": schema,
+            }));
+        }
+    }
+    parameters
+}
+
+/// A parameter is there or not; it is never `null`.
+fn without_null(schema: &mut Value) {
+    if let Some(kinds) = schema["type"].as_array_mut() {
+        kinds.retain(|kind| kind != "null");
+        if let [kind] = &kinds[..] {
+            schema["type"] = kind.clone();
+        }
+    }
+    if let Some(alternatives) = schema.get_mut("anyOf").and_then(Value::as_array_mut) {
+        alternatives.retain(|alternative| alternative["type"] != "null");
+        if let [alternative] = &alternatives[..] {
+            *schema = alternative.clone();
+        }
+    }
+}
+
+/// Takes out what is of Rust and not of the API.
+fn tidy(schemas: &mut Map<String, Value>) {
+    fn walk(value: &mut Value) {
+        if let Some(fields) = value.as_object_mut() {
+            let number = fields
+                .get("format")
+                .and_then(Value::as_str)
+                .is_some_and(|format| format.starts_with("uint"));
+            if number {
+                fields.remove("format");
+            }
+            if fields.get("default").is_some_and(Value::is_null) {
+                fields.remove("default");
+            }
+            // Lines of a comment are no paragraphs.
+            if let Some(Value::String(text)) = fields.get_mut("description") {
+                *text = text.replace('\n', " ");
+            }
+            for value in fields.values_mut() {
+                walk(value);
+            }
+        } else if let Some(values) = value.as_array_mut() {
+            values.iter_mut().for_each(walk);
+        }
+    }
+    // Parameters stand with their operations.
+    schemas.retain(|name, _| !name.starts_with("List"));
+    schemas.values_mut().for_each(walk);
+}
+
+/// Types that are only another view of a thing are called as the thing.
+fn rename(document: &mut Value) {
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let mut plain_names = BTreeSet::new();
+    let mut text = document.to_string();
+    for name in schemas.keys() {
+        for suffix in ["Word", "View", "Input"] {
+            if let Some(plain) = name.strip_suffix(suffix) {
+                let new = plain_names.insert(plain) && !schemas.contains_key(plain);
+                assert!(new, "{plain} is there twice");
+                text = text
+                    .replace(
+                        &format!("/schemas/{name}\""),
+                        &format!("/schemas/{plain}\""),
+                    )
+                    .replace(&format!("\"{name}\":"), &format!("\"{plain}\":"));
+            }
+        }
+    }
+    *document = serde_json::from_str(&text).unwrap();
+}
+
+/// The description in the repository is the one that the code makes. To renew it:
+/// `UPDATE_SNAPSHOTS=1 cargo test -p lockgate-server api`.
+#[tokio::test]
+async fn the_description_is_true() {
+    let examples = examples::record().await;
+    let document = document(&examples);
+    let text = serde_json::to_string_pretty(&document).unwrap() + "\n";
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(FILE, &text).unwrap();
+    }
+    let found = std::fs::read_to_string(FILE).unwrap();
+    assert!(
+        found == text,
+        "openapi.json is not what the code makes; UPDATE_SNAPSHOTS=1 renews it"
+    );
+}

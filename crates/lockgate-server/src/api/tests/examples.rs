@@ -1,0 +1,286 @@
+//! A history of requests, one after the other, whose answers are the examples of the description.
+
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::{
+    super::route::{self, Operation},
+    Shop, describe, schema,
+};
+
+/// A request and its answer, with texts that differ from run to run replaced.
+pub(super) struct Example {
+    pub(super) name: &'static str,
+    pub(super) operation: Operation,
+    pub(super) status: u16,
+    pub(super) body: Value,
+    pub(super) answer: Value,
+}
+
+struct Recorder {
+    shop: Shop,
+    examples: Vec<Example>,
+    /// What stands in the examples for ids and receipts.
+    replaced: Vec<(String, String)>,
+}
+
+impl Recorder {
+    async fn record(
+        &mut self,
+        name: &'static str,
+        method: Method,
+        target: &str,
+        body: Value,
+    ) -> Value {
+        let path = format!("/api/v1{}", target.split('?').next().unwrap());
+        let operation = route::find(&method, &path).unwrap().operation;
+        let answer = self.shop.ask(method, target, body.clone()).await;
+        let original = answer.body.clone();
+        let mut shown = answer.body;
+        self.replace_new(&mut shown);
+        self.examples.push(Example {
+            name,
+            operation,
+            status: answer.status,
+            body: self.with_replaced(&body),
+            answer: self.with_replaced(&shown),
+        });
+        original
+    }
+
+    async fn get(&mut self, name: &'static str, target: &str) -> Value {
+        self.record(name, Method::GET, target, Value::Null).await
+    }
+
+    async fn post(&mut self, name: &'static str, target: &str, body: Value) -> Value {
+        self.record(name, Method::POST, target, body).await
+    }
+
+    /// Notes ids and receipts not seen before, and sets what depends on the machine this runs on.
+    fn replace_new(&mut self, value: &mut Value) {
+        match value {
+            Value::Array(values) => values.iter_mut().for_each(|value| self.replace_new(value)),
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    match (&**name, &*value) {
+                        ("id" | "receipt", Value::String(text)) => self.note(name, text),
+                        ("used_bytes", Value::Number(_)) => *value = json!(67_108_864),
+                        ("free_bytes", Value::Number(_)) => *value = json!(137_438_953_472_u64),
+                        ("detail", Value::String(_)) => {}
+                        _ => self.replace_new(value),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn note(&mut self, name: &str, text: &str) {
+        if self.replaced.iter().any(|(known, _)| known == text) {
+            return;
+        }
+        let number = self.replaced.len() + 1;
+        let shown = if name == "id" {
+            format!("00000004-0000-8000-8000-{number:012}")
+        } else {
+            format!("AQAAAAE{number:040}_4bN1dB0mYk3nq")
+        };
+        self.replaced.push((text.to_owned(), shown));
+    }
+
+    fn with_replaced(&self, value: &Value) -> Value {
+        let mut text = value.to_string();
+        for (known, shown) in &self.replaced {
+            text = text.replace(known, shown);
+        }
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+/// Every operation, at least once.
+pub(super) async fn record() -> Vec<Example> {
+    let mut to = Recorder {
+        shop: Shop::open(),
+        examples: Vec::new(),
+        replaced: Vec::new(),
+    };
+    to.get("server", "/server").await;
+    let dead = json!({"name": "orders-dead.fifo"});
+    to.post("dead letter queue", "/queues", dead.clone()).await;
+    to.post("again", "/queues", dead).await;
+    let orders = json!({
+        "name": "orders.fifo",
+        "settings": {
+            "lease_ms": 60_000,
+            "dead_letter": {"queue": "orders-dead.fifo", "attempts_max": 3},
+        },
+        "tags": {"team": "shop"},
+    });
+    to.post("keyed queue", "/queues", orders).await;
+    let mail = json!({"name": "mail", "settings": {"level": "process"}});
+    to.post("queue", "/queues", mail).await;
+    let other = json!({"name": "mail", "settings": {"delay_ms": 86_400_000_u64}});
+    to.post("exists otherwise", "/queues", other).await;
+    let bad = json!({"name": "clicks", "settings": {"lease_ms": 90_000_000_u64}});
+    to.post("a value out of range", "/queues", bad).await;
+    to.get("queues", "/queues?prefix=orders&limit=10").await;
+    let change = json!({
+        "settings": {"retention_ms": 1_209_600_000_u64, "quota": {"messages_max": 1_000_000}},
+        "tags": {"team": null, "owner": "eve"},
+    });
+    let target = "/queues/orders.fifo";
+    to.record("change", Method::PATCH, target, change).await;
+    to.get("queue", "/queues/orders.fifo").await;
+    to.get("no such queue", "/queues/nothing").await;
+
+    let messages = json!({"messages": [
+        {"body": "{\"order\":17}", "key": "user-42", "unique_id": "order-17",
+         "headers": {"source": {"value": "web"}, "weight": {"type": "Number", "value": "2.5"}}},
+        {"body": "{\"order\":18}", "key": "user-42"},
+        {"body": "iVBORw0KGgo=", "body_encoding": "base64", "key": "user-7",
+         "content_type": "image/png"},
+        {"body": "no key"},
+    ]});
+    to.post("messages", "/queues/orders.fifo/messages", messages)
+        .await;
+    let later = json!({"messages": [{"body": "tomorrow", "delay_ms": 86_400_000}]});
+    let sent = to.post("a day later", "/queues/mail/messages", later).await;
+    let id = sent["results"][0]["id"].as_str().unwrap().to_owned();
+    let target = format!("/queues/mail/messages/{id}");
+    let at = json!({"due_at": "2026-11-22T09:00:00Z"});
+    to.post("at nine", &format!("{target}/reschedule"), at)
+        .await;
+    to.record("cancel", Method::DELETE, &target, Value::Null)
+        .await;
+    to.record("gone", Method::DELETE, &target, Value::Null)
+        .await;
+
+    let receive = json!({"max": 10, "wait_ms": 5000, "holder": "worker-3"});
+    let target = "/queues/orders.fifo/receive";
+    let received = to.post("receive", target, receive).await;
+    let receipt = |at: usize| received["messages"][at]["receipt"].clone();
+    to.shop.pass(2_500);
+    to.get("in flight", "/queues/orders.fifo/keys/user-42")
+        .await;
+    let settles = json!({"settles": [
+        {"receipt": receipt(0), "action": "extend", "lease_ms": 120_000},
+        {"receipt": receipt(2), "action": "ack"},
+        {"receipt": "made up", "action": "ack"},
+    ]});
+    to.post("settle", "/queues/orders.fifo/settle", settles)
+        .await;
+    let transaction = json!({
+        "settles": [{"receipt": receipt(0), "action": "ack"}],
+        "sends": [{"queue": "mail", "message": {"body": "order 17 is on its way"}}],
+    });
+    to.post("consume and produce", "/transactions", transaction.clone())
+        .await;
+    to.post("again", "/transactions", transaction).await;
+    let reject = json!({"settles": [
+        {"receipt": receipt(1), "action": "reject", "reason": "no such product"},
+    ]});
+    to.post("reject", "/queues/orders.fifo/settle", reject)
+        .await;
+    to.get("sources", "/queues/orders-dead.fifo/dead-letter-sources")
+        .await;
+    let target = "/queues/orders-dead.fifo/receive";
+    to.post("a dead letter", target, json!({})).await;
+
+    to.post("park", "/queues/orders.fifo/keys/user-7/park", Value::Null)
+        .await;
+    let more = json!({"messages": [{"body": "waits", "key": "user-7"}]});
+    to.post("one message", "/queues/orders.fifo/messages", more)
+        .await;
+    let target = "/queues/orders.fifo/keys/user-7";
+    to.get("parked", target).await;
+    to.post("resume", &format!("{target}/resume"), Value::Null)
+        .await;
+    to.post("drop", &format!("{target}/drop"), Value::Null)
+        .await;
+    to.get("not keyed", "/queues/mail/keys/user-7").await;
+
+    to.post("pause", "/queues/mail/pause", Value::Null).await;
+    to.post("resume", "/queues/mail/resume", Value::Null).await;
+    to.post("purge", "/queues/mail/purge", Value::Null).await;
+    to.record("delete", Method::DELETE, "/queues/mail", Value::Null)
+        .await;
+    to.examples
+}
+
+#[tokio::test]
+async fn every_operation_has_an_example_that_the_description_allows() {
+    let examples = record().await;
+    let document = describe::document(&examples);
+    for &operation in Operation::ALL {
+        let good = |example: &&Example| example.operation == operation && example.status < 300;
+        assert!(
+            examples.iter().any(|example| good(&example)),
+            "{operation:?}"
+        );
+    }
+    for example in &examples {
+        let Example {
+            name,
+            operation,
+            status,
+            ..
+        } = example;
+        let path = format!("/api/v1{}", operation.path());
+        let method = operation.method().as_str().to_ascii_lowercase();
+        let described = &document["paths"][path][method];
+        let check = |schema: &Value, value: &Value| {
+            assert!(
+                !schema.is_null(),
+                "{operation:?} {name}: {status} is not described"
+            );
+            let problems = schema::problems(&document, schema, value);
+            assert!(problems.is_empty(), "{operation:?} {name}: {problems:#?}");
+        };
+        let response = match &described["responses"][status.to_string()] {
+            Value::Null => &document["components"]["responses"]["Problem"],
+            response => response,
+        };
+        let kind = if *status < 400 {
+            "application/json"
+        } else {
+            "application/problem+json"
+        };
+        check(&response["content"][kind]["schema"], &example.answer);
+        if !example.body.is_null() {
+            check(
+                &described["requestBody"]["content"]["application/json"]["schema"],
+                &example.body,
+            );
+        }
+    }
+}
+
+/// What a client misspells is told to it: every object of a request is closed.
+#[tokio::test]
+async fn requests_have_no_fields_that_are_not_described() {
+    let document = describe::document(&[]);
+    let mut seen = 0;
+    let mut open = Vec::new();
+    let mut waiting = Vec::new();
+    for path in document["paths"].as_object().unwrap().values() {
+        for operation in path.as_object().unwrap().values() {
+            waiting.push(&operation["requestBody"]["content"]["application/json"]["schema"]);
+        }
+    }
+    while let Some(schema) = waiting.pop() {
+        let schema = schema::resolve(&document, schema);
+        waiting.extend(schema["items"].as_object().map(|_| &schema["items"]));
+        for alternatives in ["anyOf", "oneOf"] {
+            waiting.extend(schema[alternatives].as_array().into_iter().flatten());
+        }
+        if let Some(properties) = schema["properties"].as_object() {
+            seen += 1;
+            waiting.extend(properties.values());
+            if schema["additionalProperties"] != false {
+                open.push(schema);
+            }
+        }
+    }
+    assert!(seen > 10, "{seen} objects");
+    assert!(open.is_empty(), "{open:#?}");
+}

@@ -1,0 +1,521 @@
+//! What operations do, and what they refuse.
+
+use std::sync::Arc;
+
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::Shop;
+use crate::auth::{AccessKey, Grant, Secret, Verb};
+
+async fn queue(shop: &Shop, name: &str, settings: Value) {
+    let body = json!({"name": name, "settings": settings});
+    shop.post("/queues", body).await;
+}
+
+async fn send(shop: &Shop, queue: &str, message: Value) -> Value {
+    let body = json!({"messages": [message]});
+    let sent = shop.post(&format!("/queues/{queue}/messages"), body).await;
+    assert_eq!(sent["results"][0]["outcome"], "sent", "{sent}");
+    sent["results"][0].clone()
+}
+
+async fn receive(shop: &Shop, queue: &str) -> Vec<Value> {
+    let target = format!("/queues/{queue}/receive");
+    let received = shop.post(&target, json!({"max": 10})).await;
+    received["messages"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn a_value_that_is_not_allowed_is_named() {
+    let shop = Shop::open();
+    queue(&shop, "orders.fifo", json!({})).await;
+    queue(&shop, "mail", json!({})).await;
+    let settings = |settings: Value| json!({"name": "new", "settings": settings});
+    let messages = |message: Value| json!({"messages": [{"body": "x"}, message]});
+    for (target, body, field) in [
+        ("/queues", json!({}), "name"),
+        ("/queues", json!({"name": "a b"}), "name"),
+        ("/queues", json!({"name": "a.b"}), "name"),
+        (
+            "/queues",
+            settings(json!({"lease_ms": "1s"})),
+            "settings.lease_ms",
+        ),
+        ("/queues", settings(json!({"lease": 1})), "settings.lease"),
+        (
+            "/queues",
+            settings(json!({"lease_ms": -1})),
+            "settings.lease_ms",
+        ),
+        (
+            "/queues",
+            settings(json!({"retention_ms": 1})),
+            "settings.retention_ms",
+        ),
+        (
+            "/queues",
+            settings(json!({"receive_wait_ms": 20_001})),
+            "settings.receive_wait_ms",
+        ),
+        (
+            "/queues",
+            settings(json!({"level": "paper"})),
+            "settings.level",
+        ),
+        (
+            "/queues",
+            settings(json!({"dedup": {"window": 1}})),
+            "settings.dedup.window",
+        ),
+        (
+            "/queues",
+            settings(json!({"key_policy": "skip"})),
+            "settings.key_policy",
+        ),
+        (
+            "/queues",
+            settings(json!({"key_policy": "park"})),
+            "settings.key_policy",
+        ),
+        (
+            "/queues",
+            settings(json!({"dead_letter": {"queue": "none"}})),
+            "settings.dead_letter.queue",
+        ),
+        (
+            "/queues",
+            settings(json!({"dead_letter": {"queue": "orders.fifo"}})),
+            "settings.dead_letter.queue",
+        ),
+        ("/queues/mail/messages", json!({"messages": []}), "messages"),
+        (
+            "/queues/mail/messages",
+            messages(json!({"key": "x"})),
+            "messages[1].body",
+        ),
+        ("/queues/mail/receive", json!({"max": 101}), "max"),
+        (
+            "/queues/mail/receive",
+            json!({"wait_ms": 20_001}),
+            "wait_ms",
+        ),
+        ("/queues/mail/receive", json!({"holder": ""}), "holder"),
+        ("/queues/mail/settle", json!({"settles": []}), "settles"),
+        (
+            "/queues/mail/settle",
+            json!({"settles": [{"receipt": "x", "action": "burn"}]}),
+            "settles[0].action",
+        ),
+        ("/queues/mail/pause", json!({"paused": true}), "paused"),
+        ("/transactions", json!({}), "settles and sends"),
+    ] {
+        let (status, code, found) = shop.refused(Method::POST, target, body.clone()).await;
+        assert_eq!((status, &*code), (400, "invalid_value"), "{target} {body}");
+        assert_eq!(found, field, "{target} {body}");
+    }
+    // What is wrong with one message is no reason to refuse the others.
+    for (message, field) in [
+        (json!({"body": "x", "key": ""}), "messages[1].key"),
+        (
+            json!({"body": "x", "unique_id": "a\nb"}),
+            "messages[1].unique_id",
+        ),
+        (
+            json!({"body": "!", "body_encoding": "base64"}),
+            "messages[1].body",
+        ),
+        (
+            json!({"body": "x", "delay_ms": 1, "due_at": "2026-11-21T09:00:00Z"}),
+            "messages[1].due_at",
+        ),
+        (
+            json!({"body": "x", "headers": {"n": {"type": "Number", "value": "x"}}}),
+            "messages[1].headers.n",
+        ),
+        (json!({"body": "x", "level": "memory"}), "messages[1].level"),
+    ] {
+        let sent = shop
+            .post("/queues/mail/messages", messages(message.clone()))
+            .await;
+        assert_eq!(sent["results"][0]["outcome"], "sent", "{message}");
+        assert_eq!(sent["results"][1]["problem"]["field"], field, "{sent}");
+    }
+    for (target, field) in [
+        ("/queues?limit=0", "limit"),
+        ("/queues?limit=x", "limit"),
+        ("/queues?lmit=1", "lmit"),
+        ("/queues/mail?x=1", "x"),
+    ] {
+        let (status, code, found) = shop.refused(Method::GET, target, Value::Null).await;
+        assert_eq!((status, &*code, &*found), (400, "invalid_value", field));
+    }
+    let page = shop
+        .refused(Method::GET, "/queues?page=%25", Value::Null)
+        .await;
+    assert_eq!(page.1, "invalid_page");
+}
+
+#[tokio::test]
+async fn a_change_changes_what_it_names_and_null_is_the_default() {
+    let shop = Shop::open();
+    queue(&shop, "dead", json!({})).await;
+    let given = json!({
+        "lease_ms": 1000,
+        "delay_ms": 2000,
+        "dead_letter": {"queue": "dead"},
+        "quota": {"messages_max": 10},
+    });
+    queue(&shop, "mail", given).await;
+    let change = json!({"settings": {"lease_ms": null, "level": "process", "dead_letter": null},
+                        "tags": {"a": "1"}});
+    let changed = shop.ok(Method::PATCH, "/queues/mail", change).await;
+    let settings = &changed["settings"];
+    assert_eq!(settings["lease_ms"], 30_000);
+    assert_eq!(settings["delay_ms"], 2000);
+    assert_eq!(settings["level"], "process");
+    assert_eq!(settings["dead_letter"], Value::Null);
+    assert_eq!(settings["quota"]["messages_max"], 10);
+    assert_eq!(changed["tags"], json!({"a": "1"}));
+    assert_eq!(shop.get("/queues/mail").await, changed);
+    let change = json!({"settings": {"quota": {"messages_max": null}}, "tags": {"a": null}});
+    let changed = shop.ok(Method::PATCH, "/queues/mail", change).await;
+    assert_eq!(changed["settings"]["quota"]["messages_max"], Value::Null);
+    assert_eq!(changed["tags"], json!({}));
+}
+
+#[tokio::test]
+async fn pages_of_queues_join_to_the_whole_list() {
+    let mut shop = Shop::open();
+    for name in ["a", "b", "c", "d", "e"] {
+        queue(&shop, name, json!({})).await;
+    }
+    // One that sees only some gets full pages of them.
+    for (verbs, pattern, expected) in [(None, "", "ab|cd|e|"), (Some(Verb::Read), "[ace]", "ac|e|")]
+    {
+        shop.identity = verbs.map(|verb| {
+            let grant = |queues: &str| Grant {
+                queues: queues.into(),
+                verbs: vec![verb],
+            };
+            Arc::new(AccessKey {
+                id: "K".into(),
+                secret: Secret::new("secret of K"),
+                grants: pattern
+                    .trim_matches(['[', ']'])
+                    .split("")
+                    .map(grant)
+                    .collect(),
+            })
+        });
+        let mut seen = String::new();
+        let mut page = String::new();
+        loop {
+            let list = shop.get(&format!("/queues?limit=2{page}")).await;
+            for queue in list["queues"].as_array().unwrap() {
+                seen.push_str(queue["name"].as_str().unwrap());
+            }
+            seen.push('|');
+            match list["next_page"].as_str() {
+                Some(next) => page = format!("&page={next}"),
+                None => break,
+            }
+        }
+        assert_eq!(seen, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_message_comes_out_as_it_went_in() {
+    let shop = Shop::open();
+    queue(&shop, "orders.fifo", json!({})).await;
+    let message = json!({
+        "body": "/wA=", "body_encoding": "base64", "key": "k ä", "unique_id": "u",
+        "headers": {
+            "n": {"type": "Number.int", "value": "7", "encoding": "text"},
+            "b": {"type": "Binary", "value": "/w==", "encoding": "base64"},
+        },
+        "content_type": "image/png", "trace_context": "00-1",
+    });
+    let sent = send(&shop, "orders.fifo", message.clone()).await;
+    let again = send(&shop, "orders.fifo", message.clone()).await;
+    assert_eq!(again["duplicate"], true);
+    assert_eq!(again["id"], sent["id"]);
+    let received = receive(&shop, "orders.fifo").await;
+    assert_eq!(received.len(), 1);
+    for (name, value) in message.as_object().unwrap() {
+        assert_eq!(&received[0][name], value, "{name}");
+    }
+    assert_eq!(received[0]["id"], sent["id"]);
+    assert_eq!(received[0]["attempt"], 1);
+    assert_eq!(received[0]["lease_ends_at"], "2026-11-21T08:00:30.000Z");
+}
+
+#[tokio::test]
+async fn why_a_key_does_not_move_is_said_and_it_can_be_made_to() {
+    let shop = Shop::open();
+    queue(&shop, "q.fifo", json!({})).await;
+    let target = "/queues/q.fifo/keys/a%2Fb";
+    let nothing = shop.get(target).await;
+    assert_eq!(nothing["waits_for"], "no_message");
+    send(&shop, "q.fifo", json!({"body": "1", "key": "a/b"})).await;
+    send(&shop, "q.fifo", json!({"body": "2", "key": "a/b"})).await;
+    assert_eq!(shop.get(target).await["waits_for"], "nothing");
+    let input = json!({"max": 1, "holder": "eve", "lease_ms": 60_000});
+    let received = shop.post("/queues/q.fifo/receive", input).await;
+    shop.pass(10_000);
+    let explained = shop.get(target).await;
+    assert_eq!(explained["waits_for"], "lease");
+    assert_eq!(explained["holder"], "eve");
+    assert_eq!(explained["sequence"], 1);
+    assert_eq!(explained["attempt"], 1);
+    assert_eq!(explained["remaining_ms"], 50_000);
+    assert_eq!(explained["until"], "2026-11-21T08:01:00.000Z");
+    let words = explained["explanation"].as_str().unwrap();
+    assert!(
+        words.contains("eve holds message 1") && words.contains("50 s"),
+        "{words}"
+    );
+
+    let receipt = &received["messages"][0]["receipt"];
+    let nack = json!({"settles": [{"receipt": receipt, "action": "nack", "delay_ms": 5000}]});
+    shop.post("/queues/q.fifo/settle", nack).await;
+    let explained = shop.get(target).await;
+    assert_eq!(explained["waits_for"], "backoff");
+    assert_eq!(explained["remaining_ms"], 5000);
+
+    shop.post("/queues/q.fifo/pause", Value::Null).await;
+    assert_eq!(shop.get(target).await["waits_for"], "paused");
+    shop.post("/queues/q.fifo/resume", Value::Null).await;
+
+    for _ in 0..2 {
+        let parked = shop.post(&format!("{target}/park"), Value::Null).await;
+        assert_eq!(parked["waits_for"], "parked");
+    }
+    shop.pass(5000);
+    assert!(receive(&shop, "q.fifo").await.is_empty());
+    let resumed = shop.post(&format!("{target}/resume"), Value::Null).await;
+    assert_eq!(resumed["waits_for"], "nothing");
+    let dropped = shop.post(&format!("{target}/drop"), Value::Null).await;
+    assert_eq!(dropped["messages"], 2);
+    let again = shop
+        .refused(Method::POST, &format!("{target}/drop"), Value::Null)
+        .await;
+    assert_eq!((again.0, &*again.1), (404, "key_not_found"));
+}
+
+#[tokio::test]
+async fn a_lease_is_settled_once_and_the_caller_is_told() {
+    let shop = Shop::open();
+    queue(&shop, "q.fifo", json!({})).await;
+    queue(&shop, "other", json!({})).await;
+    send(&shop, "q.fifo", json!({"body": "1", "key": "k"})).await;
+    let received = receive(&shop, "q.fifo").await;
+    let receipt = received[0]["receipt"].clone();
+    let settle = |action: Value| {
+        let mut settle = action;
+        settle["receipt"] = receipt.clone();
+        json!({"settles": [settle]})
+    };
+    let result = async |queue: &str, body: Value| {
+        let target = format!("/queues/{queue}/settle");
+        shop.post(&target, body).await["results"][0].clone()
+    };
+    let elsewhere = result("other", settle(json!({"action": "ack"}))).await;
+    assert_eq!(elsewhere["problem"]["code"], "invalid_receipt");
+    for (given, field) in [
+        (json!({"action": "extend"}), "settles[0].lease_ms"),
+        (
+            json!({"action": "ack", "delay_ms": 1}),
+            "settles[0].delay_ms",
+        ),
+        (json!({"action": "ack", "reason": "x"}), "settles[0].reason"),
+        (
+            json!({"action": "nack", "lease_ms": 1}),
+            "settles[0].lease_ms",
+        ),
+    ] {
+        let refused = result("q.fifo", settle(given)).await;
+        assert_eq!(refused["problem"]["field"], field, "{refused}");
+    }
+    let extend = settle(json!({"action": "extend", "lease_ms": 60_000}));
+    assert_eq!(result("q.fifo", extend).await["outcome"], "done");
+    shop.pass(60_000);
+    let late = result("q.fifo", settle(json!({"action": "ack"}))).await;
+    assert_eq!(late, json!({"outcome": "stale", "reason": "ended"}));
+    let received = receive(&shop, "q.fifo").await;
+    assert_eq!(received[0]["attempt"], 2);
+    let older = result("q.fifo", settle(json!({"action": "ack"}))).await;
+    assert_eq!(older["reason"], "superseded");
+    let newer = json!({"settles": [{"receipt": received[0]["receipt"], "action": "ack"}]});
+    assert_eq!(result("q.fifo", newer.clone()).await["outcome"], "done");
+    assert_eq!(result("q.fifo", newer).await["reason"], "gone");
+}
+
+#[tokio::test]
+async fn a_transaction_happens_whole_or_not_at_all() {
+    let shop = Shop::open();
+    queue(&shop, "in", json!({})).await;
+    queue(&shop, "out.fifo", json!({})).await;
+    send(&shop, "in", json!({"body": "1"})).await;
+    let received = receive(&shop, "in").await;
+    let ack = json!({"receipt": received[0]["receipt"], "action": "ack"});
+    let to = |message: Value| json!({"queue": "out.fifo", "message": message});
+    let good = to(json!({"body": "2", "key": "k"}));
+    for (settles, sends, status, code, field) in [
+        (
+            json!([ack]),
+            json!([to(json!({"body": "no key"}))]),
+            400,
+            "key_required",
+            "sends[0].key",
+        ),
+        (
+            json!([ack]),
+            json!([good, {"queue": "none", "message": {"body": "x"}}]),
+            404,
+            "queue_not_found",
+            "sends[1].queue",
+        ),
+        (
+            json!([ack, ack]),
+            json!([good]),
+            409,
+            "lease_stale",
+            "settles[1]",
+        ),
+        (
+            json!([{"receipt": "x", "action": "ack"}]),
+            json!([good]),
+            400,
+            "invalid_receipt",
+            "settles[0].receipt",
+        ),
+    ] {
+        let body = json!({"settles": settles, "sends": sends});
+        let refused = shop.refused(Method::POST, "/transactions", body).await;
+        assert_eq!(refused, (status, code.to_owned(), field.to_owned()));
+        let counts = &shop.get("/queues/in").await["counts"];
+        assert_eq!(counts["in_flight"], 1, "nothing was settled");
+        assert_eq!(shop.get("/queues/out.fifo").await["counts"]["ready"], 0);
+    }
+    let body = json!({"settles": [ack], "sends": [good]});
+    let done = shop.post("/transactions", body).await;
+    assert_eq!(done["sent"][0]["sequence"], 1);
+    assert_eq!(shop.get("/queues/in").await["counts"]["in_flight"], 0);
+    assert_eq!(shop.get("/queues/out.fifo").await["counts"]["ready"], 1);
+}
+
+#[tokio::test]
+async fn a_waiting_message_can_be_cancelled_and_moved_in_time() {
+    let shop = Shop::open();
+    queue(&shop, "q", json!({})).await;
+    let later = send(&shop, "q", json!({"body": "later", "delay_ms": 1_000_000})).await;
+    let target = format!("/queues/q/messages/{}", later["id"].as_str().unwrap());
+    let reschedule = format!("{target}/reschedule");
+    let refused = shop.refused(Method::POST, &reschedule, json!({})).await;
+    assert_eq!(refused.2, "due_at");
+    let now = shop.post(&reschedule, json!({"delay_ms": 0})).await;
+    assert_eq!(now["due_at"], "2026-11-21T08:00:00.000Z");
+    assert_eq!(receive(&shop, "q").await.len(), 1);
+    let (status, code, _) = shop.refused(Method::DELETE, &target, Value::Null).await;
+    assert_eq!((status, &*code), (409, "message_in_flight"));
+    shop.pass(30_000);
+    shop.ok(Method::DELETE, &target, Value::Null).await;
+    let gone = shop.refused(Method::DELETE, &target, Value::Null).await;
+    assert_eq!((gone.0, &*gone.1), (404, "message_not_found"));
+    let odd = shop
+        .refused(Method::DELETE, "/queues/q/messages/x", Value::Null)
+        .await;
+    assert_eq!(odd.1, "message_not_found");
+}
+
+#[tokio::test]
+async fn a_key_may_do_what_it_was_granted_and_sees_nothing_else() {
+    let mut shop = Shop::open();
+    queue(&shop, "orders.fifo", json!({})).await;
+    queue(&shop, "secret.fifo", json!({})).await;
+    send(&shop, "orders.fifo", json!({"body": "1", "key": "k"})).await;
+    let message = json!({"messages": [{"body": "x", "key": "k"}]});
+    let receipt = receive(&shop, "orders.fifo").await[0]["receipt"].clone();
+    let settle = json!({"settles": [{"receipt": receipt, "action": "extend", "lease_ms": 9}]});
+    let transaction = json!({"settles": settle["settles"], "sends": []});
+    let id = "00000001-0000-8000-8000-000000000001";
+    let (get, post, delete) = (Method::GET, Method::POST, Method::DELETE);
+    let null = Value::Null;
+    let cases = [
+        (Verb::Read, &get, "", null.clone()),
+        (Verb::Read, &get, "/keys/k", null.clone()),
+        (Verb::Read, &get, "/dead-letter-sources", null.clone()),
+        (Verb::Manage, &Method::PATCH, "", json!({})),
+        (Verb::Manage, &post, "/pause", null.clone()),
+        (Verb::Manage, &post, "/resume", null.clone()),
+        (Verb::Manage, &post, "/keys/k/park", null.clone()),
+        (Verb::Manage, &post, "/keys/k/resume", null.clone()),
+        (Verb::Send, &post, "/messages", message),
+        (Verb::Receive, &post, "/receive", json!({})),
+        (Verb::Receive, &post, "/settle", settle),
+        (
+            Verb::Receive,
+            &delete,
+            &format!("/messages/{id}"),
+            null.clone(),
+        ),
+        (
+            Verb::Receive,
+            &post,
+            &format!("/messages/{id}/reschedule"),
+            json!({"delay_ms": 1}),
+        ),
+        (Verb::Purge, &post, "/keys/k/drop", null.clone()),
+        (Verb::Purge, &post, "/purge", null.clone()),
+        (Verb::Purge, &delete, "", null.clone()),
+    ];
+    for verb in Verb::ALL {
+        shop.identity = Some(Arc::new(AccessKey {
+            id: "K".into(),
+            secret: Secret::new("secret of K"),
+            grants: vec![Grant {
+                queues: "orders*".into(),
+                verbs: vec![verb, Verb::Read],
+            }],
+        }));
+        for (needed, method, rest, body) in &cases {
+            let hidden = format!("/queues/secret.fifo{rest}");
+            let (status, code, _) = shop.refused((*method).clone(), &hidden, body.clone()).await;
+            assert_eq!(
+                (status, &*code),
+                (404, "queue_not_found"),
+                "{method} {rest}"
+            );
+            let target = format!("/queues/orders.fifo{rest}");
+            // What would take the queue away for the next cases is tried by those who may not.
+            if verb == Verb::Purge && *needed == Verb::Purge {
+                continue;
+            }
+            let answer = shop.ask((*method).clone(), &target, body.clone()).await;
+            let denied = answer.body["code"] == "access_denied";
+            let granted = *needed == verb || *needed == Verb::Read;
+            assert_eq!(denied, !granted, "{verb:?}: {method} {rest}: {answer:?}");
+        }
+        let answer = shop
+            .ask(Method::POST, "/transactions", transaction.clone())
+            .await;
+        let denied = answer.body["code"] == "access_denied";
+        assert_eq!(denied, verb != Verb::Receive, "{answer:?}");
+        let create = json!({"name": "orders-2"});
+        let answer = shop.ask(Method::POST, "/queues", create).await;
+        assert_eq!(answer.status == 201, verb == Verb::Manage, "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_receive_that_reaches_nobody_gives_its_messages_back() {
+    let shop = Shop::open();
+    queue(&shop, "q", json!({})).await;
+    send(&shop, "q", json!({"body": "1"})).await;
+    let unseen = shop.raw(&Method::POST, "/queues/q/receive", "").await;
+    drop(unseen.guard);
+    let received = receive(&shop, "q").await;
+    assert_eq!(received[0]["attempt"], 1, "the first does not count");
+}
