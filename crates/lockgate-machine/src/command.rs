@@ -88,6 +88,18 @@ pub enum Command {
         /// The new due time.
         due: WallTime,
     },
+    /// Moves messages that a receive could have now to another queue, in the order in which it would
+    /// get them: how dead letters go back. Each arrives as a new message of its id: at the end of its
+    /// key's order, with no attempt counted, past deduplication and quota.
+    Move {
+        /// From which queue.
+        from: QueueName,
+        /// To which queue, of the same kind. `None`: each to the queue it was dead-lettered from; the
+        /// first one that has none, or none any more, ends the step and stays.
+        to: Option<QueueName>,
+        /// At most how many; 1 to [`MOVES_MAX`](Self::MOVES_MAX). To be repeated until fewer went.
+        max: u16,
+    },
     /// Freezes, resumes or empties a key.
     Key {
         /// Which queue.
@@ -114,6 +126,11 @@ pub enum Command {
         /// Where it was read.
         from: Location,
     },
+}
+
+impl Command {
+    /// Messages that one [`Move`](Self::Move) takes at most: a bound on the size of its record.
+    pub const MOVES_MAX: u16 = 1_000;
 }
 
 /// See [`Command::CreateQueue`].

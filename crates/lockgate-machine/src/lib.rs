@@ -86,7 +86,8 @@ pub use machine::{
 };
 pub use reply::{
     Answer, Decision, Delivery, DroppedCounts, KeyStatus, KeyWait, Origin, QueueCounts,
-    QueueDescription, QueueTotals, Rejection, Reply, Sent, Settled, StaleReason,
+    QueueDescription, QueueTotals, Rejection, Reply, Sent, Settled, StaleReason, Stuck,
+    StuckReason,
 };
 pub use settings::{
     DeadLetter, Dedup, DedupScope, KeyPolicy, KeyProfile, QueueSettings, Quota, SettingsError,

@@ -48,6 +48,15 @@ pub enum Reply {
         /// An answer per send.
         sent: Vec<Sent>,
     },
+    /// Messages went to other queues.
+    Moved {
+        /// How many.
+        moved: u64,
+        /// How many the queue still has that a receive could get.
+        left: u64,
+        /// The message at which it ended, if not for want of messages or at the most asked for.
+        stuck: Option<Stuck>,
+    },
     /// So many messages were dropped.
     Dropped {
         /// How many.
@@ -98,6 +107,25 @@ pub struct Origin {
     pub reason: DeadLetterReason,
     /// When.
     pub at: WallTime,
+}
+
+/// A message that could not be moved to where it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// Its id.
+    pub message: MessageId,
+    /// Why.
+    pub reason: StuckReason,
+}
+
+/// Why a message cannot be moved to where it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StuckReason {
+    /// It was sent to this queue, or an operator moved it here.
+    NoOrigin,
+    /// The queue it came from was deleted, or made again of the other kind.
+    OriginGone,
 }
 
 /// What settling a lease did.

@@ -28,6 +28,7 @@ mod image;
 mod keys;
 mod list;
 mod messages;
+mod moves;
 mod order;
 mod query;
 mod queues;
@@ -315,6 +316,9 @@ impl Machine {
                 message,
                 due,
             } => self.decide_reschedule(draft, queue, *message, *due, now),
+            Command::Move { from, to, max } => {
+                self.decide_move(draft, from, to.as_ref(), *max, now)
+            }
             Command::Key { queue, key, action } => self.decide_key(draft, queue, key, *action),
             Command::Damaged { queue, sequence } => self.decide_damaged(draft, *queue, *sequence),
             Command::Relocate { message, from } => self.decide_relocate(draft, message, *from),

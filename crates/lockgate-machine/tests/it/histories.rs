@@ -223,6 +223,8 @@ fn step(clock: Clock) -> impl Strategy<Value = Step> {
         2 => (queue(), prop::bool::weighted(0.3)).prop_map(|(queue, paused)| Step::Pause(queue, paused)),
         6 => which().prop_map(Step::Cancel),
         6 => (which(), -50..300_i64).prop_map(|(which, by)| Step::Reschedule(which, by)),
+        6 => (queue(), prop::option::of(queue()), 1..5_u16)
+            .prop_map(|(from, to, max)| Step::Move(from, to, max)),
         10 => (queue(), 0..3_usize, key_action)
             .prop_map(|(queue, key, action)| Step::Key(queue, key, action)),
         2 => which().prop_map(Step::Damaged),

@@ -31,6 +31,8 @@ pub(crate) enum Step {
     Pause(usize, bool),
     Cancel(usize),
     Reschedule(usize, i64),
+    /// From a queue to another one, or to where its messages came from.
+    Move(usize, Option<usize>, u16),
     Key(usize, usize, KeyAction),
     Damaged(usize),
     /// Wall time moves by the first (perhaps back), machine time by the second number.
@@ -547,6 +549,11 @@ impl World {
                     due: WallTime(self.now.wall.0.saturating_add_signed(*by)),
                 }
             }
+            Step::Move(from, to, max) => Command::Move {
+                from: queue_name(*from),
+                to: to.map(queue_name),
+                max: *max,
+            },
             Step::Key(queue, which, action) => Command::Key {
                 queue: queue_name(*queue),
                 key: key(*which),

@@ -176,3 +176,56 @@ fn park_freezes_the_key_when_the_last_lease_ends() {
         ",
     );
 }
+
+#[test]
+fn dead_letters_go_back_in_order_as_new_messages() {
+    check(
+        "
+        queue dead
+        queue q dlq=dead/1
+        queue other
+        send q                          => #1
+        send q                          => #2
+        send q                          => #3
+        receive q 2                     => 1 2
+        nack q 1
+        nack q 2
+        receive q 9                     => 3
+        counts dead                     => ready 2, in flight 0, delayed 0
+        move dead back 1                => moved 1, left 1
+        move dead back 9                => moved 1, left 0
+        // they come behind what was sent since, and have all their attempts again
+        send q                          => #6
+        receive q 9                     => 4<dead#1 5<dead#2 6
+        move dead other 9               => moved 0, left 0
+        move q dead 9                   => moved 0, left 0
+        ",
+    );
+}
+
+#[test]
+fn a_move_ends_at_a_message_that_has_nowhere_to_go() {
+    check(
+        "
+        queue dead keyed
+        queue q keyed dlq=dead/1
+        send q key=a                    => #1
+        receive q 1                     => 1
+        nack q 1
+        receive q 1                     => nothing
+        send dead key=a                 => #2
+        send q key=b                    => #2
+        move dead back 9                => moved 1, left 1, stuck NoOrigin
+        // what is in flight locks its key
+        receive dead 1                  => 2
+        send dead key=a                 => #3
+        move dead q 9                   => moved 0, left 1
+        ack dead 2
+        delete q
+        move dead back 9                => moved 0, left 1, stuck NoOrigin
+        move dead dead 9                => refused OwnDeadLetter
+        move dead q 9                   => refused QueueNotFound
+        move dead back 0                => refused OutOfRange
+        ",
+    );
+}

@@ -217,6 +217,20 @@ impl Run {
                 };
                 done(self.give(&command))
             }
+            "move" => {
+                let command = Command::Move {
+                    from: name(words[0]),
+                    to: (words[1] != "back").then(|| name(words[1])),
+                    max: words[2].parse().unwrap(),
+                };
+                match self.give(&command) {
+                    Ok(Reply::Moved { moved, left, stuck }) => {
+                        let stuck = stuck.map(|stuck| format!(", stuck {:?}", stuck.reason));
+                        format!("moved {moved}, left {left}{}", stuck.unwrap_or_default())
+                    }
+                    other => done(other),
+                }
+            }
             "park" | "resume" | "drop" => {
                 let action = match verb {
                     "park" => KeyAction::Park,

@@ -250,6 +250,94 @@ impl Model {
             .and_then(|message| message.key.clone())
     }
 
+    /// Messages go to another queue by command: what a receive could have, in its order.
+    pub(super) fn redrive(
+        &mut self,
+        from: &QueueName,
+        to: Option<&QueueName>,
+        max: u16,
+        decision: &Decision,
+    ) -> Result<Reply, Rejection> {
+        let queue = self.found(from)?;
+        let keyed = queue.settings.keyed;
+        let refused = |source| Rejection::Settings {
+            queue: from.clone(),
+            source,
+        };
+        if let Some(to) = to {
+            self.found(to)?;
+            if to == from {
+                return Err(refused(SettingsError::OwnDeadLetter));
+            }
+            if !self.is_dead_letter_queue(to, keyed) {
+                let queue = to.clone();
+                return Err(refused(SettingsError::DeadLetterKind { queue }));
+            }
+        }
+        let level = queue.settings.level;
+        let mut moved = 0;
+        for effect in &decision.effects {
+            let Effect::Moved { sequence, .. } = effect else {
+                assert!(matches!(effect, Effect::SequencesReserved { .. }));
+                continue;
+            };
+            let queue = &self.queues[from];
+            assert!(queue.held_until.is_none(), "moved what may be held");
+            assert!(self.candidates(queue, &BTreeSet::new()).contains(sequence));
+            let to = match to {
+                Some(to) => to.clone(),
+                None => self.came_from(from, *sequence).expect("a way back"),
+            };
+            let reached = level.max(self.queues[&to].settings.level);
+            assert!(decision.level >= reached.min(Level::Disk));
+            self.move_message(
+                from,
+                *sequence,
+                &to,
+                DeadLetterReason::Redriven,
+                Some(effect),
+            );
+            moved += 1;
+        }
+        assert!(moved <= u64::from(max));
+        // It ended for a reason.
+        let queue = &self.queues[from];
+        let left = self.candidates(queue, &BTreeSet::new());
+        let Ok(Reply::Moved { stuck, .. }) = &decision.outcome else {
+            panic!("a move was answered {:?}", decision.outcome)
+        };
+        if let Some(stuck) = stuck {
+            let stays = queue
+                .messages
+                .iter()
+                .find(|m| m.id == stuck.message)
+                .unwrap();
+            assert!(left.contains(&stays.sequence));
+            assert!(to.is_none() && self.came_from(from, stays.sequence).is_none());
+        } else if moved < u64::from(max) && queue.held_until.is_none() {
+            assert!(left.is_empty(), "left {left:?} where it was");
+        }
+        let ready = |message: &&Message| message.state == State::Ready;
+        let left = queue.messages.iter().filter(ready).count() as u64;
+        Ok(Reply::Moved {
+            moved,
+            left,
+            stuck: *stuck,
+        })
+    }
+
+    /// The queue that a message was dead-lettered from, if it can go back there.
+    fn came_from(&self, queue: &QueueName, sequence: Sequence) -> Option<QueueName> {
+        let queue = &self.queues[queue];
+        let origin = queue.message(sequence)?.origin.as_ref()?;
+        let (name, _) = self.queues.iter().find(|(_, other)| {
+            other.id == origin.queue
+                && other.id != queue.id
+                && other.settings.keyed == queue.settings.keyed
+        })?;
+        (origin.reason != DeadLetterReason::Redriven).then(|| name.clone())
+    }
+
     /// Whether the queue exists and is of that kind.
     pub(super) fn is_dead_letter_queue(&self, name: &QueueName, keyed: bool) -> bool {
         self.queues

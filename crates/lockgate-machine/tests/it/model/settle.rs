@@ -59,7 +59,8 @@ impl Model {
             State::Leased { .. } => {}
             State::Ready | State::Backoff { .. } if late_ack => {}
             State::Ready | State::Backoff { .. } if by_any_token => {
-                return Ok(Ok(self.hide(&name, token.sequence, action)));
+                self.hide(&name, token.sequence, action);
+                return Ok(Ok(()));
             }
             _ => return Ok(Err(StaleReason::Ended)),
         }

@@ -1,0 +1,126 @@
+//! Moving messages by command: how dead letters go back to where they came from.
+//!
+//! Each step is one record and moves a bounded number, in the order in which a receive would hand
+//! them out, so that a task that empties a long queue neither stops others nor turns a key's order
+//! round. It ends at the first message that has nowhere to go: that one stays where it is.
+
+use lockgate_core::{Now, QueueName};
+
+use super::{Machine, draft::Draft, send::check_range, state::Queue};
+use crate::{
+    Command, DeadLetterReason, Rejection, Reply, SettingsError, Stuck, StuckReason, slab::NONE,
+};
+
+/// Where the messages go.
+#[derive(Clone, Copy)]
+enum Target {
+    Queue(u32),
+    Origins,
+}
+
+impl Machine {
+    pub(super) fn decide_move(
+        &self,
+        draft: &mut Draft,
+        from: &QueueName,
+        to: Option<&QueueName>,
+        max: u16,
+        now: Now,
+    ) -> Result<Reply, Rejection> {
+        let index = self.named_queue(from)?;
+        check_range("max", u64::from(max), 1, u64::from(Command::MOVES_MAX))?;
+        let queue = &self.queues[index];
+        let target = match to {
+            Some(name) => Target::Queue(self.move_target(index, name)?),
+            None => Target::Origins,
+        };
+        let mut moved = 0;
+        let mut stuck = None;
+        for message in self.movable(queue) {
+            if moved == u64::from(max) {
+                break;
+            }
+            match self.destination(index, message, target) {
+                Ok(to) => {
+                    let level = queue.settings.level.max(self.queues[to].settings.level);
+                    let reason = DeadLetterReason::Redriven;
+                    self.move_away(draft, (index, message), to, reason, now, level);
+                    moved += 1;
+                }
+                Err(reason) => {
+                    let sequence = self.messages[message].sequence();
+                    let id = self.origin(message).map(|origin| origin.id);
+                    stuck = Some(Stuck {
+                        message: id.unwrap_or_else(|| queue.id_of(sequence)),
+                        reason,
+                    });
+                    break;
+                }
+            }
+        }
+        let ready = self.contents[queue.content].counts.ready;
+        Ok(Reply::Moved {
+            moved,
+            left: ready.saturating_sub(moved),
+            stuck,
+        })
+    }
+
+    /// The queue that was named, if the messages of `from` can live there.
+    fn move_target(&self, from: u32, name: &QueueName) -> Result<u32, Rejection> {
+        let to = self.named_queue(name)?;
+        let from = &self.queues[from];
+        let refused = |source| Rejection::Settings {
+            queue: from.name.clone(),
+            source,
+        };
+        if self.queues[to].id == from.id {
+            return Err(refused(SettingsError::OwnDeadLetter));
+        }
+        if self.queues[to].settings.keyed != from.settings.keyed {
+            let queue = name.clone();
+            return Err(refused(SettingsError::DeadLetterKind { queue }));
+        }
+        Ok(to)
+    }
+
+    /// What may be moved of a queue, in the order in which it would be leased. Of a locked or parked
+    /// key nothing may: it would pass what is in flight in front of it.
+    fn movable<'a>(&'a self, queue: &'a Queue) -> impl Iterator<Item = u32> + 'a {
+        let first = if queue.held_until.is_none() {
+            self.contents[queue.content].ready_keys.first
+        } else {
+            // Until the horizon has passed nobody knows what is still held.
+            NONE
+        };
+        chain(first, |key| self.keys[key].links.after).flat_map(|key| {
+            let state = &self.keys[key];
+            [state.returned.first, state.order.first]
+                .into_iter()
+                .flat_map(|front| {
+                    chain(front, |message| self.messages[message].order.after)
+                        .take_while(|&message| self.messages[message].is_leasable())
+                })
+        })
+    }
+
+    fn destination(&self, from: u32, message: u32, target: Target) -> Result<u32, StuckReason> {
+        if let Target::Queue(to) = target {
+            return Ok(to);
+        }
+        let origin = self
+            .origin(message)
+            .filter(|origin| origin.reason != DeadLetterReason::Redriven)
+            .ok_or(StuckReason::NoOrigin)?;
+        self.queue_index(origin.queue)
+            .filter(|&to| to != from)
+            .filter(|&to| self.queues[to].settings.keyed == self.queues[from].settings.keyed)
+            .ok_or(StuckReason::OriginGone)
+    }
+}
+
+/// The elements of a list from `first` on.
+fn chain(first: u32, after: impl Fn(u32) -> u32) -> impl Iterator<Item = u32> {
+    let some = |index: u32| (index != NONE).then_some(index);
+    std::iter::successors(some(first), move |&index| some(after(index)))
+}
