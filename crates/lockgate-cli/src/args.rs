@@ -1,8 +1,12 @@
 //! Every command and flag, defined once: parsing, help, completions and `docs/cli.md` come from here.
 
+mod admin;
+
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
+
+pub(crate) use admin::*;
 
 use crate::{
     bench::Level,
@@ -37,8 +41,12 @@ pub(crate) enum Command {
     Send(Send),
     Receive(Receive),
     Ack(Ack),
+    Nack(Nack),
+    Reject(Reject),
     #[command(subcommand)]
     Queue(Queue),
+    #[command(subcommand)]
+    Key(Key),
     Backup(Backup),
     Restore(Restore),
     Check(Check),
@@ -196,12 +204,16 @@ pub(crate) struct Ack {
     pub(crate) receipts: Vec<String>,
 }
 
-/// List, create, show, purge and delete queues
+/// List, create, show, change, pause, purge and delete queues
 #[derive(Debug, Subcommand)]
 pub(crate) enum Queue {
     List(QueueList),
     Create(Box<QueueCreate>),
     Show(QueueShow),
+    Settings(QueueSettings),
+    Set(Box<QueueSet>),
+    Pause(QueuePause),
+    Resume(QueueResume),
     Purge(QueuePurge),
     Delete(QueueDelete),
 }

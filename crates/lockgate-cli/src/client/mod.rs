@@ -1,4 +1,4 @@
-//! A small client of the SQS JSON protocol: one connection, one call at a time.
+//! A small client of the SQS JSON protocol and the admin API: one connection, one call at a time.
 
 mod api;
 mod credentials;
@@ -13,10 +13,11 @@ use std::{io, time::Duration};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{
-    Request, StatusCode,
+    Method, Request, StatusCode,
     body::Incoming,
     client::conn::http1::{self, SendRequest},
     header::{CONTENT_TYPE, HOST},
+    http::response::Parts,
 };
 use hyper_util::rt::TokioIo;
 use lockgate_server::sign_request;
@@ -132,11 +133,60 @@ impl Client {
         body: Bytes,
         longer: Duration,
     ) -> Result<(StatusCode, Option<String>, Bytes), CallError> {
+        let request = self.request(target, body);
+        let (head, body) = self.exchange(request, longer).await?;
+        let code = head
+            .headers
+            .get("x-amzn-query-error")
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| value.split(';').next())
+            .map(str::to_owned);
+        Ok((head.status, code, body))
+    }
+
+    /// One call of the admin API. `target` is the path after `/api/v1`, with its query, encoded.
+    pub(crate) async fn admin<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        target: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, CallError> {
+        let body = body
+            .map(serde_json::to_vec)
+            .transpose()
+            .map_err(|error| self.not_sqs(error))?
+            .unwrap_or_default();
+        let path = self.endpoint.path().trim_end_matches('/');
+        let target = format!("{path}/api/v1{target}");
+        let mut request = Request::builder().method(&method).uri(&target);
+        if let Some(consumer) = &self.consumer {
+            request = request.header("x-lockgate-consumer", consumer);
+        }
+        let mut request = request
+            .header(HOST, self.endpoint.authority())
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(body.clone().into()))
+            .map_err(|error| self.not_sqs(error))?;
+        self.sign(method.as_str(), &target, &mut request, &body);
+        let (head, body) = self.exchange(request, Duration::ZERO).await?;
+        if head.status.is_success() {
+            return decode(&body).map_err(|error| self.not_sqs(error));
+        }
+        Err(problem(head.status, &body)
+            .or_else(|| refused(head.status, None, &body))
+            .unwrap_or_else(|| self.not_sqs(format!("it says {}", head.status))))
+    }
+
+    /// Sends a request and takes the answer, whole.
+    async fn exchange(
+        &mut self,
+        mut request: Request<Full<Bytes>>,
+        longer: Duration,
+    ) -> Result<(Parts, Bytes), CallError> {
         let after = self.timeout + longer;
         // A connection that is left half-way through an answer must not be used again, so it is
         // taken out first and put back when the answer is whole.
         let exchange = async {
-            let mut request = self.request(target, body);
             // A server may close an idle connection at any time; a request that was not sent on it
             // goes out on a new one.
             let mut idle = self.connection.take().filter(|idle| !idle.is_closed());
@@ -163,14 +213,8 @@ impl Client {
                 .await
                 .map_err(|source| self.lost(source))?
                 .to_bytes();
-            let code = head
-                .headers
-                .get("x-amzn-query-error")
-                .and_then(|value| value.to_str().ok())
-                .and_then(|value| value.split(';').next())
-                .map(str::to_owned);
             self.connection = Some(connection);
-            Ok((head.status, code, body))
+            Ok((head, body))
         };
         timeout(after, exchange).await.unwrap_or_else(|_| {
             Err(CallError::Timeout {
@@ -393,7 +437,10 @@ pub(crate) fn exit_of(status: StatusCode, code: &str, message: &str) -> Exit {
         | "SignatureDoesNotMatch"
         | "InvalidClientTokenId"
         | "MissingAuthenticationToken" => Exit::Denied,
+        // Of the admin API.
+        "queue_not_found" | "key_not_found" | "message_not_found" => Exit::NotFound,
         _ if status == StatusCode::FORBIDDEN || status == StatusCode::UNAUTHORIZED => Exit::Denied,
+        _ if status == StatusCode::CONFLICT => Exit::Conflict,
         _ => Exit::Failed,
     }
 }
@@ -429,6 +476,21 @@ fn refused(status: StatusCode, code: Option<String>, body: &[u8]) -> Option<Call
         status,
         code: code.or(body.kind)?,
         message: body.message.unwrap_or_default(),
+    })
+}
+
+/// The error in an answer of the admin API, if it is one.
+fn problem(status: StatusCode, body: &[u8]) -> Option<CallError> {
+    #[derive(serde::Deserialize)]
+    struct Problem {
+        code: String,
+        detail: String,
+    }
+    let Problem { code, detail } = serde_json::from_slice(body).ok()?;
+    Some(CallError::Refused {
+        status,
+        code,
+        message: detail,
     })
 }
 

@@ -5,14 +5,18 @@ mod check;
 mod completions;
 mod config;
 mod dump;
+mod key;
 mod queue;
+mod queue_settings;
 mod receive;
 mod restore;
 mod send;
 mod serve;
+mod settle;
 
 use std::{future::Future, time::Duration};
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
@@ -29,7 +33,10 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Send(args) => send::run(args),
         Command::Receive(args) => receive::run(&args),
         Command::Ack(args) => receive::ack(args),
+        Command::Nack(args) => settle::nack(&args),
+        Command::Reject(args) => settle::reject(&args),
         Command::Queue(args) => queue::run(args),
+        Command::Key(args) => key::run(&args),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),
         Command::Check(args) => check::run(&args),
@@ -129,6 +136,11 @@ impl Retry {
         self.pause = (self.pause * 2).min(Duration::from_secs(1));
         true
     }
+}
+
+/// A name as one part of a path of the admin API.
+fn part(name: &str) -> impl std::fmt::Display {
+    utf8_percent_encode(name, NON_ALPHANUMERIC)
 }
 
 /// The URL of a queue that has to exist.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{block_on, client, find_queue, no_such_queue, queue_url};
+use super::{block_on, client, find_queue, no_such_queue, queue_settings, queue_url};
 use crate::{
     args::{Queue, QueueCreate, QueueDelete, QueueList, QueuePurge, QueueShow},
     client::{
@@ -29,6 +29,10 @@ pub(crate) fn run(args: Queue) -> Result<(), Failure> {
             let mut client = client(&args.settings)?;
             block_on(async { show(&mut client, &args).await })
         }
+        Queue::Settings(args) => queue_settings::show(&args),
+        Queue::Set(args) => queue_settings::set(*args),
+        Queue::Pause(args) => queue_settings::pause(&args.settings, &args.name, true),
+        Queue::Resume(args) => queue_settings::pause(&args.settings, &args.name, false),
         Queue::Purge(args) => {
             let mut client = client(&args.settings)?;
             block_on(async { purge(&mut client, &args).await })

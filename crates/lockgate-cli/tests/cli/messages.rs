@@ -11,20 +11,20 @@ use serde_json::{Value, json};
 use crate::support::{Done, Sandbox, Server, json_lines};
 
 /// A server, and commands that talk to it.
-struct Town {
-    sandbox: Sandbox,
+pub(crate) struct Town {
+    pub(crate) sandbox: Sandbox,
     server: Server,
 }
 
 impl Town {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let sandbox = Sandbox::new();
         let server = Server::start(&sandbox);
         sandbox.write("lockgate.toml", &format!("endpoint = {:?}\n", server.url));
         Self { sandbox, server }
     }
 
-    fn run(&self, arguments: &str) -> Done {
+    pub(crate) fn run(&self, arguments: &str) -> Done {
         self.sandbox.run(arguments)
     }
 
@@ -41,7 +41,7 @@ impl Town {
         .json()
     }
 
-    fn counts(&self, queue: &str) -> Value {
+    pub(crate) fn counts(&self, queue: &str) -> Value {
         self.run(&format!("queue show {queue} --json")).json()[0]["counts"].clone()
     }
 }

@@ -266,8 +266,8 @@ impl Claim {
 /// Signs a request to the SQS endpoint of `region`: adds `X-Amz-Date` and `Authorization` to its
 /// headers, of which `Host` and every `X-Amz-*` are signed. `now` is in seconds since 1970.
 ///
-/// The body must be sent as it is given here, and the path must be `/`-separated and encoded as it
-/// will be sent.
+/// The body must be sent as it is given here, and the path, with its query if it has one, must be
+/// encoded as it will be sent.
 ///
 /// # Errors
 /// If the id of the key cannot stand in a header, or the time is beyond the year 9999.
@@ -303,10 +303,14 @@ pub fn sign_request(
         signature: [0; 32],
         expires: None,
     };
+    let (path, query) = match path.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (path, None),
+    };
     let head = Head {
         method,
         path,
-        query: None,
+        query,
         headers,
     };
     let mac = claim.mac(head, body, secret).ok_or(SignError)?;

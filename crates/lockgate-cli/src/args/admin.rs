@@ -1,0 +1,304 @@
+//! The commands that speak the admin API.
+
+use std::{str::FromStr, time::Duration};
+
+use clap::{Args, Subcommand};
+
+use super::pair;
+use crate::{
+    settings::ClientFlags,
+    units::{duration, size},
+};
+
+/// Put received messages back by their receipts; the attempt counts
+///
+/// The message returns to its place and is received again after --delay, before everything else of
+/// its key. Where a lease has ended it is left alone, and the command exits with 4.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate nack --queue orders.fifo \"$receipt\"
+  lockgate nack --queue mail --delay 90s \"$receipt\"")]
+pub(crate) struct Nack {
+    /// Not received again before so much time has passed [default: 0s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) delay: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) receipts: Receipts,
+}
+
+/// Send received messages to the dead-letter queue by their receipts
+///
+/// For messages that can never succeed: they go at once, whatever attempts they have left, with
+/// --reason. Where the queue has no dead-letter queue they are dropped. Where a lease has ended the
+/// message is left alone, and the command exits with 4.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate reject --queue orders.fifo --reason 'no such product' \"$receipt\"")]
+pub(crate) struct Reject {
+    /// Why, for whoever reads the dead letters
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) receipts: Receipts,
+}
+
+/// Which leases to settle.
+#[derive(Debug, Args)]
+pub(crate) struct Receipts {
+    /// Queue the messages were received from
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) queue: String,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Receipts of the messages
+    #[arg(value_name = "RECEIPT", required = true)]
+    pub(crate) receipts: Vec<String>,
+}
+
+/// Stop giving messages to consumers; sending and settling go on
+///
+/// Durable: a paused queue is paused after a restart, until `lockgate queue resume`. Again: nothing.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate queue pause mail")]
+pub(crate) struct QueuePause {
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Name of the queue
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}
+
+/// Give messages to consumers again
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate queue resume mail")]
+pub(crate) struct QueueResume {
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Name of the queue
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}
+
+/// Show all settings of a queue, also those that SQS has no words for
+///
+/// `lockgate queue show` has what SQS says of the queue.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate queue settings orders.fifo
+  lockgate queue settings orders.fifo --json | jq .dead_letter")]
+pub(crate) struct QueueSettings {
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Name of the queue
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}
+
+/// Change settings and tags of a queue; what is not named stays
+///
+/// Takes effect at once, for messages that are there already too. The value `default` sets a setting
+/// back.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate queue set orders.fifo --lease 2m --dead-letter orders-dead.fifo --attempts 5
+  lockgate queue set orders.fifo --key-policy park --park-after 3
+  lockgate queue set clicks --level process --messages-max 1000000
+  lockgate queue set mail --delay default --dead-letter none --tag team=ads --untag owner")]
+pub(crate) struct QueueSet {
+    /// What an answered send survives: memory, process, disk or replicated
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) level: Option<String>,
+
+    /// How long a lease lasts when the receive does not say, up to 12h
+    #[arg(long, value_name = "TIME", value_parser = or_default(duration))]
+    pub(crate) lease: Option<Given<Duration>>,
+
+    /// How long messages wait before their first delivery when they do not say; any length
+    #[arg(long, value_name = "TIME", value_parser = or_default(duration))]
+    pub(crate) delay: Option<Given<Duration>>,
+
+    /// How long messages are kept
+    #[arg(long, value_name = "TIME", value_parser = or_default(duration))]
+    pub(crate) retention: Option<Given<Duration>>,
+
+    /// How long a receive waits when it does not say, up to 20s
+    #[arg(long, value_name = "TIME", value_parser = or_default(duration))]
+    pub(crate) receive_wait: Option<Given<Duration>>,
+
+    /// The largest message, up to 16MiB
+    #[arg(long, value_name = "SIZE", value_parser = or_default(size))]
+    pub(crate) message_max: Option<Given<u64>>,
+
+    /// How many messages may be in flight
+    #[arg(long, value_name = "N", value_parser = or_default(number))]
+    pub(crate) in_flight_max: Option<Given<u64>>,
+
+    /// How long a unique id is remembered
+    #[arg(long, value_name = "TIME", value_parser = or_default(duration))]
+    pub(crate) dedup_window: Option<Given<Duration>>,
+
+    /// Queue for messages that fail too often, or none
+    #[arg(long, value_name = "NAME")]
+    pub(crate) dead_letter: Option<String>,
+
+    /// Attempts a message has before it goes to the dead-letter queue [default: as it is, else 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) attempts: Option<u16>,
+
+    /// What a failing message does to its key: block, skip, park or default
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) key_policy: Option<String>,
+
+    /// After how many attempts the policy park parks the key
+    #[arg(long, value_name = "N", value_parser = or_default(number))]
+    pub(crate) park_after: Option<Given<u64>>,
+
+    /// How many messages the queue may hold; default is no limit
+    #[arg(long, value_name = "N", value_parser = or_default(number))]
+    pub(crate) messages_max: Option<Given<u64>>,
+
+    /// How many bytes of messages the queue may hold; default is no limit
+    #[arg(long, value_name = "SIZE", value_parser = or_default(size))]
+    pub(crate) bytes_max: Option<Given<u64>>,
+
+    /// Tag, NAME=VALUE; repeatable
+    #[arg(long, short, value_name = "NAME=VALUE", value_parser = pair)]
+    pub(crate) tag: Vec<(String, String)>,
+
+    /// Tag to remove; repeatable
+    #[arg(long, value_name = "NAME")]
+    pub(crate) untag: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Name of the queue
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}
+
+/// Explain why keys do not move; park, resume and drop them
+#[derive(Debug, Subcommand)]
+pub(crate) enum Key {
+    Explain(KeyExplain),
+    Park(KeyPark),
+    Resume(KeyResume),
+    Drop(KeyDrop),
+}
+
+/// Explain why a key does, or does not, move
+///
+/// Says what the key's next message waits for: who holds the message in front and for how long, the
+/// pause before the next attempt, that the key is parked or the queue paused.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate key explain --queue orders.fifo user-42
+  lockgate key explain --queue orders.fifo user-42 --json | jq -r .waits_for")]
+pub(crate) struct KeyExplain {
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) key: OfQueue,
+}
+
+/// Freeze a key: nobody receives its messages
+///
+/// Durable. The key goes on taking messages, and what is in flight may be settled.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate key park --queue orders.fifo user-42")]
+pub(crate) struct KeyPark {
+    #[command(flatten)]
+    pub(crate) key: OfQueue,
+}
+
+/// Let a parked key move again
+///
+/// The attempts of its first message count from zero.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate key resume --queue orders.fifo user-42")]
+pub(crate) struct KeyResume {
+    #[command(flatten)]
+    pub(crate) key: OfQueue,
+}
+
+/// Drop the messages of a key, also those not yet due
+///
+/// What is in flight may still be settled. Says how many messages there are and asks; where nobody
+/// can answer, --yes is needed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate key drop --queue orders.fifo user-42
+  lockgate key drop --queue orders.fifo user-42 --yes")]
+pub(crate) struct KeyDrop {
+    /// Do not ask
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+
+    #[command(flatten)]
+    pub(crate) key: OfQueue,
+}
+
+/// Which key.
+#[derive(Debug, Args)]
+pub(crate) struct OfQueue {
+    /// Queue of the key
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) queue: String,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// The key
+    #[arg(value_name = "KEY")]
+    pub(crate) key: String,
+}
+
+/// A value, or that it is to be the default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Given<T> {
+    Default,
+    Value(T),
+}
+
+/// Reads a value, or the word `default`.
+fn or_default<T>(
+    read: impl Fn(&str) -> Result<T, String> + Clone,
+) -> impl Fn(&str) -> Result<Given<T>, String> + Clone {
+    move |text| {
+        if text == "default" {
+            return Ok(Given::Default);
+        }
+        read(text).map(Given::Value)
+    }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    u64::from_str(text).map_err(|_| format!("{text:?} is no whole number"))
+}

@@ -1,0 +1,118 @@
+//! `lockgate key …`.
+
+use hyper::Method;
+use serde::{Deserialize, Serialize};
+
+use super::{block_on, client, part, queue_settings::NOTHING};
+use crate::{
+    args::{Key, KeyDrop, KeyExplain, OfQueue},
+    client::Client,
+    exit::Failure,
+    output::{Output, Table, confirm, count, note},
+};
+
+/// What the server says of a key.
+#[derive(Serialize, Deserialize)]
+struct Explanation {
+    queue: String,
+    key: String,
+    messages: u64,
+    delayed: u64,
+    waits_for: String,
+    explanation: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sequence: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Dropped {
+    messages: u64,
+}
+
+pub(super) fn run(args: &Key) -> Result<(), Failure> {
+    let key = match args {
+        Key::Explain(args) => &args.key,
+        Key::Park(args) => &args.key,
+        Key::Resume(args) => &args.key,
+        Key::Drop(args) => &args.key,
+    };
+    let mut client = client(&key.settings)?;
+    block_on(async {
+        match args {
+            Key::Explain(args) => explain(&mut client, args).await,
+            Key::Park(_) => act(&mut client, key, "park", "parked").await,
+            Key::Resume(_) => act(&mut client, key, "resume", "resumed").await,
+            Key::Drop(args) => drop_messages(&mut client, args).await,
+        }
+    })
+}
+
+async fn explain(client: &mut Client, args: &KeyExplain) -> Result<(), Failure> {
+    let key: Explanation = client
+        .admin(Method::GET, &target(&args.key), NOTHING)
+        .await?;
+    let mut output = Output::new();
+    if args.json {
+        output.json(&key)?;
+        return output.flush();
+    }
+    let mut table = Table::plain(2);
+    table.row(["key", &key.key]);
+    table.row(["queue", &key.queue]);
+    table.row(["messages", &key.messages.to_string()]);
+    table.row(["not yet due", &key.delayed.to_string()]);
+    table.row(["waits for", &key.waits_for.replace('_', " ")]);
+    if let Some(holder) = &key.holder {
+        table.row(["held by", holder]);
+    }
+    if let Some(until) = &key.until {
+        table.row(["until", until]);
+    }
+    table.row(["why", &key.explanation]);
+    output.table(&table)?;
+    output.flush()
+}
+
+async fn act(client: &mut Client, key: &OfQueue, action: &str, done: &str) -> Result<(), Failure> {
+    let target = format!("{}/{action}", target(key));
+    let after: Explanation = client.admin(Method::POST, &target, NOTHING).await?;
+    note(&format!(
+        "{done} {} of {}: it holds {}",
+        key.key,
+        key.queue,
+        count(after.messages + after.delayed, "message")
+    ));
+    Ok(())
+}
+
+async fn drop_messages(client: &mut Client, args: &KeyDrop) -> Result<(), Failure> {
+    let key = &args.key;
+    let before: Explanation = client.admin(Method::GET, &target(key), NOTHING).await?;
+    let holds = format!(
+        "{} of {} holds {}.",
+        key.key,
+        key.queue,
+        count(before.messages + before.delayed, "message")
+    );
+    if args.yes {
+        note(&holds);
+    } else if !confirm(&format!("{holds} Drop all that are not in flight?"))? {
+        return Err(Failure::failed("not confirmed; nothing was done"));
+    }
+    let target = format!("{}/drop", target(key));
+    let dropped: Dropped = client.admin(Method::POST, &target, NOTHING).await?;
+    note(&format!("dropped {}", count(dropped.messages, "message")));
+    Ok(())
+}
+
+fn target(key: &OfQueue) -> String {
+    format!("/queues/{}/keys/{}", part(&key.queue), part(&key.key))
+}

@@ -1,0 +1,95 @@
+//! `lockgate nack` and `lockgate reject`.
+
+use hyper::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{block_on, client, part};
+use crate::{
+    args::{Nack, Receipts, Reject},
+    exit::{Exit, Failure},
+};
+
+/// Leases of one request.
+const CALL_MAX: usize = 1000;
+
+#[derive(Deserialize)]
+struct Results {
+    results: Vec<Outcome>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+enum Outcome {
+    Done,
+    Stale { reason: String },
+    Refused { problem: Problem },
+}
+
+#[derive(Deserialize)]
+struct Problem {
+    detail: String,
+}
+
+pub(super) fn nack(args: &Nack) -> Result<(), Failure> {
+    let delay = args.delay.unwrap_or_default().as_millis();
+    let delay = u64::try_from(delay).unwrap_or(u64::MAX);
+    let settle = json!({"action": "nack", "delay_ms": delay});
+    run(&args.receipts, &settle, "put back")
+}
+
+pub(super) fn reject(args: &Reject) -> Result<(), Failure> {
+    let settle = json!({"action": "reject", "reason": args.reason});
+    run(&args.receipts, &settle, "rejected")
+}
+
+fn run(args: &Receipts, settle: &Value, done: &str) -> Result<(), Failure> {
+    let mut client = client(&args.settings)?;
+    block_on(async {
+        let target = format!("/queues/{}/settle", part(&args.queue));
+        let mut failed = 0;
+        let mut first = None;
+        for receipts in args.receipts.chunks(CALL_MAX) {
+            let settles: Vec<Value> = receipts
+                .iter()
+                .map(|receipt| {
+                    let mut settle = settle.clone();
+                    settle["receipt"] = json!(receipt);
+                    settle
+                })
+                .collect();
+            let body = json!({ "settles": settles });
+            let answer: Results = client.admin(Method::POST, &target, Some(&body)).await?;
+            for outcome in answer.results {
+                let why = match outcome {
+                    Outcome::Done => continue,
+                    Outcome::Stale { reason } => words(&reason).to_owned(),
+                    Outcome::Refused { problem } => problem.detail,
+                };
+                failed += 1;
+                first.get_or_insert(why);
+            }
+        }
+        match first {
+            None => Ok(()),
+            Some(why) => Err(Failure::new(
+                Exit::Conflict,
+                format!(
+                    "{failed} of {} messages could not be {done}; the first: {why}",
+                    args.receipts.len()
+                ),
+            )),
+        }
+    })
+}
+
+/// Why a lease is not current.
+fn words(reason: &str) -> &str {
+    match reason {
+        "gone" => "the message is gone: settled, dropped or purged",
+        "ended" => "the lease has ended",
+        "superseded" => "the lease has ended, and somebody else has the message",
+        "out_of_order" => "an earlier message of its batch must be settled first",
+        other => other,
+    }
+}

@@ -1,0 +1,219 @@
+//! What an operator does: looking why nothing moves, and making it.
+
+use serde_json::{Value, json};
+
+use crate::{
+    messages::Town,
+    support::{Done, Sandbox, Server},
+};
+
+fn received(town: &Town, arguments: &str) -> Vec<Value> {
+    town.run(&format!("receive --wait 5s {arguments}")).json()
+}
+
+fn receipt(message: &Value) -> &str {
+    message["receipt"].as_str().unwrap()
+}
+
+#[test]
+fn a_key_says_why_it_does_not_move() {
+    let town = Town::new();
+    town.run("queue create orders.fifo").ok();
+    town.run("send --queue orders.fifo --key user/42 first")
+        .ok();
+    town.run("send --queue orders.fifo --key user/42 second")
+        .ok();
+    let explain = || {
+        let done = town.run("key explain --queue orders.fifo user/42 --json");
+        done.json().remove(0)
+    };
+    assert_eq!(explain()["waits_for"], "nothing");
+    received(
+        &town,
+        "--queue orders.fifo --max 1 --lease 1h --consumer worker-3",
+    );
+    let key = explain();
+    assert_eq!(key["waits_for"], "lease");
+    assert_eq!(key["holder"], "worker-3");
+    assert_eq!(key["messages"], 2);
+    let text = town.run("key explain --queue orders.fifo user/42").ok();
+    assert!(text.contains("held by\tworker-3\n"), "{text}");
+    assert!(text.contains("worker-3 holds message 1"), "{text}");
+
+    town.run("queue pause orders.fifo").ok();
+    assert_eq!(explain()["waits_for"], "paused");
+    town.run("queue resume orders.fifo").ok();
+    town.run("key park --queue orders.fifo user/42").ok();
+    assert_eq!(explain()["waits_for"], "parked");
+    town.run("key resume --queue orders.fifo user/42").ok();
+    assert_eq!(explain()["waits_for"], "lease");
+
+    let ask = town
+        .run("key drop --queue orders.fifo user/42")
+        .fails_with(2);
+    assert!(
+        ask.contains("holds 2 messages") && ask.contains("--yes"),
+        "{ask}"
+    );
+    let done = town.run("key drop --queue orders.fifo user/42 --yes");
+    assert!(done.stderr.contains("dropped 1 message\n"), "{done:?}");
+    done.ok();
+    assert_eq!(explain()["messages"], 1, "what is in flight stays");
+
+    for (arguments, code, says) in [
+        (
+            "key explain --queue none.fifo k",
+            3,
+            "queue \"none.fifo\" does not exist",
+        ),
+        (
+            "key drop --queue orders.fifo nobody --yes",
+            3,
+            "no key nobody",
+        ),
+        ("queue pause none", 3, "does not exist"),
+    ] {
+        let error = town.run(arguments).fails_with(code);
+        assert!(error.contains(says), "{arguments}: {error}");
+    }
+    town.run("queue create mail").ok();
+    let error = town.run("key explain --queue mail k").fails_with(4);
+    assert!(error.contains("mail is not keyed"), "{error}");
+}
+
+#[test]
+fn a_receipt_can_be_put_back_for_later_or_given_up() {
+    let town = Town::new();
+    town.run("queue create dead").ok();
+    town.run("queue create mail --dead-letter dead").ok();
+    town.run("queue create orders.fifo").ok();
+    town.run("send --queue orders.fifo --key k hello").ok();
+    let message = received(&town, "--queue orders.fifo");
+    let receipt = receipt(&message[0]);
+    let nack = format!("nack --queue orders.fifo --delay 1h {receipt}");
+    town.run(&nack).ok();
+    let counts = town.counts("orders.fifo");
+    assert_eq!(counts["in_flight"], 1, "it waits for its next attempt");
+    let again = town.run(&nack).fails_with(4);
+    assert!(
+        again.contains("1 of 1 messages could not be put back"),
+        "{again}"
+    );
+    assert!(again.contains("the lease has ended"), "{again}");
+
+    town.run("send --queue mail bad").ok();
+    let message = received(&town, "--queue mail");
+    let reject = ["--reason", "no such product", self::receipt(&message[0])];
+    let mut command = town.sandbox.command("reject --queue mail");
+    Done::from(command.args(reject).output().unwrap()).ok();
+    assert_eq!(town.counts("dead")["ready"], 1);
+    let made_up = town.run("nack --queue mail made-up").fails_with(4);
+    assert!(made_up.contains("did not give it out"), "{made_up}");
+}
+
+#[test]
+fn settings_are_shown_and_changed_in_words_of_ones_own() {
+    let town = Town::new();
+    town.run("queue create orders-dead.fifo").ok();
+    town.run("queue create orders.fifo --delay 5s").ok();
+    let settings = || {
+        town.run("queue settings orders.fifo --json")
+            .json()
+            .remove(0)
+    };
+    town.run(
+        "queue set orders.fifo --lease 90s --level process --dead-letter orders-dead.fifo \
+         --key-policy park --messages-max 10 --dedup-window 1h --tag team=shop",
+    )
+    .ok();
+    let now = settings();
+    assert_eq!(
+        json!([
+            now["lease_ms"],
+            now["delay_ms"],
+            now["level"],
+            now["dead_letter"],
+            now["key_policy"],
+            now["quota"]["messages_max"],
+            now["dedup"]["window_ms"],
+        ]),
+        json!([
+            90_000,
+            5_000,
+            "process",
+            {"queue": "orders-dead.fifo", "attempts_max": 5},
+            "park",
+            10,
+            3_600_000,
+        ])
+    );
+    let text = town.run("queue settings orders.fifo").ok();
+    for line in [
+        "lease\t1m30s\n",
+        "dedup: window\t1h\n",
+        "message bytes max\t1MiB\n",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in:\n{text}");
+    }
+    town.run("queue set orders.fifo --attempts 3 --lease default --messages-max default")
+        .ok();
+    let now = settings();
+    assert_eq!(now["dead_letter"]["attempts_max"], 3);
+    assert_eq!(now["dead_letter"]["queue"], "orders-dead.fifo");
+    assert_eq!(now["lease_ms"], 30_000);
+    assert_eq!(now["quota"]["messages_max"], Value::Null);
+    town.run("queue set orders.fifo --dead-letter none --key-policy default --untag team")
+        .ok();
+    assert_eq!(settings()["dead_letter"], Value::Null);
+    for (arguments, code, says) in [
+        ("queue set orders.fifo", 2, "nothing to change"),
+        (
+            "queue set orders.fifo --attempts 3",
+            2,
+            "no dead-letter queue",
+        ),
+        ("queue set orders.fifo --lease 13h", 1, "settings.lease_ms"),
+        ("queue set orders.fifo --level paper", 1, "settings.level"),
+        (
+            "queue set orders.fifo --key-policy skip",
+            1,
+            "settings.key_policy",
+        ),
+        ("queue set none --lease 1s", 3, "does not exist"),
+    ] {
+        let error = town.run(arguments).fails_with(code);
+        assert!(error.contains(says), "{arguments}: {error}");
+    }
+}
+
+#[test]
+fn admin_commands_are_signed_where_keys_are_needed() {
+    let sandbox = Sandbox::new();
+    let keys = sandbox.write(
+        "keys.toml",
+        "[[key]]\nid = \"OPS\"\nsecret = \"wJalrXUtnFEMI\"\ngrants = [{ queues = \"*\", verbs = \
+         [\"read\", \"manage\"] }]\n",
+    );
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&keys, private).unwrap();
+    sandbox.write(
+        "lockgate.toml",
+        "auth = \"sigv4\"\naccess_keys = \"keys.toml\"\n",
+    );
+    let server = Server::start(&sandbox);
+    let run = |secret: &str, arguments: &str| -> Done {
+        let mut command = sandbox.command(arguments);
+        command.env("LOCKGATE_ENDPOINT", &server.url);
+        command.env("AWS_ACCESS_KEY_ID", "OPS");
+        command.env("AWS_SECRET_ACCESS_KEY", secret);
+        command.output().unwrap().into()
+    };
+    let good = |arguments: &str| run("wJalrXUtnFEMI", arguments);
+    good("queue create orders.fifo").ok();
+    good("queue pause orders.fifo").ok();
+    good("key park --queue orders.fifo user/42").ok();
+    let denied = good("key drop --queue orders.fifo user/42 --yes").fails_with(7);
+    assert!(denied.contains("no grant of purge"), "{denied}");
+    let wrong = run("another secret", "queue pause orders.fifo").fails_with(7);
+    assert!(wrong.contains("signature"), "{wrong}");
+}
