@@ -100,6 +100,7 @@ pub(crate) fn command_bytes(command: &Command) -> usize {
         }
         Command::Relocate { message, .. } => message_bytes(&message.message),
         Command::Receive(receive) => usize::from(receive.max) * FIXED_BYTES,
+        Command::Move { max, .. } => usize::from(*max) * FIXED_BYTES,
         _ => FIXED_BYTES,
     }
 }

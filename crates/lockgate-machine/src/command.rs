@@ -187,6 +187,12 @@ pub enum SettleAction {
         /// 0: at once.
         delay: Millis,
     },
+    /// Not now: the message returns to its place, may be leased again after `delay`, and the attempt
+    /// does not count. Until then it holds its key, as after a nack.
+    Defer {
+        /// 0: at once.
+        delay: Millis,
+    },
     /// The lease lasts `lease` from now on.
     Extend {
         /// More than 0, up to 12 h after the lease was given.

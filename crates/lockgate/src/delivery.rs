@@ -229,6 +229,16 @@ impl Delivery {
         self.settle(SettleAction::Nack { delay }).await
     }
 
+    /// Not now: the message returns to its place, may be leased again after `delay`, and the attempt
+    /// does not count. In a keyed queue it holds its key until then.
+    ///
+    /// # Errors
+    /// See [`SettleError`]; the delivery comes back in it.
+    pub async fn defer(self, delay: Duration) -> Result<(), SettleError> {
+        let delay = millis(delay);
+        self.settle(SettleAction::Defer { delay }).await
+    }
+
     /// Can never succeed: the message goes to the dead-letter queue at once, or is dropped where
     /// there is none.
     ///

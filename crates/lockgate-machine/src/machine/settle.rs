@@ -18,21 +18,21 @@
 //! is told *out of order*. Whatever else ends the lease of one message of the batch gives the later
 //! ones back without counting their attempt, since they may only be worked on after it.
 
-use lockgate_core::{LeaseToken, Level, MachineTime, Millis, Now, QueueId, Sequence};
+use lockgate_core::{LeaseNumber, LeaseToken, Level, MachineTime, Millis, Now, QueueId, Sequence};
 
 use super::{
     Machine,
     draft::Draft,
     receive::LEASE_MS_MAX,
     send::check_range,
-    state::{Queue, State},
+    state::{Queue, State, Touch},
 };
 use crate::{
     DeadLetterReason, DropReason, Effect, KeyPolicy, KeyProfile, Rejection, Settle, SettleAction,
     StaleReason, slab::NONE,
 };
 
-/// The longest delay of a nack: a year.
+/// The longest delay of a nack or a defer: a year.
 const NACK_DELAY_MS_MAX: Millis = 366 * 24 * 3600 * 1000;
 
 /// The longest reason of a reject, in bytes.
@@ -47,7 +47,9 @@ impl Machine {
         now: Now,
     ) -> Result<Result<(), StaleReason>, Rejection> {
         match &settle.action {
-            SettleAction::Nack { delay } => check_range("delay", *delay, 0, NACK_DELAY_MS_MAX)?,
+            SettleAction::Nack { delay } | SettleAction::Defer { delay } => {
+                check_range("delay", *delay, 0, NACK_DELAY_MS_MAX)?;
+            }
             SettleAction::Extend { lease } => check_range("lease", *lease, 1, LEASE_MS_MAX)?,
             SettleAction::Reject {
                 reason: Some(reason),
@@ -98,8 +100,10 @@ impl Machine {
             SettleAction::Extend { lease } => {
                 self.draft_extend(draft, queue, index, *lease, now)?;
             }
-            // What nobody holds and nothing keeps back is where a nack would put it.
-            SettleAction::Nack { delay: 0 } if message.state == State::Ready => {}
+            // What nobody holds and nothing keeps back is where a nack would put it, unless an earlier
+            // part of this command keeps it back.
+            SettleAction::Nack { delay: 0 }
+                if message.state == State::Ready && !draft.in_transaction => {}
             SettleAction::Nack { delay } => {
                 let until = (*delay > 0).then(|| now.machine.plus(*delay));
                 self.draft_return(draft, (queue, index), now, level, |queue, sequence| {
@@ -110,6 +114,20 @@ impl Machine {
                     }
                 });
                 self.draft_park(draft, queue, index, level);
+                self.give_back_later(draft, queue, index, now);
+            }
+            SettleAction::Defer { delay } => {
+                self.draft_return(draft, (queue, index), now, level, |queue, sequence| {
+                    Effect::GivenBack { queue, sequence }
+                });
+                if *delay > 0 && !self.is_overdue(index, now.wall) {
+                    let effect = Effect::Nacked {
+                        queue: id,
+                        sequence,
+                        until: Some(now.machine.plus(*delay)),
+                    };
+                    draft.add(effect, level);
+                }
                 self.give_back_later(draft, queue, index, now);
             }
             SettleAction::GiveBack => {
@@ -137,7 +155,9 @@ impl Machine {
         let settled = match settle.action {
             SettleAction::Extend { .. } => return Ok(Ok(())),
             SettleAction::Ack | SettleAction::Reject { .. } => StaleReason::Gone,
-            SettleAction::Nack { .. } | SettleAction::GiveBack => StaleReason::Ended,
+            SettleAction::Nack { .. } | SettleAction::Defer { .. } | SettleAction::GiveBack => {
+                StaleReason::Ended
+            }
         };
         if draft.in_transaction {
             draft.settled.insert(index, settled);
@@ -170,7 +190,9 @@ impl Machine {
             return Err(*stale);
         }
         let message = &self.messages[index];
-        let Some(touch) = self.touched(index) else {
+        // Without a lease it has a touch only to wait for its deferral to end.
+        let leased_before = |touch: &&Touch| touch.lease() != LeaseNumber(0);
+        let Some(touch) = self.touched(index).filter(leased_before) else {
             return Err(StaleReason::Ended);
         };
         let settings = &self.queues[queue].settings;
@@ -367,10 +389,12 @@ impl Machine {
         let queue = self.queue_index(queue)?;
         let index = self.message_of(queue, sequence)?;
         if self.messages[index].state != State::Leased {
-            // Only Amazon's profile of an unkeyed queue moves what nobody holds.
-            self.touched(index)
-                .filter(|_| !self.queues[queue].settings.keyed)?;
+            // What was given back is deferred, or hidden in an unkeyed queue of Amazon's profile.
             self.make_ready(index);
+            if until.is_none() {
+                return Some(());
+            }
+            self.touch(index, self.clock.now.wall);
             self.take(index);
         }
         let key = self.messages[index].key;

@@ -183,6 +183,7 @@ fn action() -> impl Strategy<Value = SettleAction> {
             .prop_map(|lease| SettleAction::Extend { lease }),
         1 => prop::option::of(Just("broken".into())).prop_map(|reason| SettleAction::Reject { reason }),
         2 => Just(SettleAction::GiveBack),
+        2 => prop::sample::select(vec![0, 30, 300]).prop_map(|delay| SettleAction::Defer { delay }),
     ]
 }
 

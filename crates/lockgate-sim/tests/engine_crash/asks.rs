@@ -212,12 +212,13 @@ impl World {
             let sending = self.any_sending();
             return self.send(&[sending]);
         };
-        let action = match self.random.below(11) {
+        let action = match self.random.below(12) {
             0..6 => SettleAction::Ack,
             6 => SettleAction::Nack { delay: 0 },
             7 => SettleAction::Nack { delay: 2_000 },
             8 => SettleAction::Extend { lease: 40_000 },
             9 => SettleAction::Reject { reason: None },
+            10 => SettleAction::Defer { delay: 2_000 },
             _ => SettleAction::GiveBack,
         };
         self.settle(token, action)
@@ -254,6 +255,7 @@ impl World {
                 // It may be anybody's from now on; so may the rest of its batch, which the strict
                 // profile takes back with it. A rejected one without a dead-letter queue is dropped.
                 SettleAction::Nack { .. }
+                | SettleAction::Defer { .. }
                 | SettleAction::GiveBack
                 | SettleAction::Reject { .. } => {
                     if matches!(action, SettleAction::Reject { .. }) {

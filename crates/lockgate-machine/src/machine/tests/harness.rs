@@ -180,7 +180,7 @@ impl Run {
             "change" => self.queue(&words, true),
             "send" => self.send(&words),
             "receive" => self.receive(&words),
-            "ack" | "nack" | "extend" | "reject" | "give-back" => {
+            "ack" | "nack" | "defer" | "extend" | "reject" | "give-back" => {
                 let settle = self.settle(verb, &words);
                 settled(self.give(&Command::Settle(settle)))
             }
@@ -462,6 +462,7 @@ impl Run {
             action: match verb {
                 "ack" => SettleAction::Ack,
                 "nack" => SettleAction::Nack { delay: span },
+                "defer" => SettleAction::Defer { delay: span },
                 "extend" => SettleAction::Extend { lease: span },
                 "reject" => SettleAction::Reject {
                     reason: Some("bad".into()),

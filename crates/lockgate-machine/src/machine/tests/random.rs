@@ -361,7 +361,10 @@ impl History {
         Some(Settle {
             token: *pick(&self.tokens, which)?,
             action: match how % 10 {
-                0..4 => SettleAction::Ack,
+                0..3 => SettleAction::Ack,
+                3 => SettleAction::Defer {
+                    delay: u64::from(delay % 3) * 400,
+                },
                 4 | 5 => SettleAction::Nack {
                     delay: u64::from(delay % 4) * 1000,
                 },

@@ -199,3 +199,30 @@ fn a_damaged_message_is_dropped_also_while_leased() {
         ",
     );
 }
+
+#[test]
+fn a_deferred_message_holds_its_key_and_the_attempt_does_not_count() {
+    check(
+        "
+        queue dead keyed
+        queue q keyed dlq=dead/2
+        send q key=a                    => #1
+        send q key=a                    => #2
+        receive q 1                     => 1
+        defer q 1 5s                    => done
+        ack q 1                         => stale Ended
+        receive q 9                     => nothing
+        wait 4999ms
+        receive q 9                     => nothing
+        wait 1ms
+        // the first attempt still
+        receive q 1                     => 1
+        nack q 1
+        receive q 1                     => 1/2
+        defer q 1                       => done
+        receive q 1                     => 1/2
+        ack q 1                         => done
+        receive q 1                     => 2
+        ",
+    );
+}

@@ -102,7 +102,12 @@ impl Model {
             return Ok(Err(StaleReason::OutOfOrder));
         }
         if let Some(key) = &key
-            && !matches!(action, SettleAction::Extend { .. } | SettleAction::GiveBack)
+            && !matches!(
+                action,
+                SettleAction::Extend { .. }
+                    | SettleAction::GiveBack
+                    | SettleAction::Defer { delay: 0 }
+            )
         {
             queue.settled_at.insert(key.clone(), at);
         }
@@ -126,6 +131,16 @@ impl Model {
                 assert!(refused || decision.level >= level);
             }
             SettleAction::GiveBack => queue.give_back(token.sequence, now),
+            SettleAction::Defer { delay } => {
+                queue.give_back(token.sequence, now);
+                if let Some(message) = queue.message_mut(token.sequence)
+                    && *delay > 0
+                {
+                    let until = now.machine.plus(*delay);
+                    message.state = State::Backoff { until };
+                }
+                assert!(refused || decision.level >= level);
+            }
             SettleAction::Reject { reason } => {
                 let to = queue
                     .settings
@@ -169,7 +184,9 @@ impl Model {
                 if *time > 0 =>
             {
                 let until = now.machine.plus(*time);
-                queue.message_mut(sequence).unwrap().state = State::Backoff { until };
+                let message = queue.message_mut(sequence).unwrap();
+                message.state = State::Backoff { until };
+                message.returned = true;
             }
             _ => queue.put_back(sequence, now, None),
         }
@@ -249,7 +266,9 @@ impl Model {
             let second = match settle.action {
                 SettleAction::Extend { .. } => continue,
                 SettleAction::Ack | SettleAction::Reject { .. } => StaleReason::Gone,
-                SettleAction::Nack { .. } | SettleAction::GiveBack => StaleReason::Ended,
+                SettleAction::Nack { .. } | SettleAction::Defer { .. } | SettleAction::GiveBack => {
+                    StaleReason::Ended
+                }
             };
             self.settled.insert(message, second);
         }
