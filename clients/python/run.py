@@ -24,12 +24,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--endpoint", required=True, help="the server, as http://127.0.0.1:9324")
     parser.add_argument("--region", default="us-east-1", help="the server's region")
+    parser.add_argument(
+        "--signed", action="store_true", help="the server checks signatures, with the keys of access-keys.toml"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="name every test")
     parser.add_argument("--failfast", action="store_true", help="stop at the first failure")
     parser.add_argument("names", nargs="*", help="only tests whose name has one of these in it")
     options = parser.parse_args()
 
-    support.configure(options.endpoint, options.region)
+    support.configure(options.endpoint, options.region, options.signed)
     try:
         support.client().list_queues(MaxResults=1)
     except (EndpointConnectionError, ClientError) as error:
@@ -49,6 +52,8 @@ def main() -> int:
         "suite": "boto3",
         "boto3": boto3.__version__,
         "botocore": botocore.__version__,
+        "protocol": "query" if support.speaks_query() else "json",
+        "signed": options.signed,
         "tests": result.testsRun,
         "failed": bad,
         "skipped": len(result.skipped),

@@ -9,6 +9,10 @@ class DeadLetters(SqsTest):
     def policy(self, dead, count):
         return {"deadLetterTargetArn": self.attribute(dead, "QueueArn"), "maxReceiveCount": count}
 
+    def sources(self, dead):
+        # An empty list is left out of an XML answer.
+        return self.sqs.list_dead_letter_source_queues(QueueUrl=dead).get("queueUrls", [])
+
     def test_a_message_received_too_often_is_moved(self):
         for suffix, more in [("", {}), (".fifo", {"MessageGroupId": "g", "MessageDeduplicationId": "d"})]:
             with self.subTest(suffix=suffix):
@@ -42,10 +46,9 @@ class DeadLetters(SqsTest):
         dead = self.queue("dead")
         url = self.queue("q", RedrivePolicy=self.policy(dead, "7"))
         self.assertEqual(json.loads(self.attribute(url, "RedrivePolicy")), self.policy(dead, 7))
-        sources = self.sqs.list_dead_letter_source_queues(QueueUrl=dead)
-        self.assertEqual(sources["queueUrls"], [url])
+        self.assertEqual(self.sources(dead), [url])
         self.sqs.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": ""})
-        self.assertEqual(self.sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"], [])
+        self.assertEqual(self.sources(dead), [])
 
     def test_policies_that_are_refused(self):
         dead, fifo = self.queue("dead"), self.queue("dead.fifo")

@@ -1,8 +1,6 @@
-"""Requests that are wrong as such, and actions that are not there."""
+"""Requests that are wrong as such."""
 
 import json
-import urllib.error
-import urllib.request
 
 from . import support
 from .support import SqsTest
@@ -10,18 +8,9 @@ from .support import SqsTest
 
 class Errors(SqsTest):
     def post(self, body, **headers):
-        """Posts bytes as they are; returns status, headers and body."""
-        request = urllib.request.Request(
-            support.client().meta.endpoint_url,
-            data=body,
-            method="POST",
-            headers={"Content-Type": "application/x-amz-json-1.0", **headers},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return answer.status, answer.headers, json.load(answer)
-        except urllib.error.HTTPError as error:
-            return error.code, error.headers, json.load(error)
+        """Status, headers and error of a request as it stands here."""
+        answer = support.post(body, {"Content-Type": "application/x-amz-json-1.0", **headers})
+        return *answer[:2], json.loads(answer[2])
 
     def action(self, name, body):
         return self.post(body, **{"X-Amz-Target": f"AmazonSQS.{name}"})
@@ -58,22 +47,6 @@ class Errors(SqsTest):
             self.assertEqual(status, 400)
             self.assertTrue(error["__type"].endswith("#UnknownOperationException"), error)
             self.assertEqual(found["x-amzn-query-error"], "InvalidAction;Sender")
-
-    def test_actions_that_are_not_supported(self):
-        url = self.queue()
-        self.refused(
-            "AWS.SimpleQueueService.UnsupportedOperation",
-            self.sqs.add_permission,
-            QueueUrl=url,
-            Label="x",
-            AWSAccountIds=["111111111111"],
-            Actions=["SendMessage"],
-        )
-        self.refused(
-            "AWS.SimpleQueueService.UnsupportedOperation",
-            self.sqs.list_message_move_tasks,
-            SourceArn=self.attribute(url, "QueueArn"),
-        )
 
     def test_typed_exceptions_of_the_client(self):
         """Handlers written with the client's own exception classes work."""

@@ -64,7 +64,7 @@ class Queues(SqsTest):
             "AWS.SimpleQueueService.NonExistentQueue",
             self.sqs.purge_queue,
             QueueUrl=url.replace("000000000000", "111111111111"),
-            text="The specified queue does not exist.",
+            text="The specified queue does not exist",
             modelled="QueueDoesNotExist",
         )
 

@@ -25,7 +25,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use hyper::server::conn::http1;
+use hyper::{header::HeaderValue, server::conn::http1};
 use lockgate_core::WallTime;
 use lockgate_engine::Engine;
 
@@ -95,6 +95,14 @@ impl Endpoint {
             api: Box::new(api),
             engine,
             started,
+        }
+    }
+
+    /// A name for the next request, for answers that are not the SQS service's.
+    pub(crate) fn request_id(&self) -> Option<HeaderValue> {
+        match self {
+            Self::Queues { service, .. } => HeaderValue::try_from(service.request_id()).ok(),
+            Self::Floor => None,
         }
     }
 

@@ -137,12 +137,18 @@ impl Refusal {
     }
 
     /// The answer. The connection ends with it if the rest of the request is not worth reading, or
-    /// cannot be trusted.
-    pub(crate) fn response(&self) -> sqs::Response {
+    /// cannot be trusted. `id` is the request's, which SDKs show with the error.
+    pub(crate) fn response(&self, id: Option<HeaderValue>) -> sqs::Response {
         let mut response = match self {
-            Self::Authentication { error, json } => sqs::unauthenticated(error.clone(), *json),
+            Self::Authentication { error, json } => {
+                let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or("");
+                sqs::unauthenticated(error.clone(), *json, id)
+            }
             _ => sqs::refusal(self.status(), self.code(), &self.to_string()),
         };
+        if let Some(id) = id {
+            response.headers.insert("x-amzn-requestid", id);
+        }
         self.complete(&mut response);
         response
     }

@@ -86,7 +86,7 @@ pub(crate) async fn answer(client: &Arc<Client>, request: Request<Incoming>) -> 
         let response = if route == Route::Api {
             refusal.problem()
         } else {
-            refusal.response()
+            refusal.response(client.core.endpoint.request_id())
         };
         (response, None)
     });

@@ -97,7 +97,7 @@ type Answer = (Vec<u8>, Option<KeepGuard>);
 impl Service {
     /// Answers one request. Dropping the future gives up on it: leases it may have taken go back.
     pub(crate) async fn handle(&self, request: Request) -> Response {
-        let id = self.request_ids.next().to_string();
+        let id = self.request_id();
         let mut response = if Query::is_meant(&request) {
             self.answer(&Query::new(&request, &id), &request).await
         } else {
@@ -107,6 +107,11 @@ impl Service {
             response.headers.insert("x-amzn-requestid", id);
         }
         response
+    }
+
+    /// A name for a request that no other has.
+    pub(crate) fn request_id(&self) -> String {
+        self.request_ids.next().to_string()
     }
 
     async fn answer(&self, protocol: &impl Protocol, request: &Request) -> Response {

@@ -38,12 +38,12 @@ pub(crate) use receipt::Receipts;
 pub(crate) use text::hex;
 
 /// The answer to whom nobody is believed to be, in the protocol of the request.
-pub(crate) fn unauthenticated(error: AuthError, json: bool) -> Response {
+pub(crate) fn unauthenticated(error: AuthError, json: bool, id: &str) -> Response {
     let error = error::SqsError::from(error);
     if json {
         aws_json::error_response(&error)
     } else {
-        query::error_response(&error, "")
+        query::error_response(&error, id)
     }
 }
 

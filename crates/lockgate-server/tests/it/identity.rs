@@ -95,6 +95,8 @@ async fn only_whom_the_signature_names_is_served() {
             (status, expected),
             "{answer:?}"
         );
+        let id = answer.header("x-amzn-requestid");
+        assert_eq!(id.map(str::len), Some(36), "{answer:?}");
     };
     let input = json!({});
     let (id, secret) = ("ADMIN", "secret of ADMIN");
@@ -242,4 +244,5 @@ async fn an_address_signed_beforehand_is_refused_without_its_signature() {
             .contains("<Code>MissingAuthenticationToken</Code>"),
         "in the words of the Query protocol: {plain:?}"
     );
+    assert!(!plain.body.contains("<RequestId></RequestId>"), "{plain:?}");
 }
