@@ -212,13 +212,13 @@ impl World {
             let sending = self.any_sending();
             return self.send(&[sending]);
         };
-        let action = match self.random.below(12) {
+        let action = match self.random.below(11) {
             0..6 => SettleAction::Ack,
             6 => SettleAction::Nack { delay: 0 },
+            7 if token.sequence.0.is_multiple_of(2) => SettleAction::Defer { delay: 2_000 },
             7 => SettleAction::Nack { delay: 2_000 },
             8 => SettleAction::Extend { lease: 40_000 },
             9 => SettleAction::Reject { reason: None },
-            10 => SettleAction::Defer { delay: 2_000 },
             _ => SettleAction::GiveBack,
         };
         self.settle(token, action)
