@@ -166,6 +166,7 @@ impl Episode {
         };
         stage.figures.recovered_within(stage.server.recovery_max());
         stage.figures.memory_bytes_max = stage.server.memory_max();
+        stage.figures.in_snapshot = stage.server.in_snapshot();
         *figures = stage.figures.clone();
         result
     }

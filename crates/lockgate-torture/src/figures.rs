@@ -24,6 +24,9 @@ pub struct Figures {
     pub effective: u64,
     /// Servers killed with SIGKILL.
     pub kills: u64,
+    /// Ends of a server, by kill or by cut, that left a snapshot half written.
+    #[serde(default)]
+    pub in_snapshot: u64,
     /// Messages whose send was acknowledged.
     pub sent: u64,
     /// Messages delivered.
@@ -68,6 +71,7 @@ impl Figures {
         self.injected += other.injected;
         self.effective += other.effective;
         self.kills += other.kills;
+        self.in_snapshot += other.in_snapshot;
         self.sent += other.sent;
         self.delivered += other.delivered;
         self.acked += other.acked;

@@ -20,6 +20,9 @@ const START_MAX: Duration = Duration::from_secs(60);
 /// A killed process is gone within this, unless the kernel holds it.
 const KILL_MAX: Duration = Duration::from_secs(60);
 
+/// How the name of a snapshot ends while it is written (docs/format.md).
+const SNAPSHOT_PART: &str = ".snapshot-part";
+
 /// How a server is started.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
@@ -41,6 +44,7 @@ pub(crate) struct Server {
     address: SocketAddr,
     recovery_max: Duration,
     memory_max: u64,
+    in_snapshot: u64,
 }
 
 impl Server {
@@ -54,6 +58,7 @@ impl Server {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             recovery_max: Duration::ZERO,
             memory_max: 0,
+            in_snapshot: 0,
         };
         server.wait_until_ready(&ready, began)?;
         Ok(server)
@@ -80,6 +85,19 @@ impl Server {
         self.memory_max
     }
 
+    /// How many of its lives ended with a snapshot half written.
+    pub(crate) fn in_snapshot(&self) -> u64 {
+        self.in_snapshot
+    }
+
+    /// Whether it is writing a snapshot, or was when it ended.
+    pub(crate) fn has_half_a_snapshot(&self) -> bool {
+        let files = fs::read_dir(&self.launch.data).into_iter().flatten();
+        files
+            .flatten()
+            .any(|file| file.file_name().to_string_lossy().ends_with(SNAPSHOT_PART))
+    }
+
     /// SIGKILL, and waits for the end.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.memory_max();
@@ -104,6 +122,7 @@ impl Server {
 
     /// Starts it again on the same folder and the same port, after its end.
     pub(crate) fn start_again(&mut self) -> Result<()> {
+        self.in_snapshot += u64::from(self.has_half_a_snapshot());
         let began = Instant::now();
         let (process, ready) = self.launch.spawn(&self.address.to_string())?;
         self.process = process;
