@@ -38,13 +38,24 @@ struct State {
     waiting_since: Option<Instant>,
     /// Whether the owner must know of each sync at once: somebody waits for a message.
     owner_cares: bool,
-    sync_thread_waits: bool,
+    sync_thread: SyncThread,
     /// Sync what there is and end.
     finishing: bool,
     /// The sync thread has ended.
     ended: bool,
     failed: Option<Arc<str>>,
     counts: Counts,
+}
+
+/// What the sync thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SyncThread {
+    /// It syncs, or was told to look at what there is.
+    Awake,
+    /// It sleeps until there is something to sync.
+    Idle,
+    /// It sleeps until the window of records that nobody waits for ends.
+    InWindow,
 }
 
 /// What is counted here, and what the owner files with its answers for others to see.
@@ -74,6 +85,21 @@ pub(crate) struct Filing<'a> {
 }
 
 impl State {
+    /// Whether the sync thread must be told. Beside a stream of records that nobody waits for it is
+    /// told once a window, not once a group: each time costs two threads a system call.
+    fn wake_sync_thread(&mut self, window: &SyncWindow) -> bool {
+        let wanted = self.wanted > self.durable;
+        let wake = match self.sync_thread {
+            SyncThread::Awake => false,
+            SyncThread::Idle => wanted || self.unsynced_records > 0,
+            SyncThread::InWindow => wanted || self.unsynced_records >= window.records,
+        };
+        if wake {
+            self.sync_thread = SyncThread::Awake;
+        }
+        wake
+    }
+
     fn note_waiting(&mut self) {
         if self.wanted > self.durable {
             self.waiting_since.get_or_insert_with(Instant::now);
@@ -93,7 +119,7 @@ impl Desk {
                 unsynced_since: None,
                 waiting_since: None,
                 owner_cares: false,
-                sync_thread_waits: false,
+                sync_thread: SyncThread::Awake,
                 finishing: false,
                 ended: false,
                 failed: None,
@@ -163,8 +189,7 @@ impl Desk {
                 .outputs
                 .extract_if(.., |output| output.durable > durable),
         );
-        // The sync thread must also be woken to begin the wait for the end of its window.
-        let wake = state.sync_thread_waits && records > 0;
+        let wake = state.wake_sync_thread(&self.window);
         drop(state);
         if wake {
             self.work.notify_one();
@@ -291,20 +316,22 @@ impl Desk {
             {
                 return state;
             }
-            state.sync_thread_waits = true;
             state = match left {
                 Some(left) => {
+                    state.sync_thread = SyncThread::InWindow;
                     self.work
                         .wait_timeout(state, left)
                         .unwrap_or_else(PoisonError::into_inner)
                         .0
                 }
-                None => self
-                    .work
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
+                None => {
+                    state.sync_thread = SyncThread::Idle;
+                    self.work
+                        .wait(state)
+                        .unwrap_or_else(PoisonError::into_inner)
+                }
             };
-            state.sync_thread_waits = false;
+            state.sync_thread = SyncThread::Awake;
         }
     }
 
@@ -379,6 +406,34 @@ mod tests {
         desk.finish();
         desk.run(&SyncsUpTo(END), |_| {}, || {}).unwrap();
         assert_eq!(desk.counts().sync_age, Duration::ZERO);
+    }
+
+    #[test]
+    fn records_that_nobody_waits_for_wake_the_sync_thread_once_a_window() {
+        let desk = Desk::new(
+            SyncWindow {
+                records: 3,
+                ..SyncWindow::default()
+            },
+            Position(1),
+        );
+        let mut state = desk.lock();
+        let mut wakes = |records, wanted, sync_thread| {
+            state.unsynced_records = records;
+            state.wanted = Position(wanted);
+            state.sync_thread = sync_thread;
+            let wakes = state.wake_sync_thread(&desk.window);
+            assert!(!wakes || state.sync_thread == SyncThread::Awake);
+            wakes
+        };
+        assert!(!wakes(0, 0, SyncThread::Idle));
+        assert!(wakes(1, 0, SyncThread::Idle));
+        assert!(!wakes(2, 0, SyncThread::InWindow));
+        assert!(wakes(3, 0, SyncThread::InWindow));
+        assert!(wakes(2, 9, SyncThread::InWindow));
+        // An answer may come to wait for a record of an earlier group.
+        assert!(wakes(0, 9, SyncThread::Idle));
+        assert!(!wakes(3, 9, SyncThread::Awake));
     }
 
     #[test]

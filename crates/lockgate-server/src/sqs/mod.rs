@@ -10,6 +10,7 @@
 
 mod actions;
 mod aws_json;
+mod digests;
 mod dispatch;
 mod error;
 mod message_attributes;

@@ -19,7 +19,7 @@ use crate::{
             BodyText, ReceiveMessageInput, ReceiveMessageOutput, ReceivedMessage, SequenceNumber,
             SystemAttributes,
         },
-        text::Text,
+        text::{Md5Hex, Text},
     },
 };
 
@@ -81,9 +81,16 @@ impl Service {
         let Some(batch) = self.wait_for(&queue, receive, wait).await? else {
             return Ok((ReceiveMessageOutput { messages: vec![] }, None));
         };
+        let bodies: Vec<BodyText> = batch
+            .iter()
+            .map(|received| BodyText::new(received.stored.message.body.clone()))
+            .collect();
+        let texts: Vec<&[u8]> = bodies.iter().map(BodyText::as_bytes).collect();
+        let digests = message_attributes::body_digests(&texts);
         let messages = batch
             .iter()
-            .map(|received| self.message(&queue, received, &system, &user))
+            .zip(bodies.into_iter().zip(digests))
+            .map(|(received, body)| self.message(&queue, received, body, &system, &user))
             .collect();
         let guard = (!batch.is_empty()).then(|| KeepGuard::new(move || drop(batch.keep())));
         Ok((ReceiveMessageOutput { messages }, guard))
@@ -121,6 +128,7 @@ impl Service {
         &self,
         queue: &QueueEntry,
         received: &Received,
+        (body, body_digest): (BodyText, Md5Hex),
         system: &SystemFilter,
         user: &Filter<'_>,
     ) -> ReceivedMessage {
@@ -132,11 +140,10 @@ impl Service {
             .filter(|header| user.passes(&header.name))
             .cloned()
             .collect();
-        let body = BodyText::new(stored.message.body.clone());
         ReceivedMessage {
             message_id: delivery.id,
             receipt_handle: self.receipts.seal(delivery.token),
-            body_digest: message_attributes::body_digest(body.as_bytes()),
+            body_digest,
             body,
             attributes: self.system_attributes(queue, received, system),
             attributes_digest: message_attributes::headers_digest(&headers),

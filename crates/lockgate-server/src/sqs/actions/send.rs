@@ -37,7 +37,6 @@ impl batch::Entry for SendMessageEntry<'_> {
 /// A message that was checked, and what its sender will be told with its id.
 struct Prepared {
     message: Message,
-    body_digest: Md5Hex,
     attributes_digest: Option<Md5Hex>,
     system_attributes_digest: Option<Md5Hex>,
 }
@@ -68,9 +67,10 @@ impl Service {
             )));
         }
         let mut prepared = self.prepare(call, &queue, entry)?;
+        let digests = message_attributes::body_digests(&[&prepared.message.body]);
         let command = prepared.command(&queue);
         let reply = self.engine.submit(command).await?;
-        prepared.output(&queue, &reply)
+        prepared.output(&queue, digests[0], &reply)
     }
 
     /// Accepts several messages, each by itself.
@@ -96,7 +96,6 @@ impl Service {
         let max = u64::from(queue.settings.message_bytes_max);
         let mut output = batch::output(entries.len());
         let mut waiting = Vec::with_capacity(entries.len());
-        let mut commands = Vec::with_capacity(entries.len());
         for ((id, entry), size) in entries.into_iter().zip(sizes) {
             let prepared = if size > max {
                 Err(SqsError::invalid_parameter(format!(
@@ -107,21 +106,27 @@ impl Service {
                 self.prepare(call, &queue, entry)
             };
             match prepared {
-                Ok(mut prepared) => {
-                    commands.push(prepared.command(&queue));
-                    waiting.push((id, prepared));
-                }
+                Ok(prepared) => waiting.push((id, prepared)),
                 Err(error) => output.failed.push(batch::failed(id, error)),
             }
         }
-        if commands.is_empty() {
+        if waiting.is_empty() {
             return Ok(output);
         }
+        let bodies: Vec<&[u8]> = waiting
+            .iter()
+            .map(|(_, prepared)| &prepared.message.body[..])
+            .collect();
+        let digests = message_attributes::body_digests(&bodies);
+        let commands = waiting
+            .iter_mut()
+            .map(|(_, prepared)| prepared.command(&queue))
+            .collect();
         let results = self.engine.submit_all(commands).await?;
-        for ((id, prepared), result) in waiting.into_iter().zip(results) {
+        for (((id, prepared), digest), result) in waiting.into_iter().zip(digests).zip(results) {
             let sent = result
                 .map_err(SqsError::from)
-                .and_then(|reply| prepared.output(&queue, &reply));
+                .and_then(|reply| prepared.output(&queue, digest, &reply));
             match sent {
                 Ok(sent) => output.successful.push(SentEntry { id, sent }),
                 Err(error) => output.failed.push(batch::failed(id, error)),
@@ -161,7 +166,6 @@ impl Service {
         let key = key(queue, entry.message_group_id)?;
         let unique_id = unique_id(queue, entry.message_deduplication_id, &body)?;
         Ok(Prepared {
-            body_digest: message_attributes::body_digest(body.as_bytes()),
             attributes_digest: message_attributes::headers_digest(&headers),
             system_attributes_digest: trace.as_deref().and_then(message_attributes::trace_digest),
             message: Message {
@@ -193,7 +197,12 @@ impl Prepared {
         }))
     }
 
-    fn output(&self, queue: &QueueEntry, reply: &Reply) -> Result<SendMessageOutput, SqsError> {
+    fn output(
+        &self,
+        queue: &QueueEntry,
+        body_digest: Md5Hex,
+        reply: &Reply,
+    ) -> Result<SendMessageOutput, SqsError> {
         let Reply::Sent(Sent {
             id,
             sequence,
@@ -208,7 +217,7 @@ impl Prepared {
         let fifo = kind_of(&queue.settings) == Kind::Fifo;
         Ok(SendMessageOutput {
             message_id: id,
-            body_digest: self.body_digest,
+            body_digest,
             attributes_digest: self.attributes_digest,
             system_attributes_digest: self.system_attributes_digest,
             sequence_number: fifo.then_some(SequenceNumber(sequence)),
