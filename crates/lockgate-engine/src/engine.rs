@@ -2,14 +2,14 @@
 
 use std::{io::Write, sync::Arc, time::Duration};
 
-use lockgate_core::{Clock, Log, MachineTime, Now, Term};
+use lockgate_core::{Clock, Key, Log, MachineTime, Now, QueueName, Sequence, Term};
 use lockgate_machine::{Answer, Command, Query, Receive, Rejection, Reply};
 
 use crate::{
-    BackupError, BackupReport, Batch, Directory, EngineError, EngineMetrics, EngineOptions,
+    BackupError, BackupReport, Batch, Directory, EngineError, EngineMetrics, EngineOptions, Peek,
     StartError, StartReport, StopReason,
     batch::Leases,
-    inbox::{Answered, Ticket, millis},
+    inbox::{Answered, MessagePage, Ticket, millis},
     request::{Outcome, Request, Work},
     shell::{self, Shared},
 };
@@ -123,7 +123,7 @@ impl Engine {
             let leases = match self.ask(work).await? {
                 Answered::Leases(leases) => leases,
                 Answered::Other(Outcome::Received(Err(rejection))) => return Err(rejection.into()),
-                Answered::Other(_) => return Err(mismatched()),
+                Answered::Other(_) | Answered::Messages(_) => return Err(mismatched()),
             };
             let leased = !leases.deliveries.is_empty();
             let batch = if self.ended_on_the_way(&receive, &leases) {
@@ -157,6 +157,35 @@ impl Engine {
     pub async fn query(&self, query: Query) -> Result<Answer, EngineError> {
         match self.ask(Work::Query(query)).await? {
             Answered::Other(Outcome::Answered(result)) => Ok(result?),
+            Answered::Messages(MessagePage { messages, next, .. }) => {
+                Ok(Answer::Messages { messages, next })
+            }
+            _ => Err(mismatched()),
+        }
+    }
+
+    /// Looks at messages without leasing them: a page of those that [`Query::Messages`] names, each
+    /// with its payload. Payloads are read in the caller's task, as those of a
+    /// [`receive`](Self::receive).
+    ///
+    /// # Errors
+    /// See [`EngineError`]; [`EngineError::Unreadable`] if storage failed.
+    pub async fn peek(
+        &self,
+        queue: QueueName,
+        key: Option<Key>,
+        after: Option<Sequence>,
+        limit: usize,
+    ) -> Result<Peek, EngineError> {
+        let query = Query::Messages {
+            queue,
+            key,
+            after,
+            limit,
+        };
+        match self.ask(Work::Query(query)).await? {
+            Answered::Messages(page) => self.handle.shared.read_page(page),
+            Answered::Other(Outcome::Answered(Err(rejection))) => Err(rejection.into()),
             _ => Err(mismatched()),
         }
     }

@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{Millis, Now};
-use lockgate_machine::Command;
+use lockgate_core::{Millis, Now, Sequence};
+use lockgate_machine::{Command, MessageStatus};
 use tokio::sync::{Semaphore, TryAcquireError, oneshot};
 
 use crate::{
@@ -30,6 +30,15 @@ pub(crate) struct Ticket {
 pub(crate) enum Answered {
     Other(Outcome),
     Leases(Leases),
+    Messages(MessagePage),
+}
+
+/// Messages somebody looks at, kept readable while they are.
+#[derive(Debug)]
+pub(crate) struct MessagePage {
+    pub(crate) messages: Vec<MessageStatus>,
+    pub(crate) next: Option<Sequence>,
+    pub(crate) pin: Option<Pin>,
 }
 
 impl Ticket {

@@ -15,18 +15,19 @@ use std::{
 
 use bytes::Bytes;
 use lockgate_core::{
-    Clock, Incarnation, Log, LogReader, Now, Position, ReadError, Term, with_sources,
+    Clock, Incarnation, Location, Log, LogReader, MessageId, Now, Position, ReadError, Term,
+    with_sources,
 };
-use lockgate_machine::{Command, Delivery, SettleAction, StoredMessage, read_message};
+use lockgate_machine::{Answer, Command, Delivery, SettleAction, StoredMessage, read_message};
 use tokio::sync::watch;
 
 use crate::{
     AnsweredCounts, BackupError, BackupReport, Batch, Beginning, Directory, Driver, EngineError,
-    EngineMetrics, EngineOptions, Outcome, Output, Received, Request, StartError, StartReport,
-    Status, StopReason, What, Work, backup,
+    EngineMetrics, EngineOptions, Outcome, Output, Peek, Peeked, Received, Request, StartError,
+    StartReport, Status, StopReason, What, Work, backup,
     batch::Leases,
     desk::{Desk, Filing},
-    inbox::{Answered, Inbox, Taken, Ticket},
+    inbox::{Answered, Inbox, MessagePage, Taken, Ticket},
     keeper::thread::Keeper,
     recover::machine_time,
 };
@@ -254,12 +255,19 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
         });
         let requests = notices.chain(taken.requests.drain(..));
         let mut out = |mut output: Output<Ticket>| {
-            if let What::Answer { ticket, result } = &mut output.what
-                && let Ok(Outcome::Received(Ok(deliveries))) = result
-                && !deliveries.is_empty()
-            {
-                let positions = deliveries.iter().map(|delivery| delivery.location.position);
-                ticket.pin(pins.hold(positions));
+            if let What::Answer { ticket, result } = &mut output.what {
+                match result {
+                    Ok(Outcome::Received(Ok(deliveries))) if !deliveries.is_empty() => {
+                        let positions =
+                            deliveries.iter().map(|delivery| delivery.location.position);
+                        ticket.pin(pins.hold(positions));
+                    }
+                    Ok(Outcome::Answered(Ok(Answer::Messages { messages, .. }))) => {
+                        let positions = messages.iter().map(|message| message.location.position);
+                        ticket.pin(pins.hold(positions));
+                    }
+                    _ => {}
+                }
             }
             if output.durable <= durable {
                 shared.deliver(output);
@@ -336,7 +344,7 @@ impl Shared {
         let mut received = Vec::with_capacity(deliveries.len());
         let mut last = None;
         while let Some(delivery) = deliveries.next() {
-            match self.read_one(&delivery, &mut last) {
+            match self.read_one(delivery.location, delivery.id, &mut last) {
                 Ok(stored) => received.push(Received { delivery, stored }),
                 Err(ReadError::Log(error)) => {
                     // Storage fails, which says nothing about the message. It and what comes behind
@@ -359,6 +367,36 @@ impl Shared {
             }
         }
         Ok(Batch::new(received, leases))
+    }
+
+    /// Reads the payloads of messages somebody looks at.
+    pub(crate) fn read_page(&self, page: MessagePage) -> Result<Peek, EngineError> {
+        let _pin = page.pin;
+        let mut last = None;
+        let mut messages = Vec::with_capacity(page.messages.len());
+        for status in page.messages {
+            let stored = match self.read_one(status.location, status.id, &mut last) {
+                Ok(stored) => Some(stored),
+                Err(source @ ReadError::Log(_)) => {
+                    let at = status.location.position;
+                    return Err(EngineError::Unreadable { at, source });
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        message = %status.id,
+                        position = status.location.position.0,
+                        error = with_sources(&error),
+                        "the payload of a message cannot be read any more"
+                    );
+                    None
+                }
+            };
+            messages.push(Peeked { status, stored });
+        }
+        Ok(Peek {
+            messages,
+            next: page.next,
+        })
     }
 
     /// Takes a backup in the thread that calls.
@@ -482,6 +520,13 @@ impl Shared {
                         self.inbox.clone(),
                         pin,
                     ))),
+                    Ok(Outcome::Answered(Ok(Answer::Messages { messages, next }))) => {
+                        Ok(Answered::Messages(MessagePage {
+                            messages,
+                            next,
+                            pin,
+                        }))
+                    }
                     Ok(outcome) => Ok(Answered::Other(outcome)),
                     Err(error) => {
                         if matches!(error, EngineError::UnknownOutcome { .. }) {
@@ -496,10 +541,11 @@ impl Shared {
 
     fn read_one(
         &self,
-        delivery: &Delivery,
+        location: Location,
+        id: MessageId,
         last: &mut Option<(Position, Bytes)>,
     ) -> Result<StoredMessage, ReadError> {
-        let at = delivery.location.position;
+        let at = location.position;
         let record = match last {
             Some((position, record)) if *position == at => record.clone(),
             _ => {
@@ -508,12 +554,11 @@ impl Shared {
                 record
             }
         };
-        let stored =
-            read_message(&record, delivery.location.part).map_err(|_| ReadError::Damaged {
-                at,
-                what: "no message where one should be",
-            })?;
-        if stored.id != delivery.id {
+        let stored = read_message(&record, location.part).map_err(|_| ReadError::Damaged {
+            at,
+            what: "no message where one should be",
+        })?;
+        if stored.id != id {
             return Err(ReadError::Damaged {
                 at,
                 what: "another message where one should be",

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use lockgate_core::{
-    HolderName, Key, LeaseToken, Location, Message, MessageId, Millis, QueueName, Term, WallTime,
+    HolderName, Key, LeaseToken, Location, Message, MessageId, Millis, QueueName, Sequence, Term,
+    WallTime,
 };
 
 use crate::{QueueSettings, StoredMessage};
@@ -245,6 +246,31 @@ pub enum Query {
         /// At most so many.
         limit: usize,
     },
+    /// Messages of a queue, or of one of its keys, in the order in which they arrived; those not yet
+    /// due come last. Leases nothing. A page looks at a bounded number of messages and may be shorter
+    /// than asked for, or empty, with more to come.
+    Messages {
+        /// Which queue.
+        queue: QueueName,
+        /// Only of this key or group.
+        key: Option<Key>,
+        /// Only what comes behind this one, as the page before said.
+        after: Option<Sequence>,
+        /// At most so many; 1 to [`LIMIT_MAX`](Self::LIMIT_MAX).
+        limit: usize,
+    },
+    /// Keys of a keyed queue, in no order, each with why it does or does not move. Pages are as those
+    /// of [`Messages`](Self::Messages).
+    Keys {
+        /// Which queue.
+        queue: QueueName,
+        /// Only frozen ones.
+        parked: bool,
+        /// Only what comes behind this one, as the page before said.
+        after: Option<u32>,
+        /// At most so many; 1 to [`LIMIT_MAX`](Self::LIMIT_MAX).
+        limit: usize,
+    },
     /// Why a key does, or does not, move.
     Key {
         /// Which queue.
@@ -252,4 +278,9 @@ pub enum Query {
         /// Which key.
         key: Key,
     },
+}
+
+impl Query {
+    /// The most messages or keys that a page may have.
+    pub const LIMIT_MAX: usize = 1_000;
 }

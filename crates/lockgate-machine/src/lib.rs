@@ -85,9 +85,9 @@ pub use machine::{
     MachineLimits, MessageSnapshot, MessageState, QueueSnapshot, Snapshot, Upcoming,
 };
 pub use reply::{
-    Answer, Decision, Delivery, DroppedCounts, KeyStatus, KeyWait, Origin, QueueCounts,
-    QueueDescription, QueueTotals, Rejection, Reply, Sent, Settled, StaleReason, Stuck,
-    StuckReason,
+    Answer, Decision, Delivery, DroppedCounts, KeyStatus, KeyWait, MessageStatus, MessageWait,
+    Origin, QueueCounts, QueueDescription, QueueTotals, Rejection, Reply, Sent, Settled,
+    StaleReason, Stuck, StuckReason,
 };
 pub use settings::{
     DeadLetter, Dedup, DedupScope, KeyPolicy, KeyProfile, QueueSettings, Quota, SettingsError,

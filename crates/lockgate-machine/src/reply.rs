@@ -324,8 +324,72 @@ pub enum Answer {
         /// Whether there are more.
         more: bool,
     },
+    /// Messages.
+    Messages {
+        /// The page.
+        messages: Vec<MessageStatus>,
+        /// Behind which one the next page begins; `None`: there is no more.
+        next: Option<Sequence>,
+    },
+    /// Keys.
+    Keys {
+        /// The page.
+        keys: Vec<KeyStatus>,
+        /// Behind which one the next page begins; `None`: there is no more.
+        next: Option<u32>,
+    },
     /// One key.
     Key(KeyStatus),
+}
+
+/// A message in a queue, without its payload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MessageStatus {
+    /// Its id.
+    pub id: MessageId,
+    /// Its number in the queue.
+    pub sequence: Sequence,
+    /// Its key or group.
+    pub key: Option<Key>,
+    /// Where its payload is.
+    pub location: Location,
+    /// Its size in bytes, as quotas count it.
+    pub size: u32,
+    /// When it was accepted, became due or was moved here.
+    pub since: WallTime,
+    /// How many leases it had in this queue.
+    pub attempts: u16,
+    /// When it was leased for the first time in this queue.
+    pub first_leased: Option<WallTime>,
+    /// What it waits for itself; in front of it there may be others of its key.
+    pub waits_for: MessageWait,
+    /// Where it comes from, if it was moved here.
+    pub origin: Option<Origin>,
+}
+
+/// What a message waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MessageWait {
+    /// Its turn: nothing but what is in front of it keeps it from being leased.
+    Turn,
+    /// To become due.
+    Due {
+        /// When.
+        at: WallTime,
+    },
+    /// A lease to be settled or to end.
+    Lease {
+        /// Who has it.
+        holder: HolderName,
+        /// For how much longer at most.
+        remaining: Millis,
+    },
+    /// Its next attempt.
+    Backoff {
+        /// For how much longer.
+        remaining: Millis,
+    },
 }
 
 /// All about a queue.

@@ -181,6 +181,12 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
         }
     }
 
+    /// Above every index in use.
+    pub(crate) fn end(&self) -> u32 {
+        u32::try_from(self.pages.len())
+            .map_or(u32::MAX, |pages| pages.saturating_mul(Self::PAGE_SLOTS))
+    }
+
     /// How many values there are.
     pub(crate) fn len(&self) -> usize {
         self.len as usize

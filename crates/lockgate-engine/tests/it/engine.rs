@@ -8,7 +8,7 @@ use lockgate_engine::{
 };
 use lockgate_log::LocalLog;
 use lockgate_machine::{
-    Answer, Command, Query, QueueSettings, Rejection, Reply, SettleAction, Settled,
+    Answer, Command, MessageWait, Query, QueueSettings, Rejection, Reply, SettleAction, Settled,
 };
 use lockgate_sim::{Fault, FaultyDisk, ManualClock};
 
@@ -32,6 +32,7 @@ fn futures_can_move_between_threads() {
         is_send(&engine.submit_all(Vec::new()));
         is_send(&engine.receive(receive("q", 1), LONG));
         is_send(&engine.query(Query::Queue { queue: name("q") }));
+        is_send(&engine.peek(name("q"), None, None, 1));
         is_send(&engine.stopped());
         is_send(&engine.shutdown());
     }
@@ -611,4 +612,46 @@ async fn shards_share_nothing() {
     one.controls.hold_syncs(false);
     one.engine.shutdown().await;
     other.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_look_shows_messages_and_takes_none() {
+    let shard = Watched::with_queue(at_level(Level::Process)).await;
+    for body in ["a", "b", "c"] {
+        shard.engine.submit(send("q", text(body))).await.unwrap();
+    }
+    let taken = take(&shard.engine, 1).await.remove(0);
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let page = shard.engine.peek(name("q"), None, after, 2).await.unwrap();
+        for message in page.messages {
+            let stored = message.stored.unwrap();
+            assert_eq!(stored.id, message.status.id);
+            let is_leased = matches!(message.status.waits_for, MessageWait::Lease { .. });
+            seen.push((stored.message.body, is_leased));
+        }
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(
+        seen,
+        [("a".into(), true), ("b".into(), false), ("c".into(), false)]
+    );
+    assert_eq!(take(&shard.engine, 9).await.len(), 2, "nothing was taken");
+    let none = shard.engine.peek(name("nope"), None, None, 1).await;
+    assert!(matches!(none, Err(EngineError::Rejected(_))));
+
+    let at = taken.delivery.location.position;
+    shard.controls.make_unreadable(at, Unreadable::Damaged);
+    let page = shard.engine.peek(name("q"), None, None, 9).await.unwrap();
+    let readable: Vec<bool> = page.messages.iter().map(|m| m.stored.is_some()).collect();
+    assert_eq!(readable, [false, true, true]);
+    let at = page.messages[1].status.location.position;
+    shard.controls.make_unreadable(at, Unreadable::Storage);
+    let failed = shard.engine.peek(name("q"), None, None, 9).await;
+    assert!(matches!(failed, Err(EngineError::Unreadable { .. })));
+    shard.engine.shutdown().await;
 }

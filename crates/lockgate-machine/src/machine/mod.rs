@@ -27,6 +27,7 @@ mod housekeeping;
 mod image;
 mod keys;
 mod list;
+mod look;
 mod messages;
 mod moves;
 mod order;

@@ -29,6 +29,18 @@ impl Machine {
                 after,
                 limit,
             } => Ok(self.query_queues(prefix, after.as_ref(), *limit)),
+            Query::Messages {
+                queue,
+                key,
+                after,
+                limit,
+            } => self.query_messages(queue, key.as_ref(), *after, *limit, now),
+            Query::Keys {
+                queue,
+                parked,
+                after,
+                limit,
+            } => self.query_keys(queue, *parked, *after, *limit, now),
             Query::Key { queue, key } => self.query_key(queue, key, now).map(Answer::Key),
         }
     }
@@ -136,6 +148,11 @@ impl Machine {
                 queue: queue.clone(),
                 key: key.clone(),
             })?;
+        Ok(self.key_status(index, found, key, now))
+    }
+
+    pub(super) fn key_status(&self, queue: u32, found: u32, key: &Key, now: Now) -> KeyStatus {
+        let state = &self.queues[queue];
         let waits_for = if state.paused {
             KeyWait::Paused
         } else if let Some(until) = state.held_until {
@@ -146,12 +163,12 @@ impl Machine {
             self.key_wait(found, now)
         };
         let key_state = &self.keys[found];
-        Ok(KeyStatus {
+        KeyStatus {
             key: key.clone(),
             messages: u64::from(key_state.messages),
             delayed: u64::from(key_state.delayed_count),
             waits_for,
-        })
+        }
     }
 
     /// What a key waits for as far as it itself goes.

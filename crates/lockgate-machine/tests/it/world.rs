@@ -364,7 +364,85 @@ impl World {
                     _ => None,
                 };
                 assert_eq!(self.model.explain(&name, &key(number)), status, "in {name}");
+                self.compare_messages(&name, Some(key(number)));
             }
+            self.compare_messages(&name, None);
+            self.compare_keys(&name);
+        }
+    }
+
+    /// Page by page, all messages are shown once, in order.
+    fn compare_messages(&self, name: &QueueName, key: Option<Key>) {
+        let expected = self.model.messages(name, key.as_ref());
+        let mut shown = Vec::new();
+        let mut after = None;
+        loop {
+            let query = Query::Messages {
+                queue: name.clone(),
+                key: key.clone(),
+                after,
+                limit: 2,
+            };
+            match self.machine.query(&query, self.now) {
+                Ok(Answer::Messages { messages, next }) => {
+                    assert!(messages.len() <= 2);
+                    shown.extend(messages);
+                    after = next;
+                }
+                Ok(other) => panic!("a query for messages was answered {other:?}"),
+                Err(_) => break,
+            }
+            if after.is_none() {
+                break;
+            }
+        }
+        let mut shown: Vec<_> = shown
+            .into_iter()
+            .map(|message| {
+                (
+                    message.sequence,
+                    message.id,
+                    message.attempts,
+                    message.waits_for,
+                )
+            })
+            .collect();
+        // What is not yet due comes last, in no order that anybody could rely on.
+        let due = shown.partition_point(|message| !matches!(message.3, MessageWait::Due { .. }));
+        shown[due..].sort_by_key(|message| message.0);
+        assert_eq!(expected, shown, "messages of {key:?} in {name}");
+    }
+
+    fn compare_keys(&self, name: &QueueName) {
+        for parked in [false, true] {
+            let mut shown = Vec::new();
+            let mut after = None;
+            loop {
+                let query = Query::Keys {
+                    queue: name.clone(),
+                    parked,
+                    after,
+                    limit: 1,
+                };
+                match self.machine.query(&query, self.now) {
+                    Ok(Answer::Keys { keys, next }) => {
+                        shown.extend(keys);
+                        after = next;
+                    }
+                    Ok(other) => panic!("a query for keys was answered {other:?}"),
+                    Err(_) => break,
+                }
+                if after.is_none() {
+                    break;
+                }
+            }
+            shown.sort_by(|a, b| a.key.cmp(&b.key));
+            let expected: Vec<_> = (0..3)
+                .map(key)
+                .filter(|key| !parked || self.model.is_parked(name, key))
+                .filter_map(|key| self.model.explain(name, &key))
+                .collect();
+            assert_eq!(expected, shown, "keys in {name}");
         }
     }
 

@@ -381,6 +381,47 @@ impl Model {
     }
 
     /// Why a key does, or does not, move, as a query must tell it.
+    /// What a look at the queue, or at one of its keys, shows: what arrived, in that order, then what is
+    /// not yet due.
+    pub(crate) fn messages(
+        &self,
+        name: &QueueName,
+        key: Option<&Key>,
+    ) -> Vec<(Sequence, MessageId, u16, MessageWait)> {
+        let Some(queue) = self.queues.get(name) else {
+            return Vec::new();
+        };
+        let mut messages: Vec<_> = queue
+            .messages
+            .iter()
+            .filter(|message| key.is_none() || message.key.as_ref() == key)
+            .collect();
+        messages
+            .sort_by_key(|message| (message.arrival.is_none(), message.arrival, message.sequence));
+        messages
+            .iter()
+            .map(|message| {
+                let waits_for = match &message.state {
+                    State::Ready => MessageWait::Turn,
+                    State::Delayed { due } => MessageWait::Due { at: *due },
+                    State::Leased { until, holder, .. } => MessageWait::Lease {
+                        holder: holder.clone(),
+                        remaining: until.since(self.now.machine),
+                    },
+                    State::Backoff { until } => MessageWait::Backoff {
+                        remaining: until.since(self.now.machine),
+                    },
+                };
+                (message.sequence, message.id, message.attempts, waits_for)
+            })
+            .collect()
+    }
+
+    pub(crate) fn is_parked(&self, name: &QueueName, key: &Key) -> bool {
+        let queue = self.queues.get(name);
+        queue.is_some_and(|queue| queue.parked.contains(key))
+    }
+
     pub(crate) fn explain(&self, name: &QueueName, key: &Key) -> Option<KeyStatus> {
         let queue = self.queues.get(name).filter(|queue| queue.settings.keyed)?;
         let mut order = Vec::new();

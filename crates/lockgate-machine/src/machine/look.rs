@@ -1,0 +1,189 @@
+//! Looking into a queue without changing it: its messages and its keys, page by page.
+//!
+//! A page costs a bounded number of steps, however much the queue holds and however little of that is
+//! asked for: who looks stops nobody who works. A cursor names where the last page ended. What comes
+//! or goes meanwhile may be missed.
+
+use lockgate_core::{Key, MachineTime, Now, QueueName, Sequence, WallTime};
+
+use super::{Machine, state::State};
+use crate::{
+    Answer, MessageStatus, MessageWait, Origin, Query, Rejection, SettingsError, slab::NONE,
+};
+
+/// Messages or keys that one page looks at, shown or not.
+const STEPS_MAX: usize = 10_000;
+
+impl Machine {
+    /// Messages in the order in which they arrived, then those not yet due.
+    pub(super) fn query_messages(
+        &self,
+        queue: &QueueName,
+        key: Option<&Key>,
+        after: Option<Sequence>,
+        limit: usize,
+        now: Now,
+    ) -> Result<Answer, Rejection> {
+        let index = self.named_queue(queue)?;
+        check_limit(limit)?;
+        let state = &self.queues[index];
+        let only = match key {
+            None => None,
+            Some(key) => Some(self.key_of(state.content, Some(key)).ok_or_else(|| {
+                Rejection::KeyNotFound {
+                    queue: queue.clone(),
+                    key: key.clone(),
+                }
+            })?),
+        };
+        // Only a keyed queue keeps what is in flight in the order of its key.
+        let (lists, of_key) = match only {
+            Some(key) if state.settings.keyed => {
+                let key = &self.keys[key];
+                ([key.order.first, key.delayed.first], true)
+            }
+            _ => {
+                let content = &self.contents[state.content];
+                ([content.by_age.first, content.delayed.first], false)
+            }
+        };
+        let following = |message: u32| {
+            let message = &self.messages[message];
+            if of_key {
+                message.order.after
+            } else {
+                message.age.after
+            }
+        };
+        let wanted = |message: u32| only.is_none_or(|key| self.messages[message].key == key);
+
+        let reached = after
+            .and_then(|after| self.message_of(index, after))
+            .filter(|&message| wanted(message));
+        let (mut list, mut at) = match reached {
+            Some(message) => {
+                let list = usize::from(self.messages[message].state == State::Delayed);
+                (list, following(message))
+            }
+            None => (0, lists[0]),
+        };
+        // Where the last page ended is gone: from the front, past what it must have shown.
+        let shown = after.filter(|_| reached.is_none());
+        let mut messages = Vec::new();
+        let mut next = None;
+        let mut looked_at = None;
+        for step in 0.. {
+            if at == NONE && list == 0 {
+                (list, at) = (1, lists[1]);
+            }
+            if at == NONE {
+                break;
+            }
+            if messages.len() == limit || step == STEPS_MAX {
+                next = looked_at;
+                break;
+            }
+            let sequence = self.messages[at].sequence();
+            looked_at = Some(sequence);
+            if wanted(at) && shown.is_none_or(|shown| sequence > shown) {
+                messages.push(self.message_status(index, at, now));
+            }
+            at = following(at);
+        }
+        Ok(Answer::Messages { messages, next })
+    }
+
+    fn message_status(&self, queue: u32, index: u32, now: Now) -> MessageStatus {
+        let message = &self.messages[index];
+        let sequence = message.sequence();
+        let origin = self.origin(index);
+        let touch = self.touched(index);
+        let until = self.deadline(index);
+        let remaining = until.map_or(0, |until| MachineTime(until).since(now.machine));
+        MessageStatus {
+            id: origin.map_or_else(|| self.queues[queue].id_of(sequence), |origin| origin.id),
+            sequence,
+            key: self.keys[message.key].name.clone(),
+            location: message.location(),
+            size: message.size,
+            since: message.since(),
+            attempts: touch.map_or(0, |touch| touch.attempts),
+            first_leased: touch
+                .filter(|touch| touch.attempts > 0)
+                .map(super::state::Touch::first_leased),
+            waits_for: match (message.state, touch) {
+                (State::Delayed, _) => MessageWait::Due {
+                    at: until.map_or(message.since(), WallTime),
+                },
+                (State::Backoff, _) => MessageWait::Backoff { remaining },
+                (State::Leased, Some(touch)) => MessageWait::Lease {
+                    holder: self.holders[touch.holder].name.clone(),
+                    remaining,
+                },
+                _ => MessageWait::Turn,
+            },
+            origin: origin.map(|origin| Origin {
+                queue: origin.queue,
+                name: self
+                    .queue_index(origin.queue)
+                    .map(|queue| self.queues[queue].name.clone()),
+                sequence: origin.sequence,
+                reason: origin.reason.clone(),
+                at: origin.at,
+            }),
+        }
+    }
+
+    /// Keys in no order, each with why it does or does not move.
+    pub(super) fn query_keys(
+        &self,
+        queue: &QueueName,
+        parked: bool,
+        after: Option<u32>,
+        limit: usize,
+        now: Now,
+    ) -> Result<Answer, Rejection> {
+        let index = self.named_queue(queue)?;
+        check_limit(limit)?;
+        let state = &self.queues[index];
+        if !state.settings.keyed {
+            return Err(Rejection::Settings {
+                queue: queue.clone(),
+                source: SettingsError::NeedsKeys {
+                    setting: "listing keys",
+                },
+            });
+        }
+        let mut keys = Vec::new();
+        let mut next = None;
+        let first = after.map_or(0, |after| after.saturating_add(1));
+        for (step, at) in (first..self.keys.end()).enumerate() {
+            if keys.len() == limit || step == STEPS_MAX {
+                next = at.checked_sub(1);
+                break;
+            }
+            let Some(key) = self.keys.get(at) else {
+                continue;
+            };
+            if key.content == state.content
+                && (key.parked || !parked)
+                && let Some(name) = &key.name
+            {
+                keys.push(self.key_status(index, at, name, now));
+            }
+        }
+        Ok(Answer::Keys { keys, next })
+    }
+}
+
+fn check_limit(limit: usize) -> Result<(), Rejection> {
+    if (1..=Query::LIMIT_MAX).contains(&limit) {
+        return Ok(());
+    }
+    Err(Rejection::OutOfRange {
+        what: "limit",
+        value: limit as u64,
+        min: 1,
+        max: Query::LIMIT_MAX as u64,
+    })
+}
