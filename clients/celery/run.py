@@ -54,7 +54,9 @@ class Suite:
         )
 
     def queues_made_by_celery(self):
-        settings = self.settings({"queue_name_prefix": self.prefix}, "celery")
+        settings = self.settings(
+            {"queue_name_prefix": self.prefix, "fetch_message_attributes": ["All"]}, "celery"
+        )
         app = tasks.make_app(**settings)
         sent = [app.send_task("tasks.add", (number, number)) for number in range(20)]
         with Worker(settings, "celery", self.folder):

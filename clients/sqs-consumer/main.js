@@ -109,10 +109,10 @@ async function heartbeats() {
   const queue = await create("heartbeats");
   await send(queue, "slow");
   let others;
-  await consume(queue, { visibilityTimeout: 2, heartbeatInterval: 1 }, (finish, on) => {
+  await consume(queue, { visibilityTimeout: 3, heartbeatInterval: 2 }, (finish, on) => {
     on("response_processed", finish);
-    // Longer than the visibility timeout.
-    return { handleMessage: async () => void (others = await bodies(queue, 4)) };
+    // Longer than the visibility timeout, and over between two heartbeats.
+    return { handleMessage: async () => void (others = await bodies(queue, 5)) };
   });
   assert.deepEqual(others, [], "messages for others while it is handled");
   await removeEmpty(queue);

@@ -254,7 +254,8 @@ impl SystemFilter {
     fn new<'a>(names: impl IntoIterator<Item = Text<'a>>) -> Result<Self, SqsError> {
         let mut wanted = 0;
         for name in names {
-            if &*name == "All" {
+            // Celery's transport writes it in capitals.
+            if name.eq_ignore_ascii_case("All") {
                 wanted = u16::MAX;
             } else if let Some(known) = SystemAttribute::from_name(&name) {
                 wanted |= 1 << known as u16;

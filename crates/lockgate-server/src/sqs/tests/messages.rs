@@ -152,6 +152,11 @@ async fn a_receive_gives_what_is_asked_for_and_digests_just_that(shop: Shop) {
         message["Attributes"],
         json!({"SenderId": "000000000000", "ApproximateReceiveCount": "8"})
     );
+    for all in ["All", "ALL"] {
+        let input = json!({"QueueUrl": url, "MessageSystemAttributeNames": [all]});
+        let message = &shop.ok("ReceiveMessage", input).await["Messages"][0];
+        assert_eq!(message["Attributes"].as_object().unwrap().len(), 4, "{all}");
+    }
 }
 
 async fn a_message_is_hidden_while_in_flight_and_comes_again(shop: Shop) {
