@@ -42,11 +42,14 @@ pub(crate) enum Command {
     Receive(Receive),
     Ack(Ack),
     Nack(Nack),
+    Defer(Defer),
     Reject(Reject),
     #[command(subcommand)]
     Queue(Queue),
     #[command(subcommand)]
     Key(Key),
+    #[command(subcommand)]
+    Dlq(Dlq),
     Backup(Backup),
     Restore(Restore),
     Check(Check),

@@ -75,14 +75,14 @@ pub enum Command {
     },
     /// Removes a message that is not in flight.
     Cancel {
-        /// Where it was sent to.
+        /// Where it is: where it was sent to, unless it was moved.
         queue: QueueName,
         /// The id its send was answered with.
         message: MessageId,
     },
     /// Gives a message that is not in flight another due time; it counts as accepted when it is due.
     Reschedule {
-        /// Where it was sent to.
+        /// Where it is: where it was sent to, unless it was moved.
         queue: QueueName,
         /// The id its send was answered with.
         message: MessageId,

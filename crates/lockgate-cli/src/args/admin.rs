@@ -28,6 +28,23 @@ pub(crate) struct Nack {
     pub(crate) receipts: Receipts,
 }
 
+/// Put received messages back for later by their receipts; the attempt does not count
+///
+/// For messages that are not wrong, only early. Of a key, everything behind the message waits with it.
+/// Where a lease has ended it is left alone, and the command exits with 4.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate defer --queue orders.fifo --delay 10m \"$receipt\"")]
+pub(crate) struct Defer {
+    /// Not received again before so much time has passed
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) delay: Duration,
+
+    #[command(flatten)]
+    pub(crate) receipts: Receipts,
+}
+
 /// Send received messages to the dead-letter queue by their receipts
 ///
 /// For messages that can never succeed: they go at once, whatever attempts they have left, with
@@ -278,6 +295,74 @@ pub(crate) struct OfQueue {
     /// The key
     #[arg(value_name = "KEY")]
     pub(crate) key: String,
+}
+
+/// List, move back and drop dead letters
+#[derive(Debug, Subcommand)]
+pub(crate) enum Dlq {
+    Redrive(DlqRedrive),
+    Drop(DlqDrop),
+}
+
+/// Move dead letters back to where they came from, or to a queue
+///
+/// In the order in which they would be received, with no attempts counted. Those in flight stay. Ends
+/// at the first message that has nowhere to go back to, says which, and exits with 4.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate dlq redrive orders-dead.fifo
+  lockgate dlq redrive orders-dead.fifo --max 1
+  lockgate dlq redrive orders-dead.fifo --to orders-retry.fifo")]
+pub(crate) struct DlqRedrive {
+    /// Queue they go to [default: each to the one it came from]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) to: Option<String>,
+
+    /// Stop after this many messages [default: no limit]
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max: Option<u64>,
+
+    /// Print a JSON object: moved, left, and stuck where it ended before its time
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Name of the dead-letter queue
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}
+
+/// Drop dead letters by their ids, or all of them
+///
+/// With --all it says how many there are and asks; where nobody can answer, --yes is needed. A message
+/// in flight is not dropped by its id.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate dlq drop orders-dead.fifo 00000001-0000-8000-8000-00000000a001
+  lockgate dlq drop orders-dead.fifo --all --yes")]
+pub(crate) struct DlqDrop {
+    /// All messages of the queue, in flight and delayed ones too
+    #[arg(long, conflicts_with = "ids")]
+    pub(crate) all: bool,
+
+    /// Do not ask
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Name of the dead-letter queue
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+
+    /// Ids of messages
+    #[arg(value_name = "ID", required_unless_present = "all")]
+    pub(crate) ids: Vec<String>,
 }
 
 /// A value, or that it is to be the default.

@@ -4,6 +4,7 @@ mod backup;
 mod check;
 mod completions;
 mod config;
+mod dlq;
 mod dump;
 mod key;
 mod queue;
@@ -34,9 +35,11 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Receive(args) => receive::run(&args),
         Command::Ack(args) => receive::ack(args),
         Command::Nack(args) => settle::nack(&args),
+        Command::Defer(args) => settle::defer(&args),
         Command::Reject(args) => settle::reject(&args),
         Command::Queue(args) => queue::run(args),
         Command::Key(args) => key::run(&args),
+        Command::Dlq(args) => dlq::run(&args),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),
         Command::Check(args) => check::run(&args),

@@ -1,4 +1,6 @@
-//! `lockgate nack` and `lockgate reject`.
+//! `lockgate nack`, `lockgate defer` and `lockgate reject`.
+
+use std::time::Duration;
 
 use hyper::Method;
 use serde::Deserialize;
@@ -6,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{block_on, client, part};
 use crate::{
-    args::{Nack, Receipts, Reject},
+    args::{Defer, Nack, Receipts, Reject},
     exit::{Exit, Failure},
 };
 
@@ -32,10 +34,13 @@ struct Problem {
 }
 
 pub(super) fn nack(args: &Nack) -> Result<(), Failure> {
-    let delay = args.delay.unwrap_or_default().as_millis();
-    let delay = u64::try_from(delay).unwrap_or(u64::MAX);
-    let settle = json!({"action": "nack", "delay_ms": delay});
+    let settle = json!({"action": "nack", "delay_ms": millis(args.delay.unwrap_or_default())});
     run(&args.receipts, &settle, "put back")
+}
+
+pub(super) fn defer(args: &Defer) -> Result<(), Failure> {
+    let settle = json!({"action": "defer", "delay_ms": millis(args.delay)});
+    run(&args.receipts, &settle, "deferred")
 }
 
 pub(super) fn reject(args: &Reject) -> Result<(), Failure> {
@@ -81,6 +86,10 @@ fn run(args: &Receipts, settle: &Value, done: &str) -> Result<(), Failure> {
             )),
         }
     })
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Why a lease is not current.

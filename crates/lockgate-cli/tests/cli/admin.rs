@@ -101,6 +101,15 @@ fn a_receipt_can_be_put_back_for_later_or_given_up() {
     );
     assert!(again.contains("the lease has ended"), "{again}");
 
+    town.run("send --queue mail early").ok();
+    let message = received(&town, "--queue mail");
+    let defer = format!(
+        "defer --queue mail --delay 1h {}",
+        self::receipt(&message[0])
+    );
+    town.run(&defer).ok();
+    assert_eq!(town.counts("mail")["ready"], 0);
+
     town.run("send --queue mail bad").ok();
     let message = received(&town, "--queue mail");
     let reject = ["--reason", "no such product", self::receipt(&message[0])];
@@ -216,4 +225,40 @@ fn admin_commands_are_signed_where_keys_are_needed() {
     assert!(denied.contains("no grant of purge"), "{denied}");
     let wrong = run("another secret", "queue pause orders.fifo").fails_with(7);
     assert!(wrong.contains("signature"), "{wrong}");
+}
+
+#[test]
+fn dead_letters_go_back_or_are_dropped() {
+    let town = Town::new();
+    town.run("queue create dead").ok();
+    town.run("queue create mail --dead-letter dead").ok();
+    let die = |body: &str| {
+        town.run(&format!("send --queue mail {body}")).ok();
+        let message = received(&town, "--queue mail").remove(0);
+        town.run(&format!("reject --queue mail {}", receipt(&message)))
+            .ok();
+        message["id"].as_str().unwrap().to_owned()
+    };
+    die("one");
+    die("two");
+    let third = die("three");
+    let some = town.run("dlq redrive dead --max 2 --json").json();
+    assert_eq!(some, [json!({"moved": 2, "left": 1})]);
+    assert_eq!(town.counts("mail")["ready"], 2);
+    town.run(&format!("dlq drop dead {third}")).ok();
+    let again = town.run(&format!("dlq drop dead {third}")).fails_with(3);
+    assert!(again.contains("no waiting message"), "{again}");
+    town.run("send --queue dead astray").ok();
+    let stuck = town.run("dlq redrive dead").fails_with(4);
+    assert!(stuck.contains("nowhere to go back to"), "{stuck}");
+    assert!(stuck.contains("--to QUEUE"), "{stuck}");
+    town.run("dlq redrive dead --to mail").ok();
+    assert_eq!(town.counts("mail")["ready"], 3);
+    town.run("send --queue dead x").ok();
+    let ask = town.run("dlq drop dead --all").fails_with(2);
+    assert!(ask.contains("dead holds 1 message (1 ready"), "{ask}");
+    town.run("dlq drop dead --all --yes").ok();
+    assert_eq!(town.counts("dead")["ready"], 0);
+    town.run("dlq drop dead").fails_with(2);
+    town.run("dlq redrive none").fails_with(3);
 }

@@ -114,12 +114,16 @@ impl Machine {
     ) -> Result<(u32, u32), Rejection> {
         let queue = self.named_queue(name)?;
         let state = &self.queues[queue];
-        let sequence = message.sequence();
-        let found = (message.queue() == state.id && state.id_of(sequence) == message)
+        let (present, sequence) = self.present_place(message);
+        let found = (present == state.id)
             .then(|| self.message_of(queue, sequence))
             .flatten();
-        // What was moved here has a number of this queue, but the id of another one.
-        let Some(index) = found.filter(|&index| !self.messages[index].has(flag::MOVED)) else {
+        // What was moved has a number of the queue it is in, and the id of the one it was sent to.
+        let is_it = |index: u32| match self.origin(index) {
+            Some(origin) => origin.id == message,
+            None => state.id_of(sequence) == message,
+        };
+        let Some(index) = found.filter(|&index| is_it(index)) else {
             return Err(Rejection::MessageNotFound {
                 queue: name.clone(),
                 message,

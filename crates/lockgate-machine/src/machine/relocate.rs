@@ -60,7 +60,7 @@ impl Machine {
     }
 
     /// Queue and number of the message with that id, which may be gone.
-    fn present_place(&self, id: MessageId) -> (QueueId, Sequence) {
+    pub(super) fn present_place(&self, id: MessageId) -> (QueueId, Sequence) {
         let moved = self.by_moved_id.find(hash_id(id), |origin| {
             self.origins
                 .get(origin)

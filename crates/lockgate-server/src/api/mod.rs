@@ -187,6 +187,9 @@ impl Service {
             Operation::ListDeadLetterSources => {
                 ok(&self.list_dead_letter_sources(request, part(0))?)
             }
+            Operation::RedriveDeadLetters => ok(&self
+                .redrive_dead_letters(request, part(0), body(given)?)
+                .await?),
             Operation::Transact => ok(&self.transact(request, body(given)?).await?),
         }
     }

@@ -141,6 +141,15 @@ impl Problem {
         self
     }
 
+    /// The same, where the field is called otherwise in this request.
+    pub(super) fn renamed(mut self, field: &str, name: &str) -> Self {
+        if self.field.as_deref() == Some(field) {
+            self.detail = self.detail.replacen(field, name, 1);
+            self.field = Some(name.to_owned());
+        }
+        self
+    }
+
     /// The same, of an entry of a list: `within` stands before the field it names.
     pub(super) fn within(mut self, within: &str) -> Self {
         let inner = self.field.take();

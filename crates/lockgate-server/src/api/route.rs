@@ -108,6 +108,12 @@ operations! {
     SettleMessages = POST "/queues/{queue}/settle";
     /// List the queues whose dead letters come here.
     ListDeadLetterSources = GET "/queues/{queue}/dead-letter-sources";
+    /// Move dead letters back.
+    ///
+    /// To the queues they came from, or to one that is named, in the order in which a receive would
+    /// get them; with no attempts counted. One request moves up to `max`: repeat it while the answer
+    /// says that there are some left. What is in flight or parked stays.
+    RedriveDeadLetters = POST "/queues/{queue}/dead-letters/redrive";
     /// Settle and send, all or nothing.
     ///
     /// Settles come first. One stale lease or refused message refuses all, and nothing happens. If the

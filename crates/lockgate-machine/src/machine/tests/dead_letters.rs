@@ -43,6 +43,7 @@ fn a_message_is_moved_past_dedup_and_keeps_its_id() {
         receive dead 9                  => 1 2<q#1
         send q id=x                     => #1 duplicate
         cancel dead 2                   => refused MessageNotFound
+        cancel q 1                      => refused MessageNotFound
         ",
     );
     let dead = &run.machine.snapshot().queues[&super::harness::name("dead")];

@@ -638,13 +638,10 @@ impl Model {
         Ok(Reply::Done)
     }
 
-    /// The message with that id, sent to that queue, which nobody holds.
+    /// The message with that id, sent or moved to that queue, which nobody holds.
     fn waiting(&self, name: &QueueName, id: MessageId) -> Result<Sequence, Rejection> {
         let queue = self.found(name)?;
-        let found = queue
-            .messages
-            .iter()
-            .find(|message| message.id == id && message.origin.is_none());
+        let found = queue.messages.iter().find(|message| message.id == id);
         match found {
             None => Err(Rejection::MessageNotFound {
                 queue: name.clone(),

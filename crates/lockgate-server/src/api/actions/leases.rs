@@ -177,8 +177,13 @@ impl Service {
             }
             Ok(())
         };
-        let delays = matches!(action, SettleActionWord::Nack);
-        only("delay_ms", given.delay_ms.is_some(), "nack", delays)?;
+        let delays = matches!(action, SettleActionWord::Nack | SettleActionWord::Defer);
+        only(
+            "delay_ms",
+            given.delay_ms.is_some(),
+            "nack and defer",
+            delays,
+        )?;
         let extends = action == SettleActionWord::Extend;
         only("lease_ms", given.lease_ms.is_some(), "extend", extends)?;
         let rejects = action == SettleActionWord::Reject;
@@ -189,6 +194,7 @@ impl Service {
             action: match action {
                 SettleActionWord::Ack => SettleAction::Ack,
                 SettleActionWord::Nack => SettleAction::Nack { delay },
+                SettleActionWord::Defer => SettleAction::Defer { delay },
                 SettleActionWord::Extend => SettleAction::Extend {
                     lease: given
                         .lease_ms

@@ -1,5 +1,6 @@
 //! What each operation does, over the engine.
 
+mod dead_letters;
 mod keys;
 mod leases;
 mod messages;

@@ -11,10 +11,7 @@ use super::{in_range, invalid_page, mismatched, page_after, page_start};
 use crate::{
     api::{
         Code, Problem, Request, Service,
-        shapes::{
-            ChangeQueue, CreateQueue, DeadLetterSources, ListQueues, Purged, Queue, Queues,
-            default_settings,
-        },
+        shapes::{ChangeQueue, CreateQueue, ListQueues, Purged, Queue, Queues, default_settings},
     },
     auth::Verb,
     sqs::{check_queue_name, check_tags},
@@ -181,23 +178,6 @@ impl Service {
             })
             .await?;
         Ok(self.describe(&queue).await?.into())
-    }
-
-    pub(in crate::api) fn list_dead_letter_sources(
-        &self,
-        request: &Request<'_>,
-        name: &str,
-    ) -> Result<DeadLetterSources, Problem> {
-        let target = self.queue(request, Verb::Read, name)?;
-        let all = self.engine.directory().all();
-        let sources = all.iter().filter(|entry| {
-            let dead_letter = entry.settings.dead_letter.as_ref();
-            dead_letter.is_some_and(|dead_letter| dead_letter.queue == target.name)
-                && request.may(Verb::Read, &entry.name)
-        });
-        Ok(DeadLetterSources {
-            queues: sources.map(|entry| entry.name.to_string()).collect(),
-        })
     }
 
     pub(super) async fn describe(&self, queue: &QueueName) -> Result<QueueDescription, Problem> {

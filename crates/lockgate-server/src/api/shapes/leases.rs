@@ -176,6 +176,8 @@ pub(crate) enum SettleActionWord {
     Ack,
     /// The message failed: it returns to its place, and the attempt counts.
     Nack,
+    /// The message is to come later, and this attempt does not count.
+    Defer,
     /// The holder needs more time.
     Extend,
     /// The message can never succeed: to the dead-letter queue now; dropped where there is none.

@@ -3,6 +3,7 @@
 //! Lengths of time are whole milliseconds, sizes are bytes, instants are RFC 3339 texts in UTC. A
 //! field that has nothing to say is left out of an answer.
 
+mod dead_letters;
 mod keys;
 mod leases;
 mod messages;
@@ -13,7 +14,7 @@ use jiff::Timestamp;
 use lockgate_core::WallTime;
 use serde::{Deserialize, Serialize, Serializer};
 
-pub(super) use self::{keys::*, leases::*, messages::*, queues::*, server::*};
+pub(super) use self::{dead_letters::*, keys::*, leases::*, messages::*, queues::*, server::*};
 
 /// Nothing to say: it is done.
 #[derive(Debug, Serialize, Deserialize)]

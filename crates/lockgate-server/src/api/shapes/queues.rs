@@ -572,11 +572,3 @@ pub(crate) struct Purged {
     /// What the queue held just before; more if messages came in between.
     pub(crate) messages: u64,
 }
-
-/// The queues whose dead letters come to a queue.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct DeadLetterSources {
-    /// Their names, in order.
-    pub(crate) queues: Vec<String>,
-}

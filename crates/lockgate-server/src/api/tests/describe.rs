@@ -173,6 +173,14 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
             tag: "dead letters",
             ..queue("read", to.ok::<DeadLetterSources>())
         },
+        Operation::RedriveDeadLetters => Described {
+            tag: "dead letters",
+            body: to.input::<Redrive>(),
+            ..queue(
+                "receive, and send on the queues they go to",
+                to.ok::<Redriven>(),
+            )
+        },
         Operation::Transact => Described {
             tag: "transactions",
             body: to.input::<Transaction>(),

@@ -184,7 +184,15 @@ pub(super) async fn record() -> Vec<Example> {
     to.get("sources", "/queues/orders-dead.fifo/dead-letter-sources")
         .await;
     let target = "/queues/orders-dead.fifo/receive";
-    to.post("a dead letter", target, json!({})).await;
+    let received = to.post("a dead letter", target, json!({})).await;
+    let back = json!({"settles": [
+        {"receipt": received["messages"][0]["receipt"], "action": "nack"},
+    ]});
+    to.post("nack", "/queues/orders-dead.fifo/settle", back)
+        .await;
+    let target = "/queues/orders-dead.fifo/dead-letters/redrive";
+    to.post("back to where they came from", target, json!({}))
+        .await;
 
     to.post("park", "/queues/orders.fifo/keys/user-7/park", Value::Null)
         .await;

@@ -347,6 +347,17 @@ async fn a_lease_is_settled_once_and_the_caller_is_told() {
     assert_eq!(received[0]["attempt"], 2);
     let older = result("q.fifo", settle(json!({"action": "ack"}))).await;
     assert_eq!(older["reason"], "superseded");
+    let defer = json!({"settles": [
+        {"receipt": received[0]["receipt"], "action": "defer", "delay_ms": 5000},
+    ]});
+    assert_eq!(result("q.fifo", defer).await["outcome"], "done");
+    assert!(receive(&shop, "q.fifo").await.is_empty());
+    shop.pass(5000);
+    let received = receive(&shop, "q.fifo").await;
+    assert_eq!(
+        received[0]["attempt"], 2,
+        "a deferred attempt does not count"
+    );
     let newer = json!({"settles": [{"receipt": received[0]["receipt"], "action": "ack"}]});
     assert_eq!(result("q.fifo", newer.clone()).await["outcome"], "done");
     assert_eq!(result("q.fifo", newer).await["reason"], "gone");
@@ -404,6 +415,84 @@ async fn a_transaction_happens_whole_or_not_at_all() {
     assert_eq!(done["sent"][0]["sequence"], 1);
     assert_eq!(shop.get("/queues/in").await["counts"]["in_flight"], 0);
     assert_eq!(shop.get("/queues/out.fifo").await["counts"]["ready"], 1);
+}
+
+#[tokio::test]
+async fn dead_letters_go_back_in_steps_and_it_is_said_where_that_ends() {
+    let mut shop = Shop::open();
+    for name in ["dead", "other", "keyed.fifo"] {
+        queue(&shop, name, json!({})).await;
+    }
+    for name in ["a", "b"] {
+        let dead_letter = json!({"dead_letter": {"queue": "dead"}});
+        queue(&shop, name, dead_letter).await;
+    }
+    let die = async |shop: &Shop, queue: &str, count: usize| {
+        let messages: Vec<_> = (0..count).map(|_| json!({"body": queue})).collect();
+        let target = format!("/queues/{queue}");
+        shop.post(&format!("{target}/messages"), json!({"messages": messages}))
+            .await;
+        let received = shop
+            .post(&format!("{target}/receive"), json!({"max": 100}))
+            .await;
+        let received = received["messages"].as_array().unwrap();
+        let settles: Vec<_> = received
+            .iter()
+            .map(|message| json!({"receipt": message["receipt"], "action": "reject"}))
+            .collect();
+        shop.post(&format!("{target}/settle"), json!({"settles": settles}))
+            .await;
+    };
+    die(&shop, "a", 2).await;
+    die(&shop, "b", 1).await;
+    let target = "/queues/dead/dead-letters/redrive";
+    let some = shop.post(target, json!({"max": 2})).await;
+    assert_eq!(some, json!({"moved": 2, "left": 1}));
+    let rest = shop.post(target, json!({})).await;
+    assert_eq!(rest, json!({"moved": 1, "left": 0}));
+    let ready = async |shop: &Shop, queue: &str| {
+        shop.get(&format!("/queues/{queue}")).await["counts"]["ready"].clone()
+    };
+    assert_eq!(
+        (ready(&shop, "a").await, ready(&shop, "b").await),
+        (json!(2), json!(1))
+    );
+
+    let sent = send(&shop, "dead", json!({"body": "sent here"})).await;
+    let stuck = shop.post(target, json!({})).await;
+    assert_eq!(stuck["moved"], 0);
+    assert_eq!(
+        stuck["stuck"],
+        json!({"id": sent["id"], "reason": "no_origin"})
+    );
+    let named = shop.post(target, json!({"to": "other"})).await;
+    assert_eq!(named, json!({"moved": 1, "left": 0}));
+    assert_eq!(ready(&shop, "other").await, 1);
+
+    die(&shop, "a", 100).await;
+    for (to, code) in [
+        ("none", "queue_not_found"),
+        ("dead", "invalid_value"),
+        ("keyed.fifo", "invalid_value"),
+    ] {
+        let refused = shop.refused(Method::POST, target, json!({"to": to})).await;
+        assert_eq!((&*refused.1, &*refused.2), (code, "to"), "{to}");
+    }
+    let grant = |queues: &str, verb| Grant {
+        queues: queues.into(),
+        verbs: vec![verb, Verb::Read],
+    };
+    shop.identity = Some(Arc::new(AccessKey {
+        id: "K".into(),
+        secret: Secret::new("secret of K"),
+        grants: vec![grant("dead", Verb::Receive), grant("a", Verb::Send)],
+    }));
+    let all = shop.refused(Method::POST, target, json!({})).await;
+    assert_eq!(all.1, "access_denied", "b is a source too");
+    let hidden = shop.refused(Method::POST, target, json!({"to": "b"})).await;
+    assert_eq!(hidden.1, "queue_not_found");
+    let done = shop.post(target, json!({"to": "a"})).await;
+    assert_eq!(done["moved"], 100);
 }
 
 #[tokio::test]

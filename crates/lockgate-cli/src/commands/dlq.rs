@@ -1,0 +1,165 @@
+//! `lockgate dlq …`.
+
+use hyper::Method;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{block_on, client, part, queue_settings::NOTHING};
+use crate::{
+    args::{Dlq, DlqDrop, DlqRedrive},
+    client::Client,
+    exit::{Exit, Failure},
+    output::{Output, confirm, count, note},
+};
+
+/// Messages that one request moves: as the server's own limit.
+const STEP_MAX: u64 = 10_000;
+
+/// How far a redrive got.
+#[derive(Default, Serialize, Deserialize)]
+struct Redriven {
+    moved: u64,
+    left: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stuck: Option<Stuck>,
+}
+
+/// The message at which a redrive ended.
+#[derive(Serialize, Deserialize)]
+struct Stuck {
+    id: String,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+struct Queue {
+    counts: Counts,
+}
+
+#[derive(Deserialize)]
+struct Counts {
+    ready: u64,
+    in_flight: u64,
+    delayed: u64,
+}
+
+#[derive(Deserialize)]
+struct Purged {
+    messages: u64,
+}
+
+#[derive(Deserialize)]
+struct Nothing {}
+
+pub(super) fn run(args: &Dlq) -> Result<(), Failure> {
+    let settings = match args {
+        Dlq::Redrive(args) => &args.settings,
+        Dlq::Drop(args) => &args.settings,
+    };
+    let mut client = client(settings)?;
+    block_on(async {
+        match args {
+            Dlq::Redrive(args) => redrive(&mut client, args).await,
+            Dlq::Drop(args) if args.all => drop_all(&mut client, args).await,
+            Dlq::Drop(args) => drop_some(&mut client, args).await,
+        }
+    })
+}
+
+async fn redrive(client: &mut Client, args: &DlqRedrive) -> Result<(), Failure> {
+    let target = format!("/queues/{}/dead-letters/redrive", part(&args.name));
+    let max = args.max.unwrap_or(u64::MAX);
+    let mut done = Redriven::default();
+    loop {
+        let step = STEP_MAX.min(max - done.moved);
+        let body = json!({"to": args.to, "max": step});
+        let result = client.admin(Method::POST, &target, Some(&body)).await;
+        let step: Redriven = match result {
+            Ok(step) => step,
+            Err(error) if done.moved > 0 => {
+                let moved = count(done.moved, "message");
+                return Err(Failure::from(error).context(format!("after {moved} were moved")));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        done = Redriven {
+            moved: done.moved + step.moved,
+            ..step
+        };
+        if done.stuck.is_some() || done.left == 0 || step.moved == 0 || done.moved >= max {
+            break;
+        }
+    }
+    if args.json {
+        let mut output = Output::new();
+        output.json(&done)?;
+        output.flush()?;
+    }
+    note(&format!(
+        "moved {}, {} left to move",
+        count(done.moved, "message"),
+        done.left
+    ));
+    let Some(stuck) = done.stuck else {
+        return Ok(());
+    };
+    let why = match &*stuck.reason {
+        "no_origin" => "was sent here, or moved here by somebody",
+        _ => "comes from a queue that is not there any more",
+    };
+    Err(Failure::new(
+        Exit::Conflict,
+        format!("message {} has nowhere to go back to: it {why}", stuck.id),
+    )
+    .hint(format!(
+        "move what is left with --to QUEUE, or drop it: `lockgate dlq drop {} {}`",
+        args.name, stuck.id
+    )))
+}
+
+async fn drop_all(client: &mut Client, args: &DlqDrop) -> Result<(), Failure> {
+    let target = format!("/queues/{}", part(&args.name));
+    let queue: Queue = client.admin(Method::GET, &target, NOTHING).await?;
+    let Counts {
+        ready,
+        in_flight,
+        delayed,
+    } = queue.counts;
+    let holds = format!(
+        "{} holds {} ({ready} ready, {in_flight} in flight, {delayed} delayed).",
+        args.name,
+        count(ready + in_flight + delayed, "message")
+    );
+    if args.yes {
+        note(&holds);
+    } else if !confirm(&format!("{holds} Drop all of them?"))? {
+        return Err(Failure::failed("not confirmed; nothing was done"));
+    }
+    let target = format!("{target}/purge");
+    let purged: Purged = client.admin(Method::POST, &target, NOTHING).await?;
+    note(&format!("dropped {}", count(purged.messages, "message")));
+    Ok(())
+}
+
+async fn drop_some(client: &mut Client, args: &DlqDrop) -> Result<(), Failure> {
+    let mut dropped = 0;
+    let mut first = None;
+    for id in &args.ids {
+        let target = format!("/queues/{}/messages/{}", part(&args.name), part(id));
+        let result = client
+            .admin::<Nothing>(Method::DELETE, &target, NOTHING)
+            .await;
+        match result {
+            Ok(Nothing {}) => dropped += 1,
+            Err(error) if error.nothing_done() && !error.may_pass() => {
+                first.get_or_insert(error);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    note(&format!("dropped {}", count(dropped, "message")));
+    match first {
+        None => Ok(()),
+        Some(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,112 @@
+//! Dead letters: where they come from, and back there.
+
+use lockgate_core::QueueName;
+use lockgate_machine::{Command, Reply, StuckReason};
+
+use super::{in_range, mismatched};
+use crate::{
+    api::{
+        Code, Problem, Request, Service,
+        shapes::{DeadLetterSources, Redrive, Redriven, StuckReasonWord, StuckView},
+    },
+    auth::Verb,
+};
+
+/// Messages that one request moves.
+const REDRIVE_MAX: u32 = 10_000;
+
+impl Service {
+    pub(in crate::api) fn list_dead_letter_sources(
+        &self,
+        request: &Request<'_>,
+        name: &str,
+    ) -> Result<DeadLetterSources, Problem> {
+        let target = self.queue(request, Verb::Read, name)?;
+        let all = self.engine.directory().all();
+        let sources = all.iter().filter(|entry| {
+            let dead_letter = entry.settings.dead_letter.as_ref();
+            dead_letter.is_some_and(|dead_letter| dead_letter.queue == target.name)
+                && request.may(Verb::Read, &entry.name)
+        });
+        Ok(DeadLetterSources {
+            queues: sources.map(|entry| entry.name.to_string()).collect(),
+        })
+    }
+
+    /// Moves dead letters, step by step, so that nobody else waits for all of it.
+    pub(in crate::api) async fn redrive_dead_letters(
+        &self,
+        request: &Request<'_>,
+        name: &str,
+        input: Redrive,
+    ) -> Result<Redriven, Problem> {
+        let from = self.queue(request, Verb::Receive, name)?.name.clone();
+        let max = in_range("max", input.max, 1, REDRIVE_MAX)?.unwrap_or(REDRIVE_MAX);
+        let to = match &input.to {
+            Some(to) => {
+                let queue = self
+                    .queue(request, Verb::Send, to)
+                    .map_err(|problem| problem.at("to"))?;
+                Some(queue.name.clone())
+            }
+            None => {
+                self.check_sources(request, &from)?;
+                None
+            }
+        };
+        let mut done = Redriven {
+            moved: 0,
+            left: 0,
+            stuck: None,
+        };
+        loop {
+            let rest = u64::from(max) - done.moved;
+            let step = rest.min(u64::from(Command::MOVES_MAX));
+            let command = Command::Move {
+                from: from.clone(),
+                to: to.clone(),
+                max: u16::try_from(step).unwrap_or(Command::MOVES_MAX),
+            };
+            let reply = match self.engine.submit(command).await {
+                Ok(reply) => reply,
+                // What was moved is moved: the caller hears of that first, and of this when it goes on.
+                Err(_) if done.moved > 0 => return Ok(done),
+                Err(error) => {
+                    return Err(Problem::from(error).renamed("settings.dead_letter.queue", "to"));
+                }
+            };
+            let Reply::Moved { moved, left, stuck } = reply else {
+                return Err(mismatched());
+            };
+            done.moved += moved;
+            done.left = left;
+            done.stuck = stuck.map(|stuck| StuckView {
+                id: stuck.message.to_string(),
+                reason: match stuck.reason {
+                    StuckReason::NoOrigin => StuckReasonWord::NoOrigin,
+                    _ => StuckReasonWord::OriginGone,
+                },
+            });
+            if moved < step || done.moved == u64::from(max) {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Whoever moves dead letters back sends messages to the queues they came from.
+    fn check_sources(&self, request: &Request<'_>, target: &QueueName) -> Result<(), Problem> {
+        let all = self.engine.directory().all();
+        let mut sources = all.iter().filter(|entry| {
+            let dead_letter = entry.settings.dead_letter.as_ref();
+            dead_letter.is_some_and(|dead_letter| dead_letter.queue == *target)
+        });
+        if sources.all(|source| request.may(Verb::Send, &source.name)) {
+            return Ok(());
+        }
+        // Which ones, the caller may not be one to know.
+        Err(Problem::new(
+            Code::AccessDenied,
+            format!("it needs a grant of send on every queue whose dead letters come to {target}"),
+        ))
+    }
+}
