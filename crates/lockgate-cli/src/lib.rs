@@ -16,6 +16,7 @@ mod commands;
 mod exit;
 mod folder;
 mod output;
+mod queue_file;
 mod reference;
 mod settings;
 mod telemetry;

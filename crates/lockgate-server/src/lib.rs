@@ -52,3 +52,7 @@ mod sqs;
 
 pub use auth::{AccessKey, Authentication, Grant, Secret, SignError, Verb, sign_request};
 pub use server::{BindError, Deadlines, Limits, RunReport, Server, ServerOptions};
+pub use sqs::{
+    DeclareError, DeclareProblem, Declared, DeclaredPart, DeclaredQueue, check_queues,
+    declare_queues,
+};

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::json;
 
-use super::environment;
+use super::{environment, serve::declared_queues};
 use crate::{
     args::Config,
     exit::Failure,
@@ -76,6 +76,12 @@ fn check(flags: &crate::settings::Flags) -> Result<(), Failure> {
     match &resolved.file {
         Some(path) => note(&format!("{path}: no problems")),
         None => note("no configuration file; the variables have no problems"),
+    }
+    if let Some(queues) = declared_queues(&resolved)? {
+        for warning in &queues.warnings {
+            complain("warning", warning);
+        }
+        note(&format!("{queues}: no problems"));
     }
     Ok(())
 }

@@ -6,7 +6,8 @@ use lockgate_core::{LockError, LogError};
 use lockgate_engine::{Engine, EngineOptions, StartError, StartReport, Status};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock};
 use lockgate_server::{
-    Authentication, BindError, Deadlines, Limits, RunReport, Server, ServerOptions,
+    Authentication, BindError, Deadlines, DeclareError, Declared, Limits, RunReport, Server,
+    ServerOptions, declare_queues,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::{error, info, warn};
@@ -15,6 +16,7 @@ use super::{Signals, serve_settings};
 use crate::{
     args::Serve,
     exit::{Exit, Failure},
+    queue_file::QueueFile,
     settings::{
         Resolved, access_keys,
         table::{self, Auth},
@@ -47,6 +49,7 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
     options.authentication = authentication(settings)?;
     // Nothing is opened, and no folder made, for a server that could not listen.
     options.check().map_err(bind_failure)?;
+    let queues = declared_queues(settings)?;
     allow_open_files(options.limits.connections_max);
     let data = settings.get(&table::DATA);
     let engine = start_engine(&data, settings)?;
@@ -60,6 +63,12 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
     runtime.block_on(async {
         // Before the port is open, so that a signal that comes right after the ready line is caught.
         let signals = Signals::new()?;
+        if let Some(queues) = &queues
+            && let Err(failure) = declare(&engine, &options, queues).await
+        {
+            engine.shutdown().await;
+            return Err(failure);
+        }
         let server = match Server::bind(options, engine.clone()).await {
             Ok(server) => server,
             Err(error) => {
@@ -77,6 +86,40 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
         let report = server.run(end(signals, engine.clone())).await;
         ended(&report, &engine.status())
     })
+}
+
+/// The queues that are to be there, checked as far as it goes without the data.
+pub(super) fn declared_queues(settings: &Resolved) -> Result<Option<QueueFile>, Failure> {
+    let Some(path) = settings.get(&table::QUEUES) else {
+        return Ok(None);
+    };
+    let format = settings.get(&table::QUEUES_FORMAT);
+    QueueFile::read(&path, format, &server_options(settings)).map(Some)
+}
+
+async fn declare(
+    engine: &Engine,
+    options: &ServerOptions,
+    file: &QueueFile,
+) -> Result<(), Failure> {
+    for warning in &file.warnings {
+        warn!("{warning}");
+    }
+    let queues = file.declared();
+    let outcomes = declare_queues(engine, options, &queues)
+        .await
+        .map_err(|error| match error {
+            DeclareError::Refused(problems) => file.refused(&problems),
+            error => Failure::from_error(Exit::Failed, error).context("declaring the queues"),
+        })?;
+    for (queue, outcome) in queues.iter().zip(&outcomes) {
+        match outcome {
+            Declared::Created => info!(queue = queue.name, "queue made, as declared"),
+            Declared::Changed => info!(queue = queue.name, "queue changed, as declared"),
+            Declared::Unchanged => {}
+        }
+    }
+    Ok(())
 }
 
 /// Raises the limit of open files as far as it goes: each connection needs one, and the usual limit

@@ -3,12 +3,14 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use super::{About, AnySetting, Form, Scope, Setting};
-use crate::{client::Endpoint, telemetry::LogFormat, units};
+use crate::{client::Endpoint, queue_file::Format, telemetry::LogFormat, units};
 
 /// Every setting, in the order of help and of `lockgate config show`.
 pub(crate) static SETTINGS: &[&dyn AnySetting] = &[
     &LISTEN,
     &DATA,
+    &QUEUES,
+    &QUEUES_FORMAT,
     &ALLOWED_HOST,
     &ADVERTISE,
     &ACCOUNT,
@@ -66,6 +68,47 @@ pub(crate) static DATA: Setting<PathBuf> = Setting {
                  can have it. A relative path counts from the working directory.",
     },
     read: |texts| one(texts, |text| not_empty(text).map(PathBuf::from)),
+};
+
+pub(crate) static QUEUES: Setting<Option<PathBuf>> = Setting {
+    about: About {
+        name: "queues",
+        value_name: "FILE",
+        default: &[],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "File of queues that are there when the server is: made, or changed to be so",
+        detail: "TOML with a [[queue]] for each: name, lease, delay, retention, dead_letter = { queue = \
+                 \"dead\", attempts = 5 }, attributes = { ... } by their SQS names, tags = { ... }; or \
+                 a configuration file of ElasticMQ. What the file does not name is left alone, queues \
+                 too. Where anything in it is wrong, nothing is done and the server does not start.",
+    },
+    read: |texts| {
+        texts
+            .first()
+            .map(|text| not_empty(text).map(PathBuf::from))
+            .transpose()
+    },
+};
+
+pub(crate) static QUEUES_FORMAT: Setting<Format> = Setting {
+    about: About {
+        name: "queues-format",
+        value_name: "FORMAT",
+        default: &["auto"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "What the file of queues is written in: toml, elasticmq, or auto",
+        detail: "auto takes a file that ends in .conf for ElasticMQ's and any other for TOML.",
+    },
+    read: |texts| {
+        one(texts, |text| match text {
+            "auto" => Ok(Format::Auto),
+            "toml" => Ok(Format::Toml),
+            "elasticmq" => Ok(Format::ElasticMq),
+            _ => Err(format!("{text:?} is none of auto, toml and elasticmq")),
+        })
+    },
 };
 
 pub(crate) static ALLOWED_HOST: Setting<Vec<String>> = Setting {

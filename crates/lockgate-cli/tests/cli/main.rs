@@ -11,5 +11,6 @@ mod config;
 mod folder;
 mod help;
 mod messages;
+mod queue_file;
 mod serve;
 mod support;

@@ -10,6 +10,7 @@
 
 mod actions;
 mod aws_json;
+mod declare;
 mod digests;
 mod dispatch;
 mod error;
@@ -33,6 +34,10 @@ use crate::auth::{AccessKey, AuthError};
 
 pub(crate) use actions::{Service, tags::check as check_tags};
 pub(crate) use aws_json::refusal;
+pub use declare::{
+    DeclareError, DeclareProblem, Declared, DeclaredPart, DeclaredQueue, check_queues,
+    declare_queues,
+};
 pub(crate) use message_attributes::check_header;
 pub(crate) use names::check_queue_name;
 pub(crate) use receipt::Receipts;

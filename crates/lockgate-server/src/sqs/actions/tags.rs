@@ -100,7 +100,7 @@ impl Service {
 }
 
 /// The tags a queue has after some were added, if they are allowed.
-pub(super) fn checked(
+pub(crate) fn checked(
     added: TextMap<'_>,
     mut tags: BTreeMap<String, String>,
     queue: &QueueName,

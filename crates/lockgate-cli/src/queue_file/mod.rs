@@ -1,0 +1,353 @@
+//! The file that declares queues: read in one of two forms into one.
+//!
+//! What the attributes mean is the server's business ([`lockgate_server::check_queues`]); here each
+//! is found with the line it stands on, so that whatever is wrong with it can be told by place.
+
+mod elasticmq;
+mod hocon;
+mod own;
+
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    path::{Path, PathBuf},
+};
+
+use lockgate_server::{DeclareProblem, DeclaredPart, DeclaredQueue, ServerOptions, check_queues};
+
+use crate::{
+    exit::{Exit, Failure},
+    output::count,
+};
+
+/// How a file declares queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// By the file's extension: `.conf` is ElasticMQ's.
+    Auto,
+    /// `[[queue]]` tables in TOML.
+    Toml,
+    /// ElasticMQ's `queues { ... }`.
+    ElasticMq,
+}
+
+/// What a file declares.
+#[derive(Debug)]
+pub(crate) struct QueueFile {
+    path: PathBuf,
+    queues: Vec<Entry>,
+    /// What was read over, each with its place.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// A queue, and the lines its parts stand on.
+#[derive(Debug, Default, PartialEq)]
+struct Entry {
+    queue: DeclaredQueue,
+    line: usize,
+    /// By attribute.
+    attribute_lines: BTreeMap<String, usize>,
+    dead_letter_line: usize,
+    tags_line: usize,
+}
+
+/// What a form makes of a text: queues and warnings, or problems; each of those with its line.
+type Parsed = Result<(Vec<Entry>, Vec<Remark>), Vec<Remark>>;
+
+/// Something to say about a line.
+#[derive(Debug, PartialEq, Eq)]
+struct Remark {
+    line: usize,
+    text: String,
+}
+
+impl Remark {
+    fn new(line: usize, text: impl Into<String>) -> Self {
+        Self {
+            line,
+            text: text.into(),
+        }
+    }
+}
+
+impl QueueFile {
+    /// Reads a file and checks all it says.
+    ///
+    /// # Errors
+    /// If it cannot be read, or anything in it is wrong; all problems are in the message, one a line.
+    pub(crate) fn read(
+        path: &Path,
+        format: Format,
+        options: &ServerOptions,
+    ) -> Result<Self, Failure> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let exit = match error.kind() {
+                io::ErrorKind::NotFound => Exit::NotFound,
+                _ => Exit::Failed,
+            };
+            Failure::from_error(exit, error)
+                .context(format!("reading the queues in {}", path.display()))
+        })?;
+        Self::parse(path, &text, format, options)
+    }
+
+    fn parse(
+        path: &Path,
+        text: &str,
+        format: Format,
+        options: &ServerOptions,
+    ) -> Result<Self, Failure> {
+        let is_elasticmq = match format {
+            Format::Auto => path
+                .extension()
+                .is_some_and(|extension| extension == "conf"),
+            Format::Toml => false,
+            Format::ElasticMq => true,
+        };
+        let parsed = if is_elasticmq {
+            elasticmq::parse(text)
+        } else {
+            own::parse(text)
+        };
+        let tell = |remarks: Vec<Remark>| -> Vec<String> {
+            let place =
+                |remark: Remark| format!("{}:{}: {}", path.display(), remark.line, remark.text);
+            remarks.into_iter().map(place).collect()
+        };
+        let (queues, warnings) =
+            parsed.map_err(|problems| Failure::usage(tell(problems).join("\n       ")))?;
+        let file = Self {
+            path: path.to_owned(),
+            queues,
+            warnings: tell(warnings),
+        };
+        let problems = check_queues(&file.declared(), options);
+        if problems.is_empty() {
+            Ok(file)
+        } else {
+            Err(file.refused(&problems))
+        }
+    }
+
+    /// What it declares.
+    pub(crate) fn declared(&self) -> Vec<DeclaredQueue> {
+        self.queues
+            .iter()
+            .map(|entry| entry.queue.clone())
+            .collect()
+    }
+
+    /// The problems that a server found, each with its place.
+    pub(crate) fn refused(&self, problems: &[DeclareProblem]) -> Failure {
+        let tell = |problem: &DeclareProblem| {
+            let entry = &self.queues[problem.queue];
+            let line = match &problem.part {
+                DeclaredPart::Name => entry.line,
+                DeclaredPart::Attribute(name) => {
+                    *entry.attribute_lines.get(name).unwrap_or(&entry.line)
+                }
+                DeclaredPart::DeadLetter => entry.dead_letter_line,
+                DeclaredPart::Tags => entry.tags_line,
+            };
+            let place = format!("{}:{line}", self.path.display());
+            format!("{place}: queue {:?}: {problem}", entry.queue.name)
+        };
+        let problems: Vec<String> = problems.iter().map(tell).collect();
+        Failure::usage(problems.join("\n       "))
+    }
+}
+
+impl fmt::Display for QueueFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = count(self.queues.len() as u64, "queue");
+        write!(f, "{}: {count}", self.path.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(name: &str, text: &str) -> Result<QueueFile, String> {
+        let options = ServerOptions::default();
+        QueueFile::parse(Path::new(name), text, Format::Auto, &options)
+            .map_err(|failure| failure.to_string())
+    }
+
+    fn queue(name: &str, attributes: &[(&str, &str)]) -> DeclaredQueue {
+        DeclaredQueue {
+            name: name.to_owned(),
+            attributes: attributes
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+            ..DeclaredQueue::default()
+        }
+    }
+
+    /// The same queues in both forms are the same.
+    #[test]
+    fn both_forms_say_the_same() {
+        let own = r#"
+            [[queue]]
+            name = "orders.fifo"
+            lease = "45s"
+            attributes = { ContentBasedDeduplication = true, ReceiveMessageWaitTimeSeconds = "10s" }
+            dead_letter = { queue = "orders-dead.fifo", attempts = 3 }
+            tags = { team = "shop", tier = "1" }
+
+            [[queue]]
+            name = "orders-dead.fifo"
+
+            [[queue]]
+            name = "mail"
+            delay = "1m30s"
+        "#;
+        let elasticmq = r#"
+            include classpath("application.conf")
+            node-address { protocol = http, host = localhost, port = 9324, context-path = "" }
+            queues {
+              # the order does not matter
+              orders {
+                fifo = true
+                defaultVisibilityTimeout = 45 seconds
+                receiveMessageWait = 10 seconds
+                contentBasedDeduplication = true
+                deadLettersQueue { name = "orders-dead", maxReceiveCount = 3 }
+                tags { team = shop, tier : "1" }
+              }
+              "orders-dead.fifo" { fifo = true }
+              mail { delay = 90s }
+            }
+        "#;
+        let mut orders = queue(
+            "orders.fifo",
+            &[
+                ("ContentBasedDeduplication", "true"),
+                ("ReceiveMessageWaitTimeSeconds", "10"),
+                ("VisibilityTimeout", "45"),
+            ],
+        );
+        orders.dead_letter = Some(("orders-dead.fifo".to_owned(), 3));
+        orders.tags = [("team", "shop"), ("tier", "1")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
+        let mail = queue("mail", &[("DelaySeconds", "90")]);
+        let expected = [orders, queue("orders-dead.fifo", &[]), mail];
+        let own = read("queues.toml", own).unwrap();
+        assert_eq!(own.declared(), expected);
+        assert_eq!(own.warnings, [""; 0]);
+        let imported = read("custom.conf", elasticmq).unwrap();
+        assert_eq!(imported.declared(), expected);
+        let warnings = imported.warnings.join("\n");
+        assert!(warnings.contains("custom.conf:2: include"), "{warnings}");
+        assert!(
+            warnings.contains("custom.conf:3: node-address"),
+            "{warnings}"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_by_line_and_queue() {
+        for (name, text, expected) in [
+            (
+                "q.toml",
+                "[[queue]]\nname = \"a b\"\n",
+                "q.toml:2: queue \"a b\": Can only include",
+            ),
+            (
+                "q.toml",
+                "[[queue]]\nname = \"a\"\n[queue.attributes]\nDelaySeconds = 3\nVisibilityTimeout = 50000\n",
+                "q.toml:5: queue \"a\": Invalid value for the parameter VisibilityTimeout.",
+            ),
+            (
+                "q.toml",
+                "[[queue]]\nname = \"a\"\nattributes = { Colour = \"red\" }\n",
+                "q.toml:3: queue \"a\": Unknown Attribute Colour.",
+            ),
+            (
+                "q.toml",
+                "[[queue]]\nname = \"a\"\nlaese = \"3s\"\n",
+                "q.toml:3: unknown key \"laese\"",
+            ),
+            (
+                "q.toml",
+                "[[queue]]\nname = \"a\"\nlease = 3\n",
+                "q.toml:3: lease: 3 is no duration",
+            ),
+            (
+                "q.toml",
+                "[[queue]]\nname = \"a\"\ndelay = \"1500ms\"\n",
+                "q.toml:3: delay: ",
+            ),
+            (
+                "q.toml",
+                "[[queue]]\ndelay = \"15s\"\n",
+                "q.toml:1: a queue needs a name",
+            ),
+            ("q.toml", "[queue]\n", "q.toml:1: queue: expected [[queue]]"),
+            ("q.toml", "a = \n", "q.toml:1: "),
+            (
+                "q.toml",
+                "[[queue]]\nname = \"a\"\ndelay = \"1s\"\nattributes = { DelaySeconds = 1 }\n",
+                "q.toml:3: DelaySeconds is given twice",
+            ),
+            (
+                "q.toml",
+                "[[queue]]\nname = \"a\"\n[[queue]]\nname = \"a\"\n",
+                "q.toml:4: queue \"a\": it is declared twice",
+            ),
+            (
+                "q.toml",
+                "[[queue]]\nname = \"a\"\n\ndead_letter = { queue = \"a.fifo\", attempts = 3 }\n[[queue]]\nname = \"a.fifo\"",
+                "q.toml:4: queue \"a\": ",
+            ),
+            (
+                "q.toml",
+                "[[queue]]\nname = \"a\"\ndead_letter = { queue = \"d\", attempts = 0 }\n",
+                "q.toml:3: queue \"a\": ",
+            ),
+            (
+                "q.conf",
+                "queues {\n a {\n  copyTo = b\n }\n}",
+                "q.conf:3: queue \"a\": copyTo is not supported",
+            ),
+            (
+                "q.conf",
+                "queues {\n a {\n  moveTo = b\n }\n}",
+                "q.conf:3: queue \"a\": moveTo is not supported",
+            ),
+            (
+                "q.conf",
+                "queues {\n a {\n  delay = 5\n }\n}",
+                "q.conf:3: queue \"a\": delay: ",
+            ),
+            (
+                "q.conf",
+                "queues {\n a {\n  dely = 5 s\n }\n}",
+                "q.conf:3: queue \"a\": unknown key \"dely\"",
+            ),
+            (
+                "q.conf",
+                "queues {\n a {\n  delay = ${D}\n }\n}",
+                "q.conf:3: queue \"a\": delay: ",
+            ),
+            (
+                "q.conf",
+                "queues {\n a { fifo = perhaps }\n}",
+                "q.conf:2: queue \"a\": fifo: ",
+            ),
+            (
+                "q.conf",
+                "queues {\n a.b { }\n}",
+                "q.conf:2: queue \"a\": unknown key \"b\"",
+            ),
+            ("q.conf", "queues {\n a {\n", "q.conf:3: "),
+            ("q.conf", "queues {\n a { delay = \"5 s }\n}", "q.conf:2: "),
+            ("q.conf", "x = 1", "q.conf:1: there is no `queues { ... }`"),
+        ] {
+            let error = read(name, text).unwrap_err();
+            assert!(error.contains(expected), "{text:?}\n{error}\n{expected}");
+        }
+    }
+}
