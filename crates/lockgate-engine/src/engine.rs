@@ -2,12 +2,12 @@
 
 use std::{io::Write, sync::Arc, time::Duration};
 
-use lockgate_core::{Clock, Key, Log, MachineTime, Now, QueueName, Sequence, Term};
+use lockgate_core::{Clock, Key, Log, MachineTime, MessageId, Now, QueueName, Sequence, Term};
 use lockgate_machine::{Answer, Command, Query, Receive, Rejection, Reply};
 
 use crate::{
     BackupError, BackupReport, Batch, Directory, EngineError, EngineMetrics, EngineOptions, Peek,
-    StartError, StartReport, StopReason,
+    Peeked, StartError, StartReport, StopReason,
     batch::Leases,
     inbox::{Answered, MessagePage, Ticket, millis},
     request::{Outcome, Request, Work},
@@ -183,6 +183,23 @@ impl Engine {
             after,
             limit,
         };
+        self.look(query).await
+    }
+
+    /// Looks at one message without leasing it. As [`peek`](Self::peek).
+    ///
+    /// # Errors
+    /// Of the machine, [`Rejection::MessageNotFound`]; else as [`peek`](Self::peek).
+    pub async fn peek_one(
+        &self,
+        queue: QueueName,
+        message: MessageId,
+    ) -> Result<Peeked, EngineError> {
+        let page = self.look(Query::Message { queue, message }).await?;
+        page.messages.into_iter().next().ok_or_else(mismatched)
+    }
+
+    async fn look(&self, query: Query) -> Result<Peek, EngineError> {
         match self.ask(Work::Query(query)).await? {
             Answered::Messages(page) => self.handle.shared.read_page(page),
             Answered::Other(Outcome::Answered(Err(rejection))) => Err(rejection.into()),

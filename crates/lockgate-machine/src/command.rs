@@ -259,6 +259,13 @@ pub enum Query {
         /// At most so many; 1 to [`LIMIT_MAX`](Self::LIMIT_MAX).
         limit: usize,
     },
+    /// One message, wherever it stands: a page of it alone.
+    Message {
+        /// The queue it is in.
+        queue: QueueName,
+        /// Its id.
+        message: MessageId,
+    },
     /// Keys of a keyed queue, in no order, each with why it does or does not move. Pages are as those
     /// of [`Messages`](Self::Messages).
     Keys {

@@ -4,7 +4,7 @@
 //! asked for: who looks stops nobody who works. A cursor names where the last page ended. What comes
 //! or goes meanwhile may be missed.
 
-use lockgate_core::{Key, MachineTime, Now, QueueName, Sequence, WallTime};
+use lockgate_core::{Key, MachineTime, MessageId, Now, QueueName, Sequence, WallTime};
 
 use super::{Machine, state::State};
 use crate::{
@@ -91,6 +91,20 @@ impl Machine {
             at = following(at);
         }
         Ok(Answer::Messages { messages, next })
+    }
+
+    /// The message with that id, as a page.
+    pub(super) fn query_message(
+        &self,
+        queue: &QueueName,
+        message: MessageId,
+        now: Now,
+    ) -> Result<Answer, Rejection> {
+        let (queue, index) = self.present_message(queue, message)?;
+        Ok(Answer::Messages {
+            messages: vec![self.message_status(queue, index, now)],
+            next: None,
+        })
     }
 
     fn message_status(&self, queue: u32, index: u32, now: Now) -> MessageStatus {

@@ -112,6 +112,22 @@ impl Machine {
         name: &QueueName,
         message: MessageId,
     ) -> Result<(u32, u32), Rejection> {
+        let (queue, index) = self.present_message(name, message)?;
+        if self.messages[index].state == State::Leased {
+            return Err(Rejection::MessageInFlight {
+                queue: name.clone(),
+                message,
+            });
+        }
+        Ok((queue, index))
+    }
+
+    /// The message of that id, and its queue, if it is in that one.
+    pub(super) fn present_message(
+        &self,
+        name: &QueueName,
+        message: MessageId,
+    ) -> Result<(u32, u32), Rejection> {
         let queue = self.named_queue(name)?;
         let state = &self.queues[queue];
         let (present, sequence) = self.present_place(message);
@@ -129,12 +145,6 @@ impl Machine {
                 message,
             });
         };
-        if self.messages[index].state == State::Leased {
-            return Err(Rejection::MessageInFlight {
-                queue: name.clone(),
-                message,
-            });
-        }
         Ok((queue, index))
     }
 

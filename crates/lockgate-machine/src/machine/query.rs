@@ -35,6 +35,7 @@ impl Machine {
                 after,
                 limit,
             } => self.query_messages(queue, key.as_ref(), *after, *limit, now),
+            Query::Message { queue, message } => self.query_message(queue, *message, now),
             Query::Keys {
                 queue,
                 parked,

@@ -152,6 +152,9 @@ impl Service {
                 let paused = operation == Operation::PauseQueue;
                 ok(&self.pause_queue(request, part(0), paused).await?)
             }
+            Operation::ListKeys => ok(&self
+                .list_keys(request, part(0), query(request.query)?)
+                .await?),
             Operation::ExplainKey => ok(&self.explain_key(request, part(0), part(1)).await?),
             Operation::ParkKey | Operation::ResumeKey => {
                 let Nothing {} = body(given)?;
@@ -165,6 +168,10 @@ impl Service {
             Operation::SendMessages => {
                 ok(&self.send_messages(request, part(0), body(given)?).await?)
             }
+            Operation::PeekMessages => ok(&self
+                .peek_messages(request, part(0), query(request.query)?)
+                .await?),
+            Operation::PeekMessage => ok(&self.peek_message(request, part(0), part(1)).await?),
             Operation::CancelMessage => {
                 self.cancel_message(request, part(0), part(1)).await?;
                 ok(&Nothing {})
@@ -187,6 +194,9 @@ impl Service {
             Operation::ListDeadLetterSources => {
                 ok(&self.list_dead_letter_sources(request, part(0))?)
             }
+            Operation::ListDeadLetters => ok(&self
+                .list_dead_letters(request, part(0), query(request.query)?)
+                .await?),
             Operation::RedriveDeadLetters => ok(&self
                 .redrive_dead_letters(request, part(0), body(given)?)
                 .await?),
@@ -239,7 +249,13 @@ impl Request<'_> {
 }
 
 fn takes_parameters(operation: Operation) -> bool {
-    matches!(operation, Operation::ListQueues)
+    matches!(
+        operation,
+        Operation::ListQueues
+            | Operation::ListKeys
+            | Operation::PeekMessages
+            | Operation::ListDeadLetters
+    )
 }
 
 fn ok(body: &impl Serialize) -> Result<Answer, Problem> {

@@ -69,6 +69,11 @@ operations! {
     PauseQueue = POST "/queues/{queue}/pause";
     /// Give leases again.
     ResumeQueue = POST "/queues/{queue}/resume";
+    /// List keys.
+    ///
+    /// In no order, each with why it does or does not move. Pages look at a bounded number of keys, so
+    /// one may be short, or empty, and have a next page all the same.
+    ListKeys = GET "/queues/{queue}/keys";
     /// Explain why a key does, or does not, move.
     ExplainKey = GET "/queues/{queue}/keys/{key}";
     /// Freeze a key.
@@ -89,6 +94,14 @@ operations! {
     /// Each is accepted or refused by itself; the answer has one result for each, in order. A message
     /// with a unique id can be sent again safely within the queue's window.
     SendMessages = POST "/queues/{queue}/messages";
+    /// Peek at messages.
+    ///
+    /// Leases nothing and changes nothing. In the order in which they arrived; those not yet due come
+    /// last. Pages look at a bounded number of messages, so one may be short, or empty, and have a next
+    /// page all the same; what comes or goes between pages may be missed.
+    PeekMessages = GET "/queues/{queue}/messages";
+    /// Peek at a message.
+    PeekMessage = GET "/queues/{queue}/messages/{id}";
     /// Cancel a message.
     ///
     /// It must not be in flight.
@@ -108,6 +121,10 @@ operations! {
     SettleMessages = POST "/queues/{queue}/settle";
     /// List the queues whose dead letters come here.
     ListDeadLetterSources = GET "/queues/{queue}/dead-letter-sources";
+    /// List dead letters.
+    ///
+    /// Messages that were moved here, with where from and why. Pages are as those of all messages.
+    ListDeadLetters = GET "/queues/{queue}/dead-letters";
     /// Move dead letters back.
     ///
     /// To the queues they came from, or to one that is named, in the order in which a receive would

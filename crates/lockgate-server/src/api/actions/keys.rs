@@ -4,16 +4,51 @@ use lockgate_core::{Key, Millis};
 use lockgate_engine::QueueEntry;
 use lockgate_machine::{Answer, Command, KeyAction, KeyStatus, KeyWait, Query, Reply};
 
-use super::mismatched;
+use super::{in_range, invalid_page, mismatched, page_after, page_start};
 use crate::{
     api::{
         Code, Problem, Request, Service,
-        shapes::{Instant, KeyExplanation, MessagesDropped, WaitWord},
+        shapes::{Instant, KeyExplanation, Keys, ListKeys, MessagesDropped, WaitWord},
     },
     auth::Verb,
 };
 
+/// Keys of a page that does not say.
+const PAGE_DEFAULT: u16 = 100;
+const PAGE_MAX: u16 = 1000;
+
 impl Service {
+    pub(in crate::api) async fn list_keys(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        input: ListKeys,
+    ) -> Result<Keys, Problem> {
+        let queue = self.queue(request, Verb::Read, queue)?;
+        if !queue.settings.keyed {
+            return Err(not_keyed(&queue));
+        }
+        let limit = in_range("limit", input.limit, 1, PAGE_MAX)?.unwrap_or(PAGE_DEFAULT);
+        let after = match &input.page {
+            None => None,
+            Some(page) => Some(page_start(page)?.parse().map_err(|_| invalid_page())?),
+        };
+        let query = Query::Keys {
+            queue: queue.name.clone(),
+            parked: input.parked,
+            after,
+            limit: usize::from(limit),
+        };
+        let Answer::Keys { keys, next } = self.engine.query(query).await? else {
+            return Err(mismatched());
+        };
+        let keys = keys.into_iter().map(|key| self.in_words(&queue, key));
+        Ok(Keys {
+            keys: keys.collect(),
+            next_page: next.map(|next| page_after(&next.to_string())),
+        })
+    }
+
     pub(in crate::api) async fn explain_key(
         &self,
         request: &Request<'_>,
@@ -199,16 +234,19 @@ impl Service {
 /// A key of a keyed queue.
 fn key_of(queue: &QueueEntry, key: &str) -> Result<Key, Problem> {
     if !queue.settings.keyed {
-        return Err(Problem::new(
-            Code::QueueNotKeyed,
-            format!(
-                "queue {} is not keyed: its groups take turns, and nothing of them waits for \
-                 anything",
-                queue.name
-            ),
-        ));
+        return Err(not_keyed(queue));
     }
     Key::new(key).map_err(|error| Problem::invalid("key", error))
+}
+
+fn not_keyed(queue: &QueueEntry) -> Problem {
+    Problem::new(
+        Code::QueueNotKeyed,
+        format!(
+            "queue {} is not keyed: its groups take turns, and nothing of them waits for anything",
+            queue.name
+        ),
+    )
 }
 
 /// A time for people: in milliseconds below ten seconds, else in seconds.

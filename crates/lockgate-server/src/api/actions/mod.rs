@@ -4,6 +4,7 @@ mod dead_letters;
 mod keys;
 mod leases;
 mod messages;
+mod peek;
 mod queues;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};

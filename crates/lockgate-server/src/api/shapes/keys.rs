@@ -1,9 +1,36 @@
 //! Keys, and why they do not move.
 
 use lockgate_core::Millis;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Instant;
+
+/// Which keys to list.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListKeys {
+    /// Only parked ones. Default no.
+    #[serde(default)]
+    pub(crate) parked: bool,
+    /// How many at most, 1 to 1000. Default 100.
+    #[serde(default)]
+    pub(crate) limit: Option<u16>,
+    /// The `next_page` of the page before.
+    #[serde(default)]
+    pub(crate) page: Option<String>,
+}
+
+/// A page of keys.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Keys {
+    /// In no order.
+    pub(crate) keys: Vec<KeyExplanation>,
+    /// What to give as `page` for the next page; not there on the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) next_page: Option<String>,
+}
 
 /// Why a key does, or does not, move.
 #[derive(Debug, Serialize)]

@@ -90,6 +90,24 @@ pub(crate) struct Content {
     pub(crate) origin: Option<OriginView>,
 }
 
+impl Content {
+    /// Of a message whose payload cannot be read.
+    pub(crate) fn unknown(sequence: u64, sent_at: Instant) -> Self {
+        Self {
+            sequence,
+            sent_at,
+            key: None,
+            unique_id: None,
+            body: None,
+            body_encoding: None,
+            headers: BTreeMap::new(),
+            content_type: None,
+            trace_context: None,
+            origin: None,
+        }
+    }
+}
+
 /// A value beside a body.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

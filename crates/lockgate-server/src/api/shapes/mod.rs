@@ -7,6 +7,7 @@ mod dead_letters;
 mod keys;
 mod leases;
 mod messages;
+mod peek;
 mod queues;
 mod server;
 
@@ -14,7 +15,9 @@ use jiff::Timestamp;
 use lockgate_core::WallTime;
 use serde::{Deserialize, Serialize, Serializer};
 
-pub(super) use self::{dead_letters::*, keys::*, leases::*, messages::*, queues::*, server::*};
+pub(super) use self::{
+    dead_letters::*, keys::*, leases::*, messages::*, peek::*, queues::*, server::*,
+};
 
 /// Nothing to say: it is done.
 #[derive(Debug, Serialize, Deserialize)]

@@ -114,6 +114,12 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
         Operation::DeleteQueue => queue("purge", to.ok::<Nothing>()),
         Operation::PurgeQueue => queue("purge", to.ok::<Purged>()),
         Operation::PauseQueue | Operation::ResumeQueue => queue("manage", to.ok::<Queue>()),
+        Operation::ListKeys => Described {
+            tag: "keys",
+            parameters: to.input::<ListKeys>(),
+            codes: &[Code::QueueNotFound, Code::QueueNotKeyed, Code::InvalidPage],
+            ..queue("read", to.ok::<Keys>())
+        },
         Operation::ExplainKey => Described {
             tag: "keys",
             codes: &[Code::QueueNotFound, Code::QueueNotKeyed],
@@ -138,6 +144,17 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
             tag: "messages",
             body: to.input::<SendMessages>(),
             ..queue("send", to.ok::<SendResults>())
+        },
+        Operation::PeekMessages => Described {
+            tag: "messages",
+            parameters: to.input::<ListMessages>(),
+            codes: &[Code::QueueNotFound, Code::KeyNotFound, Code::InvalidPage],
+            ..queue("receive", to.ok::<PeekedMessages>())
+        },
+        Operation::PeekMessage => Described {
+            tag: "messages",
+            codes: &[Code::QueueNotFound, Code::MessageNotFound],
+            ..queue("receive", to.ok::<PeekedMessage>())
         },
         Operation::CancelMessage => Described {
             tag: "messages",
@@ -172,6 +189,12 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
         Operation::ListDeadLetterSources => Described {
             tag: "dead letters",
             ..queue("read", to.ok::<DeadLetterSources>())
+        },
+        Operation::ListDeadLetters => Described {
+            tag: "dead letters",
+            parameters: to.input::<ListDeadLetters>(),
+            codes: &[Code::QueueNotFound, Code::InvalidPage],
+            ..queue("receive", to.ok::<PeekedMessages>())
         },
         Operation::RedriveDeadLetters => Described {
             tag: "dead letters",

@@ -162,6 +162,14 @@ pub(super) async fn record() -> Vec<Example> {
     to.shop.pass(2_500);
     to.get("in flight", "/queues/orders.fifo/keys/user-42")
         .await;
+    to.get(
+        "messages",
+        "/queues/orders.fifo/messages?key=user-42&limit=10",
+    )
+    .await;
+    let id = received["messages"][0]["id"].as_str().unwrap();
+    to.get("message", &format!("/queues/orders.fifo/messages/{id}"))
+        .await;
     let settles = json!({"settles": [
         {"receipt": receipt(0), "action": "extend", "lease_ms": 120_000},
         {"receipt": receipt(2), "action": "ack"},
@@ -183,6 +191,11 @@ pub(super) async fn record() -> Vec<Example> {
         .await;
     to.get("sources", "/queues/orders-dead.fifo/dead-letter-sources")
         .await;
+    to.get(
+        "dead letters",
+        "/queues/orders-dead.fifo/dead-letters?source=orders.fifo",
+    )
+    .await;
     let target = "/queues/orders-dead.fifo/receive";
     let received = to.post("a dead letter", target, json!({})).await;
     let back = json!({"settles": [
@@ -201,6 +214,8 @@ pub(super) async fn record() -> Vec<Example> {
         .await;
     let target = "/queues/orders.fifo/keys/user-7";
     to.get("parked", target).await;
+    to.get("parked keys", "/queues/orders.fifo/keys?parked=true")
+        .await;
     to.post("resume", &format!("{target}/resume"), Value::Null)
         .await;
     to.post("drop", &format!("{target}/drop"), Value::Null)

@@ -496,6 +496,129 @@ async fn dead_letters_go_back_in_steps_and_it_is_said_where_that_ends() {
 }
 
 #[tokio::test]
+async fn looking_at_messages_changes_nothing_and_pages_join() {
+    let shop = Shop::open();
+    queue(&shop, "dead.fifo", json!({})).await;
+    let dead_letter = json!({"dead_letter": {"queue": "dead.fifo"}});
+    queue(&shop, "q.fifo", dead_letter).await;
+    for (body, key) in [("1", "a"), ("2", "b"), ("3", "a"), ("4", "c")] {
+        send(&shop, "q.fifo", json!({"body": body, "key": key})).await;
+    }
+    let later = json!({"body": "5", "key": "a", "delay_ms": 60_000});
+    let later = send(&shop, "q.fifo", later).await;
+    let input = json!({"max": 1, "holder": "eve"});
+    let received = shop.post("/queues/q.fifo/receive", input).await;
+    let before = shop.get("/queues/q.fifo").await;
+    let bodies = async |parameters: &str| {
+        let mut seen = String::new();
+        let mut page = String::new();
+        loop {
+            let target = format!("/queues/q.fifo/messages?limit=2{parameters}{page}");
+            let found = shop.get(&target).await;
+            for message in found["messages"].as_array().unwrap() {
+                seen.push_str(message["body"].as_str().unwrap_or("-"));
+            }
+            match found["next_page"].as_str() {
+                Some(next) => page = format!("&page={next}"),
+                None => return seen,
+            }
+        }
+    };
+    for (parameters, expected) in [
+        ("", "12345"),
+        ("&key=a", "135"),
+        ("&state=ready", "234"),
+        ("&state=in_flight", "1"),
+        ("&state=delayed", "5"),
+        ("&state=backoff", ""),
+        ("&bodies=false", "-----"),
+    ] {
+        assert_eq!(bodies(parameters).await, expected, "{parameters}");
+    }
+    let target = |message: &Value| {
+        format!(
+            "/queues/q.fifo/messages/{}",
+            message["id"].as_str().unwrap()
+        )
+    };
+    let held = shop.get(&target(&received["messages"][0])).await;
+    assert_eq!(
+        (&held["state"], &held["holder"]),
+        (&json!("in_flight"), &json!("eve"))
+    );
+    assert_eq!(
+        (&held["attempts"], &held["remaining_ms"]),
+        (&json!(1), &json!(30_000))
+    );
+    let later = shop.get(&target(&later)).await;
+    assert_eq!(later["due_at"], "2026-11-21T08:01:00.000Z");
+    assert_eq!(shop.get("/queues/q.fifo").await, before, "nothing changed");
+
+    let receipt = &received["messages"][0]["receipt"];
+    let reject = json!({"settles": [{"receipt": receipt, "action": "reject", "reason": "bad"}]});
+    shop.post("/queues/q.fifo/settle", reject).await;
+    let sent = send(&shop, "dead.fifo", json!({"body": "sent", "key": "k"})).await;
+    for (parameters, expected) in [("", 1), ("?source=q.fifo", 1), ("?source=other", 0)] {
+        let target = format!("/queues/dead.fifo/dead-letters{parameters}");
+        let found = shop.get(&target).await;
+        let found = found["messages"].as_array().unwrap();
+        assert_eq!(found.len(), expected, "{parameters}");
+        if expected == 1 {
+            assert_eq!(found[0]["id"], held["id"]);
+            assert_eq!(found[0]["origin"]["queue"], "q.fifo");
+            assert_eq!(found[0]["origin"]["detail"], "bad");
+        }
+    }
+    let elsewhere = shop.refused(Method::GET, &target(&sent), Value::Null).await;
+    assert_eq!(elsewhere.1, "message_not_found");
+    let moved = format!(
+        "/queues/dead.fifo/messages/{}",
+        held["id"].as_str().unwrap()
+    );
+    assert_eq!(shop.get(&moved).await["origin"]["reason"], "rejected");
+    shop.ok(Method::DELETE, &moved, Value::Null).await;
+    let gone = shop.refused(Method::GET, &moved, Value::Null).await;
+    assert_eq!(gone.1, "message_not_found");
+}
+
+#[tokio::test]
+async fn keys_are_listed_with_why_they_do_not_move() {
+    let shop = Shop::open();
+    queue(&shop, "q.fifo", json!({})).await;
+    queue(&shop, "mail", json!({})).await;
+    for key in ["a", "b", "c"] {
+        send(&shop, "q.fifo", json!({"body": "1", "key": key})).await;
+    }
+    shop.post("/queues/q.fifo/keys/b/park", Value::Null).await;
+    let parked = shop.get("/queues/q.fifo/keys?parked=true").await;
+    assert_eq!(parked["keys"][0]["key"], "b");
+    assert_eq!(parked["keys"][0]["waits_for"], "parked");
+    assert_eq!(parked["keys"].as_array().unwrap().len(), 1);
+    let mut seen = Vec::new();
+    let mut page = String::new();
+    loop {
+        let found = shop
+            .get(&format!("/queues/q.fifo/keys?limit=2{page}"))
+            .await;
+        let keys = found["keys"].as_array().unwrap();
+        seen.extend(
+            keys.iter()
+                .map(|key| key["key"].as_str().unwrap().to_owned()),
+        );
+        match found["next_page"].as_str() {
+            Some(next) => page = format!("&page={next}"),
+            None => break,
+        }
+    }
+    seen.sort();
+    assert_eq!(seen, ["a", "b", "c"]);
+    let refused = shop
+        .refused(Method::GET, "/queues/mail/keys", Value::Null)
+        .await;
+    assert_eq!(refused.1, "queue_not_keyed");
+}
+
+#[tokio::test]
 async fn a_waiting_message_can_be_cancelled_and_moved_in_time() {
     let shop = Shop::open();
     queue(&shop, "q", json!({})).await;
@@ -535,7 +658,16 @@ async fn a_key_may_do_what_it_was_granted_and_sees_nothing_else() {
     let cases = [
         (Verb::Read, &get, "", null.clone()),
         (Verb::Read, &get, "/keys/k", null.clone()),
+        (Verb::Read, &get, "/keys", null.clone()),
         (Verb::Read, &get, "/dead-letter-sources", null.clone()),
+        (Verb::Receive, &get, "/messages", null.clone()),
+        (
+            Verb::Receive,
+            &get,
+            &format!("/messages/{id}"),
+            null.clone(),
+        ),
+        (Verb::Receive, &get, "/dead-letters", null.clone()),
         (Verb::Manage, &Method::PATCH, "", json!({})),
         (Verb::Manage, &post, "/pause", null.clone()),
         (Verb::Manage, &post, "/resume", null.clone()),

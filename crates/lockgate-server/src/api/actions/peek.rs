@@ -1,0 +1,190 @@
+//! Looking at messages without leasing them.
+
+use lockgate_core::{Key, Sequence};
+use lockgate_engine::{Peek, Peeked, QueueEntry};
+use lockgate_machine::{Answer, DeadLetterReason, MessageStatus, MessageWait, Query};
+
+use super::{
+    in_range, invalid_page, leases, messages::message_id, mismatched, page_after, page_start,
+};
+use crate::{
+    api::{
+        Problem, Request, Service,
+        shapes::{
+            Content, Instant, ListDeadLetters, ListMessages, PeekedMessage, PeekedMessages,
+            StateWord,
+        },
+    },
+    auth::Verb,
+};
+
+/// Messages of a page: their bodies are in memory together.
+const PAGE_MAX: u16 = 100;
+const PAGE_DEFAULT: u16 = 10;
+
+/// Which part of a queue is wanted.
+struct Page {
+    after: Option<Sequence>,
+    limit: usize,
+    bodies: bool,
+}
+
+impl Service {
+    pub(in crate::api) async fn peek_messages(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        input: ListMessages,
+    ) -> Result<PeekedMessages, Problem> {
+        let queue = self.queue(request, Verb::Receive, queue)?;
+        let page = Page::new(input.limit, input.page.as_deref(), input.bodies)?;
+        let key = input
+            .key
+            .map(|key| Key::new(&key).map_err(|error| Problem::invalid("key", error)))
+            .transpose()?;
+        let Some(state) = input.state else {
+            let found = self
+                .engine
+                .peek(queue.name.clone(), key, page.after, page.limit)
+                .await?;
+            return Ok(self.page(found, page.bodies));
+        };
+        let wanted = |status: &MessageStatus| state_of(&status.waits_for) == state;
+        self.filtered(&queue, key, page, wanted).await
+    }
+
+    pub(in crate::api) async fn peek_message(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        id: &str,
+    ) -> Result<PeekedMessage, Problem> {
+        let queue = self.queue(request, Verb::Receive, queue)?;
+        let id = message_id(id)?;
+        let found = self.engine.peek_one(queue.name.clone(), id).await?;
+        Ok(self.peeked(found, true))
+    }
+
+    pub(in crate::api) async fn list_dead_letters(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        input: ListDeadLetters,
+    ) -> Result<PeekedMessages, Problem> {
+        let queue = self.queue(request, Verb::Receive, queue)?;
+        let page = Page::new(input.limit, input.page.as_deref(), input.bodies)?;
+        let source = input.source.as_deref();
+        let wanted = |status: &MessageStatus| {
+            status.origin.as_ref().is_some_and(|origin| {
+                let name = origin.name.as_ref().map(|name| name.as_str());
+                origin.reason != DeadLetterReason::Redriven && (source.is_none() || name == source)
+            })
+        };
+        self.filtered(&queue, None, page, wanted).await
+    }
+
+    /// The wanted ones of a page of statuses, and only then their payloads.
+    async fn filtered(
+        &self,
+        queue: &QueueEntry,
+        key: Option<Key>,
+        page: Page,
+        wanted: impl Fn(&MessageStatus) -> bool,
+    ) -> Result<PeekedMessages, Problem> {
+        let query = Query::Messages {
+            queue: queue.name.clone(),
+            key,
+            after: page.after,
+            limit: Query::LIMIT_MAX,
+        };
+        let Answer::Messages { messages, mut next } = self.engine.query(query).await? else {
+            return Err(mismatched());
+        };
+        let mut found = Vec::new();
+        for status in messages.iter().filter(|&status| wanted(status)) {
+            if found.len() == page.limit {
+                next = found.last().map(|found: &Peeked| found.status.sequence);
+                break;
+            }
+            match self.engine.peek_one(queue.name.clone(), status.id).await {
+                // By now it may stand otherwise.
+                Ok(peeked) if wanted(&peeked.status) => found.push(peeked),
+                Ok(_) => {}
+                Err(lockgate_engine::EngineError::Rejected(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let found = Peek {
+            messages: found,
+            next,
+        };
+        Ok(self.page(found, page.bodies))
+    }
+
+    fn page(&self, found: Peek, bodies: bool) -> PeekedMessages {
+        let messages = found.messages.into_iter();
+        PeekedMessages {
+            messages: messages.map(|peeked| self.peeked(peeked, bodies)).collect(),
+            next_page: found.next.map(|next| page_after(&next.to_string())),
+        }
+    }
+
+    fn peeked(&self, peeked: Peeked, with_body: bool) -> PeekedMessage {
+        let Peeked { status, stored } = peeked;
+        let origin = status.origin.as_ref();
+        let sequence = status.sequence.0;
+        let mut message = PeekedMessage {
+            id: status.id.to_string(),
+            state: state_of(&status.waits_for),
+            attempts: status.attempts,
+            bytes: status.size,
+            holder: None,
+            remaining_ms: None,
+            due_at: None,
+            damaged: stored.is_none(),
+            content: match &stored {
+                Some(stored) => leases::content(stored, sequence, origin, with_body),
+                None => Content {
+                    key: status.key.as_ref().map(ToString::to_string),
+                    ..Content::unknown(sequence, Instant(status.since))
+                },
+            },
+        };
+        match status.waits_for {
+            MessageWait::Due { at } => message.due_at = Some(Instant(at)),
+            MessageWait::Lease { holder, remaining } => {
+                message.holder = Some(holder.to_string());
+                message.remaining_ms = Some(remaining);
+            }
+            MessageWait::Backoff { remaining } => message.remaining_ms = Some(remaining),
+            _ => {}
+        }
+        message
+    }
+}
+
+impl Page {
+    fn new(limit: Option<u16>, page: Option<&str>, bodies: Option<bool>) -> Result<Self, Problem> {
+        let limit = in_range("limit", limit, 1, PAGE_MAX)?.unwrap_or(PAGE_DEFAULT);
+        let after = match page {
+            None => None,
+            Some(page) => Some(Sequence(
+                page_start(page)?.parse().map_err(|_| invalid_page())?,
+            )),
+        };
+        Ok(Self {
+            after,
+            limit: usize::from(limit),
+            bodies: bodies.unwrap_or(true),
+        })
+    }
+}
+
+fn state_of(wait: &MessageWait) -> StateWord {
+    match wait {
+        MessageWait::Due { .. } => StateWord::Delayed,
+        MessageWait::Lease { .. } => StateWord::InFlight,
+        MessageWait::Backoff { .. } => StateWord::Backoff,
+        _ => StateWord::Ready,
+    }
+}
