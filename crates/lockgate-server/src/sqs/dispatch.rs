@@ -13,7 +13,7 @@ use super::{
     KeepGuard, Request, Response,
     actions::{Call, Service},
     aws_json::AwsJson,
-    error::{ErrorCode, SqsError},
+    error::SqsError,
     query::Query,
     shapes::ReceivedMessage,
 };
@@ -232,12 +232,20 @@ impl Service {
                 protocol,
                 &self.remove_permission(call, protocol.read()?).await?,
             ),
-            Action::StartMessageMoveTask
-            | Action::ListMessageMoveTasks
-            | Action::CancelMessageMoveTask => Err(SqsError::new(
-                ErrorCode::UnsupportedOperation,
-                format!("{} is not supported.", action.name()),
-            )),
+            Action::StartMessageMoveTask => write(
+                protocol,
+                &self.start_message_move_task(call, protocol.read()?).await?,
+            ),
+            Action::CancelMessageMoveTask => write(
+                protocol,
+                &self
+                    .cancel_message_move_task(call, protocol.read()?)
+                    .await?,
+            ),
+            Action::ListMessageMoveTasks => write(
+                protocol,
+                &self.list_message_move_tasks(call, protocol.read()?)?,
+            ),
         }
     }
 }

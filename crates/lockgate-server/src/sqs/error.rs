@@ -57,6 +57,7 @@ error_codes! {
     QueueDoesNotExist = Sqs "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", 400 Sender;
     QueueNameExists = Sqs "QueueNameExists", "QueueAlreadyExists", 400 Sender;
     ReceiptHandleIsInvalid = Sqs "ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 404 Sender;
+    ResourceNotFound = Sqs "ResourceNotFoundException", "ResourceNotFoundException", 404 Sender;
     TooManyEntriesInBatchRequest = Sqs "TooManyEntriesInBatchRequest", "AWS.SimpleQueueService.TooManyEntriesInBatchRequest", 400 Sender;
     UnsupportedOperation = Sqs "UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400 Sender;
 

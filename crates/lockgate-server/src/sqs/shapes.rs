@@ -119,6 +119,27 @@ pub(crate) struct RemovePermissionInput<'a> {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
+pub(crate) struct StartMessageMoveTaskInput<'a> {
+    pub(crate) source_arn: Option<Text<'a>>,
+    pub(crate) destination_arn: Option<Text<'a>>,
+    pub(crate) max_number_of_messages_per_second: Option<i64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
+pub(crate) struct ListMessageMoveTasksInput<'a> {
+    pub(crate) source_arn: Option<Text<'a>>,
+    pub(crate) max_results: Option<i64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
+pub(crate) struct CancelMessageMoveTaskInput<'a> {
+    pub(crate) task_handle: Option<Text<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub(crate) struct SendMessageInput<'a> {
     pub(crate) queue_url: Option<Text<'a>>,
     pub(crate) message_body: Option<Text<'a>>,
@@ -235,6 +256,44 @@ pub(crate) struct GetQueueAttributesOutput {
 pub(crate) struct ListQueueTagsOutput {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) tags: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct StartMessageMoveTaskOutput {
+    pub(crate) task_handle: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct CancelMessageMoveTaskOutput {
+    pub(crate) approximate_number_of_messages_moved: u64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct ListMessageMoveTasksOutput {
+    pub(crate) results: Vec<MoveTaskEntry>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct MoveTaskEntry {
+    pub(crate) approximate_number_of_messages_moved: u64,
+    pub(crate) approximate_number_of_messages_to_move: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) destination_arn: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) failure_reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_number_of_messages_per_second: Option<u16>,
+    pub(crate) source_arn: String,
+    /// In milliseconds.
+    pub(crate) started_timestamp: u64,
+    pub(crate) status: &'static str,
+    /// Only while it runs: by it the task is cancelled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) task_handle: Option<String>,
 }
 
 #[derive(Debug, Serialize)]

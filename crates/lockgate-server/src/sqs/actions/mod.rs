@@ -2,6 +2,7 @@
 
 mod attributes;
 mod batch;
+mod moves;
 mod permissions;
 mod queues;
 mod receive;
@@ -17,7 +18,7 @@ use lockgate_core::{HolderName, QueueName};
 use lockgate_engine::{Engine, QueueEntry};
 use tokio::sync::Mutex;
 
-use self::queues::Purges;
+use self::{moves::Mover, queues::Purges};
 use super::{Config, dispatch::RequestIds, error::SqsError, names, receipt::Receipts, text::Text};
 use crate::{
     auth::{AccessKey, Verb},
@@ -35,6 +36,7 @@ pub(crate) struct Service {
     /// such changes at once neither is lost.
     pub(crate) changes: Arc<Mutex<()>>,
     purges: Purges,
+    mover: Mover,
     pub(crate) request_ids: RequestIds,
 }
 
@@ -82,10 +84,12 @@ impl Call<'_> {
 impl Service {
     /// `drain`: when it has begun, waiting receives end empty at once and new ones do not wait.
     pub(crate) fn new(engine: Engine, config: Config, drain: Drain) -> Self {
+        let changes = Arc::default();
         Self {
+            mover: Mover::new(engine.clone(), drain.clone(), Arc::clone(&changes)),
             receipts: Receipts::new(&engine.secret()),
             request_ids: RequestIds::new(engine.term().incarnation),
-            changes: Arc::default(),
+            changes,
             purges: Purges::default(),
             engine,
             config,

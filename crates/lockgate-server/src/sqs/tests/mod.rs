@@ -3,6 +3,7 @@
 
 mod hostile;
 mod messages;
+mod moves;
 mod permissions;
 mod protocols;
 mod query;
