@@ -161,12 +161,19 @@ pub struct SendMessage {
 pub struct Receive {
     /// From where.
     pub queue: QueueName,
-    /// At most how many messages; 1 to 1,000.
+    /// At most how many messages; 1 to 1,000. Fewer come once they have [`BYTES_MAX`](Self::BYTES_MAX)
+    /// together.
     pub max: u16,
     /// How long the leases last. `None`: the queue's [`lease`](QueueSettings::lease).
     pub lease: Option<Millis>,
     /// Who will hold them.
     pub holder: HolderName,
+}
+
+impl Receive {
+    /// Bytes of messages after which a receive takes no further one, so that what an answer needs of
+    /// memory has a bound: as much as the largest message there can be, and one more.
+    pub const BYTES_MAX: u64 = 16 << 20;
 }
 
 /// Ends or extends one lease.

@@ -38,6 +38,8 @@ struct Choice<'a> {
     exhausted: Option<(u16, u32)>,
     wanted: usize,
     moves_left: usize,
+    /// Of what is leased so far.
+    bytes: u64,
     deliveries: Vec<Delivery>,
 }
 
@@ -81,6 +83,7 @@ impl Machine {
             exhausted: self.attempt_limit(queue),
             wanted: usize::from(receive.max).min(usize::try_from(room).unwrap_or(usize::MAX)),
             moves_left: MOVES_MAX,
+            bytes: 0,
             deliveries: Vec::new(),
         };
         if queue.settings.keyed {
@@ -184,6 +187,7 @@ impl Machine {
             );
             return false;
         }
+        choice.bytes += u64::from(message.size);
         let lease = LeaseNumber(self.next_lease + choice.deliveries.len() as u64);
         let sequence = message.sequence();
         draft.add(
@@ -311,6 +315,8 @@ impl Machine {
 
 impl Choice<'_> {
     fn wants_more(&self) -> bool {
-        self.deliveries.len() < self.wanted && self.moves_left > 0
+        self.deliveries.len() < self.wanted
+            && self.moves_left > 0
+            && self.bytes < Receive::BYTES_MAX
     }
 }

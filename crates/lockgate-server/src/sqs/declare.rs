@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 
 use lockgate_core::QueueName;
 use lockgate_engine::{Directory, Engine, EngineError};
-use lockgate_machine::{Command, CreateQueue};
+use lockgate_machine::{Command, CreateQueue, KeyPolicy};
 use serde_json::json;
 
 use super::{
     Config,
     actions::tags,
     error::SqsError,
+    extension,
     names::{self, Kind},
     queue_attributes::{Attribute, Form, Targets, kind_of},
     shapes::TextMap,
@@ -117,6 +118,7 @@ pub async fn declare_queues(
     for plan in plans.iter().filter(|plan| plan.before.is_none()) {
         let mut settings = plan.form.settings.clone();
         settings.dead_letter = None;
+        settings.key_policy = settings.key_policy.filter(|&policy| policy != KeyPolicy::Skip);
         let create = Command::CreateQueue(Box::new(CreateQueue {
             name: plan.name.clone(),
             settings,
@@ -240,7 +242,11 @@ fn plan(
             existing,
             kind: plan.form.kind,
         };
-        if let Err((part, what)) = with_redrive(queue, plan, &config, &known) {
+        let checked = with_redrive(queue, plan, &config, &known).and_then(|()| {
+            extension::check(&plan.form.settings)
+                .map_err(|error| (DeclaredPart::Tags, error.message.into_owned()))
+        });
+        if let Err((part, what)) = checked {
             problems.push(DeclareProblem {
                 queue: at,
                 part,
@@ -268,7 +274,7 @@ fn without_redrive(
     let kind = if fifo { Kind::Fifo } else { Kind::Standard };
     let entry = existing.and_then(|directory| directory.get(&name));
     let before = entry.map(|entry| {
-        let form = Form::of(&entry.settings, &entry.annotations);
+        let form = Form::of(&entry.settings, &entry.annotations).tagged(&entry.tags);
         (form, entry.tags.clone())
     });
     if let Some((form, _)) = &before
@@ -284,9 +290,13 @@ fn without_redrive(
         );
         return Err((DeclaredPart::Name, what));
     }
-    let (base, old_tags) = before
+    let (mut base, old_tags) = before
         .clone()
         .unwrap_or_else(|| (Form::new(kind), BTreeMap::new()));
+    let tags = tags::checked(text_map(&queue.tags), old_tags.clone(), &name)
+        .map_err(wrong(DeclaredPart::Tags))?;
+    base.apply_tags(&old_tags, &tags)
+        .map_err(wrong(DeclaredPart::Tags))?;
     let is_redrive = |attribute: &str| attribute == Attribute::RedrivePolicy.name();
     let given = queue.attributes.iter().filter(|(key, _)| !is_redrive(key));
     let given = text_map(given);
@@ -309,8 +319,6 @@ fn without_redrive(
         };
         return Err(wrong(part)(error));
     }
-    let tags =
-        tags::checked(text_map(&queue.tags), old_tags, &name).map_err(wrong(DeclaredPart::Tags))?;
     Ok(Plan {
         name,
         form,

@@ -14,6 +14,7 @@ mod declare;
 mod digests;
 mod dispatch;
 mod error;
+mod extension;
 mod message_attributes;
 mod names;
 mod query;
@@ -38,6 +39,7 @@ pub use declare::{
     DeclareError, DeclareProblem, Declared, DeclaredPart, DeclaredQueue, check_queues,
     declare_queues,
 };
+pub(crate) use extension::apply as apply_tags;
 pub(crate) use message_attributes::check_header;
 pub(crate) use names::check_queue_name;
 pub(crate) use receipt::Receipts;

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::{
     Config,
     error::{ErrorCode, SqsError},
+    extension,
     names::{self, Kind},
     shapes::TextMap,
 };
@@ -105,6 +106,8 @@ pub(crate) struct Form {
     pub(crate) kind: Kind,
     pub(crate) settings: QueueSettings,
     pub(crate) annotations: BTreeMap<String, String>,
+    /// The longest delay its tags allow, in seconds.
+    delay_seconds_max: u64,
 }
 
 /// Where a redrive policy finds its target.
@@ -124,6 +127,7 @@ impl Form {
                 ..QueueSettings::default()
             },
             annotations: BTreeMap::new(),
+            delay_seconds_max: DELAY_SECONDS_MAX,
         }
     }
 
@@ -133,7 +137,24 @@ impl Form {
             kind: kind_of(settings),
             settings: settings.clone(),
             annotations: annotations.clone(),
+            delay_seconds_max: DELAY_SECONDS_MAX,
         }
+    }
+
+    /// Lets the queue's tags count in what attributes may be set to.
+    pub(crate) fn tagged(mut self, tags: &BTreeMap<String, String>) -> Self {
+        self.delay_seconds_max = extension::delay_seconds_max(tags);
+        self
+    }
+
+    /// Takes over what changed in the queue's tags; on an error, some of it.
+    pub(crate) fn apply_tags(
+        &mut self,
+        before: &BTreeMap<String, String>,
+        after: &BTreeMap<String, String>,
+    ) -> Result<(), SqsError> {
+        self.delay_seconds_max = extension::delay_seconds_max(after);
+        extension::apply(before, after, &mut self.settings)
     }
 
     /// Takes over the given attributes; all or, on an error, some.
@@ -179,7 +200,9 @@ impl Form {
             Attribute::MessageRetentionPeriod => {
                 self.settings.retention = seconds(RETENTION_SECONDS_MIN, RETENTION_SECONDS_MAX)?;
             }
-            Attribute::DelaySeconds => self.settings.delay = seconds(0, DELAY_SECONDS_MAX)?,
+            Attribute::DelaySeconds => {
+                self.settings.delay = seconds(0, self.delay_seconds_max)?;
+            }
             Attribute::ReceiveMessageWaitTimeSeconds => {
                 self.settings.receive_wait = seconds(0, WAIT_SECONDS_MAX)?;
             }

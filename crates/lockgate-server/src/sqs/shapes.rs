@@ -411,6 +411,12 @@ pub(crate) struct SystemAttributes {
     pub(crate) trace_header: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dead_letter_queue_source_arn: Option<String>,
+    /// Ours; only where it was asked for by its name. AWS's SDKs hand on names they do not know.
+    #[serde(
+        rename = "lockgate.PrevSequenceNumber",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) previous_sequence_number: Option<SequenceNumber>,
 }
 
 impl SystemAttributes {

@@ -255,3 +255,19 @@ fn a_quota_refuses_sends_and_nothing_else() {
         ",
     );
 }
+
+#[test]
+fn a_receive_takes_no_more_bytes_than_one_answer_should_hold() {
+    // 6 MiB each: the third is the first that makes it 16 MiB or more.
+    check(
+        "
+        queue q message-bytes=16777216
+        send q size=6291456             => #1
+        send q size=6291456             => #2
+        send q size=6291456             => #3
+        send q size=1                   => #4
+        receive q 10                    => 1 2 3
+        receive q 10                    => 4
+        ",
+    );
+}

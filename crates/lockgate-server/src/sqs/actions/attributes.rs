@@ -82,7 +82,7 @@ impl Service {
         )?;
         let _alone = self.changes.lock().await;
         let queue = self.queue_named(Some(&name))?;
-        let before = Form::of(&queue.settings, &queue.annotations);
+        let before = Form::of(&queue.settings, &queue.annotations).tagged(&queue.tags);
         let mut form = before.clone();
         let targets = Reachable {
             service: self,

@@ -1,5 +1,7 @@
 //! What all batches have in common.
 
+use std::collections::HashSet;
+
 use crate::sqs::{
     error::{Blame, ErrorCode, SqsError},
     names,
@@ -7,8 +9,8 @@ use crate::sqs::{
     text::{Object, Text},
 };
 
-/// How many entries a batch may have.
-const ENTRIES_MAX: usize = 10;
+/// Entries of a batch that are few, as all are on AWS.
+const FEW: usize = 10;
 
 /// An entry of a batch.
 pub(super) trait Entry {
@@ -19,9 +21,11 @@ pub(super) trait Entry {
     fn id(&self) -> Option<&Text<'_>>;
 }
 
-/// Checks what holds for a batch as a whole, and joins each entry with its id.
+/// Checks what holds for a batch as a whole, of at most `max` entries, and joins each entry with its
+/// id.
 pub(super) fn check<E: Entry>(
     entries: Option<Vec<Object<E>>>,
+    max: usize,
 ) -> Result<Vec<(String, E)>, SqsError> {
     let entries = entries.unwrap_or_default();
     if entries.is_empty() {
@@ -30,20 +34,27 @@ pub(super) fn check<E: Entry>(
             format!("There should be at least one {} in the request.", E::NAME),
         ));
     }
-    if entries.len() > ENTRIES_MAX {
+    if entries.len() > max {
         return Err(SqsError::new(
             ErrorCode::TooManyEntriesInBatchRequest,
             format!(
-                "Maximum number of entries per request are {ENTRIES_MAX}. You have sent {}.",
+                "Maximum number of entries per request are {max}. You have sent {}.",
                 entries.len()
             ),
         ));
     }
+    let mut seen = HashSet::new();
     let mut checked: Vec<(String, E)> = Vec::with_capacity(entries.len());
     for Object(entry) in entries {
         let id = super::required(entry.id(), "Id")?;
         names::entry_id(id)?;
-        if checked.iter().any(|(earlier, _)| **earlier == **id) {
+        // Looking through ten is cheaper than anything that would not have to.
+        let repeated = if max <= FEW {
+            checked.iter().any(|(earlier, _)| **earlier == **id)
+        } else {
+            !seen.insert(id.to_string())
+        };
+        if repeated {
             return Err(SqsError::new(
                 ErrorCode::BatchEntryIdsNotDistinct,
                 format!("Id {id} repeated."),

@@ -128,7 +128,7 @@ fn in_range(
     min: u64,
     max: u64,
     parameter: &str,
-    rule: &str,
+    rule: impl std::fmt::Display,
 ) -> Result<Option<u64>, SqsError> {
     value
         .map(|value| {

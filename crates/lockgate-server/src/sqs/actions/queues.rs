@@ -14,6 +14,7 @@ use crate::{
     auth::Verb,
     sqs::{
         error::{ErrorCode, SqsError},
+        extension,
         names::{self, Kind},
         queue_attributes::{Attribute, Form, Targets, kind_of},
         shapes::{
@@ -49,7 +50,9 @@ impl Service {
             service: self,
             call,
         };
+        wanted.apply_tags(&BTreeMap::new(), &tags)?;
         wanted.apply(&attributes, &name, &self.config, &targets)?;
+        extension::check(&wanted.settings)?;
         let url = QueueUrlOutput {
             queue_url: names::queue_url(&self.config, call.host, &name),
         };

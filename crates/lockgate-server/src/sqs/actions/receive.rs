@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockgate_core::Header;
+use lockgate_core::{Header, Sequence};
 use lockgate_engine::{Batch, EngineError, QueueEntry, Received};
 use lockgate_machine::{DeadLetterReason, Receive, Rejection};
 
@@ -12,6 +12,7 @@ use crate::{
     sqs::{
         KeepGuard,
         error::SqsError,
+        extension,
         message_attributes::{self, Filter},
         names::{self, Kind},
         queue_attributes::{Attribute, VISIBILITY_SECONDS_MAX, WAIT_SECONDS_MAX, kind_of},
@@ -22,9 +23,6 @@ use crate::{
         text::{Md5Hex, Text},
     },
 };
-
-/// How many messages one receive takes at most.
-const MESSAGES_MAX: u64 = 10;
 
 impl Service {
     /// Takes messages, waiting for a first one if the request or the queue says so. The guard gives
@@ -38,9 +36,12 @@ impl Service {
         let max = in_range(
             input.max_number_of_messages,
             1,
-            MESSAGES_MAX,
+            extension::batch_max(&queue.tags) as u64,
             "MaxNumberOfMessages",
-            "Must be between 1 and 10, if provided.",
+            format_args!(
+                "Must be between 1 and {}, if provided.",
+                extension::batch_max(&queue.tags)
+            ),
         )?
         .unwrap_or(1);
         let wait = in_range(
@@ -195,6 +196,11 @@ impl Service {
                 .filter(|_| wants(SystemAttribute::DeadLetterQueueSourceArn))
                 .and_then(|origin| origin.name.as_ref())
                 .map(|name| names::queue_arn(&self.config, name)),
+            // A queue passes over a number only if the message that had it may be lost.
+            previous_sequence_number: filter
+                .previous
+                .then(|| Sequence(delivery.token.sequence.0.saturating_sub(1)))
+                .map(SequenceNumber),
         }
     }
 }
@@ -243,29 +249,37 @@ system_attributes! {
     DeadLetterQueueSourceArn,
 }
 
+/// Not AWS's: the queue's number before the message's. `All` does not ask for it.
+const PREVIOUS_SEQUENCE_NUMBER: &str = "lockgate.PrevSequenceNumber";
+
 /// Which system attributes a receive wants.
 #[derive(Debug, Default)]
 struct SystemFilter {
     /// One bit per attribute.
     wanted: u16,
+    /// Whether the number before the message's is wanted.
+    previous: bool,
 }
 
 impl SystemFilter {
     fn new<'a>(names: impl IntoIterator<Item = Text<'a>>) -> Result<Self, SqsError> {
         let mut wanted = 0;
+        let mut previous = false;
         for name in names {
             // Celery's transport writes it in capitals.
             if name.eq_ignore_ascii_case("All") {
                 wanted = u16::MAX;
             } else if let Some(known) = SystemAttribute::from_name(&name) {
                 wanted |= 1 << known as u16;
+            } else if &*name == PREVIOUS_SEQUENCE_NUMBER {
+                previous = true;
             } else if Attribute::from_name(&name).is_none() {
                 // The older of the two lists is modelled with the names of queue attributes too;
                 // they ask for nothing.
                 return Err(SqsError::unknown_attribute(&name));
             }
         }
-        Ok(Self { wanted })
+        Ok(Self { wanted, previous })
     }
 
     fn wants(&self, attribute: SystemAttribute) -> bool {

@@ -15,9 +15,10 @@ use crate::{
     auth::Verb,
     sqs::{
         error::{ErrorCode, SqsError},
+        extension,
         message_attributes::{self, forbidden_character, forbidden_character_text},
         names::{self, Kind},
-        queue_attributes::{DELAY_SECONDS_MAX, MESSAGE_BYTES_MAX, kind_of},
+        queue_attributes::{MESSAGE_BYTES_MAX, kind_of},
         shapes::{
             BatchOutput, SendMessageBatchInput, SendMessageEntry, SendMessageInput,
             SendMessageOutput, SentEntry, SequenceNumber,
@@ -80,7 +81,7 @@ impl Service {
         input: SendMessageBatchInput<'_>,
     ) -> Result<BatchOutput<SentEntry>, SqsError> {
         let queue = self.queue(call, Verb::Send, input.queue_url.as_ref())?;
-        let entries = batch::check(input.entries)?;
+        let entries = batch::check(input.entries, extension::batch_max(&queue.tags))?;
         check_fifo_entries(&queue, &entries)?;
         let sizes: Vec<u64> = entries.iter().map(|(_, entry)| size(entry)).collect();
         let total: u64 = sizes.iter().sum();
@@ -275,21 +276,22 @@ fn delay(queue: &QueueEntry, seconds: Option<i64>) -> Result<Option<Millis>, Sqs
     let Some(seconds) = seconds else {
         return Ok(None);
     };
-    if kind_of(&queue.settings) == Kind::Fifo {
+    if kind_of(&queue.settings) == Kind::Fifo && !extension::fifo_delay(&queue.tags) {
         // The queue's own delay applies. A zero is what many clients send without being asked.
         return match seconds {
             0 => Ok(None),
             _ => Err(not_for_this_kind(seconds, "DelaySeconds")),
         };
     }
+    let max = extension::delay_seconds_max(&queue.tags);
     match u64::try_from(seconds) {
         // An explicit zero overrides the queue's delay.
         Ok(0) if queue.settings.delay == 0 => Ok(None),
-        Ok(seconds) if seconds <= DELAY_SECONDS_MAX => Ok(Some(seconds * 1000)),
+        Ok(seconds) if seconds <= max => Ok(Some(seconds * 1000)),
         _ => Err(SqsError::invalid_value(
             seconds,
             "DelaySeconds",
-            format_args!("DelaySeconds must be >= 0 and <= {DELAY_SECONDS_MAX}."),
+            format_args!("DelaySeconds must be >= 0 and <= {max}."),
         )),
     }
 }

@@ -13,6 +13,7 @@ use crate::{
     auth::Verb,
     sqs::{
         error::{ErrorCode, SqsError},
+        extension,
         names::Kind,
         queue_attributes::{VISIBILITY_SECONDS_MAX, kind_of},
         shapes::{
@@ -62,7 +63,8 @@ impl Service {
     ) -> Result<BatchOutput<SettledEntry>, SqsError> {
         let queue = self.queue(call, Verb::Receive, input.queue_url.as_ref())?;
         let entries = input.entries.map(|entries| wrap(entries, DeleteEntry));
-        self.settle_all(&queue, batch::check(entries)?, |_| Ok(Wanted::Delete))
+        let entries = batch::check(entries, extension::batch_max(&queue.tags))?;
+        self.settle_all(&queue, entries, |_| Ok(Wanted::Delete))
             .await
     }
 
@@ -74,7 +76,8 @@ impl Service {
     ) -> Result<BatchOutput<SettledEntry>, SqsError> {
         let queue = self.queue(call, Verb::Receive, input.queue_url.as_ref())?;
         let entries = input.entries.map(|entries| wrap(entries, VisibilityEntry));
-        self.settle_all(&queue, batch::check(entries)?, |entry| {
+        let entries = batch::check(entries, extension::batch_max(&queue.tags))?;
+        self.settle_all(&queue, entries, |entry| {
             visibility(entry.visibility_timeout)
         })
         .await
@@ -86,7 +89,7 @@ impl Service {
         handle: &str,
         wanted: Wanted,
     ) -> Result<Nothing, SqsError> {
-        let command = wanted.command(self.lease(queue, handle)?);
+        let command = wanted.command(queue, self.lease(queue, handle)?);
         let result = match self.engine.submit(command).await {
             Ok(reply) => Ok(reply),
             Err(lockgate_engine::EngineError::Rejected(rejection)) => Err(rejection),
@@ -111,7 +114,7 @@ impl Service {
                 .and_then(|handle| Ok((handle, self.lease(queue, handle)?, wanted(entry)?)));
             match checked {
                 Ok((handle, token, wanted)) => {
-                    commands.push(wanted.command(token));
+                    commands.push(wanted.command(queue, token));
                     waiting.push((id, handle, wanted));
                 }
                 Err(error) => output.failed.push(batch::failed(id.clone(), error)),
@@ -141,9 +144,14 @@ impl Service {
 }
 
 impl Wanted {
-    fn command(self, token: LeaseToken) -> Command {
+    fn command(self, queue: &QueueEntry, token: LeaseToken) -> Command {
         let action = match self {
             Self::Delete => SettleAction::Ack,
+            Self::ChangeVisibility { seconds: 0 }
+                if extension::zero_visibility_defers(&queue.tags) =>
+            {
+                SettleAction::Defer { delay: 0 }
+            }
             Self::ChangeVisibility { seconds: 0 } => SettleAction::Nack { delay: 0 },
             Self::ChangeVisibility { seconds } => SettleAction::Extend {
                 lease: seconds * 1000,

@@ -10,6 +10,7 @@ use crate::{
     auth::Verb,
     sqs::{
         error::SqsError,
+        extension,
         shapes::{
             ListQueueTagsOutput, Nothing, QueueInput, TagQueueInput, TextMap, UntagQueueInput,
         },
@@ -87,9 +88,15 @@ impl Service {
         let queue = self.queue_named(Some(&name))?;
         let tags = change(&name, queue.tags.clone())?;
         if tags != queue.tags {
+            let mut settings = queue.settings.clone();
+            extension::apply(&queue.tags, &tags, &mut settings)?;
+            let changed = settings != queue.settings;
+            if changed {
+                extension::check(&settings)?;
+            }
             let change = Command::ChangeQueue {
                 queue: name,
-                settings: None,
+                settings: changed.then(|| Box::new(settings)),
                 annotations: None,
                 tags: Some(tags),
             };
