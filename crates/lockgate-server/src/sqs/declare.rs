@@ -118,7 +118,9 @@ pub async fn declare_queues(
     for plan in plans.iter().filter(|plan| plan.before.is_none()) {
         let mut settings = plan.form.settings.clone();
         settings.dead_letter = None;
-        settings.key_policy = settings.key_policy.filter(|&policy| policy != KeyPolicy::Skip);
+        settings.key_policy = settings
+            .key_policy
+            .filter(|&policy| policy != KeyPolicy::Skip);
         let create = Command::CreateQueue(Box::new(CreateQueue {
             name: plan.name.clone(),
             settings,

@@ -14,7 +14,7 @@ use crate::{
         shapes::{ChangeQueue, CreateQueue, ListQueues, Purged, Queue, Queues, default_settings},
     },
     auth::Verb,
-    sqs::{check_queue_name, check_tags},
+    sqs::{apply_tags, check_queue_name, check_tags},
 };
 
 /// Queues of a page that does not say.
@@ -75,6 +75,9 @@ impl Service {
         request.check(Verb::Manage, &name)?;
         check_tags(&input.tags).map_err(|error| Problem::invalid("tags", error.message))?;
         let mut settings = default_settings(keyed);
+        // What is set by name wins over what a tag says.
+        apply_tags(&BTreeMap::new(), &input.tags, &mut settings)
+            .map_err(|error| Problem::invalid("tags", error.message))?;
         input.settings.apply(&mut settings)?;
         self.check_dead_letter(request, &settings)?;
         let create = Command::CreateQueue(Box::new(Create {
@@ -118,18 +121,20 @@ impl Service {
         let _changing = self.changes.lock().await;
         let before = self.describe(&entry.name).await?;
         let mut settings = before.settings.clone();
-        input.settings.apply(&mut settings)?;
-        if settings.dead_letter != before.settings.dead_letter {
-            self.check_dead_letter(request, &settings)?;
-        }
-        let mut tags = before.tags;
+        let mut tags = before.tags.clone();
         for (tag, value) in input.tags {
             match value {
                 Some(value) => tags.insert(tag, value),
                 None => tags.remove(&tag),
             };
         }
-        check_tags(&tags).map_err(|error| Problem::invalid("tags", error.message))?;
+        check_tags(&tags)
+            .and_then(|()| apply_tags(&before.tags, &tags, &mut settings))
+            .map_err(|error| Problem::invalid("tags", error.message))?;
+        input.settings.apply(&mut settings)?;
+        if settings.dead_letter != before.settings.dead_letter {
+            self.check_dead_letter(request, &settings)?;
+        }
         self.engine
             .submit(Command::ChangeQueue {
                 queue: entry.name.clone(),
