@@ -274,7 +274,7 @@ pub trait SnapshotReader: Send {
 pub struct LogRecord {
     /// Where it starts.
     pub position: Position,
-    /// Its bytes.
+    /// Its bytes. They may share memory with the records around it: copy what is to be kept.
     pub payload: Bytes,
 }
 
@@ -446,7 +446,8 @@ impl RecordGroup {
 pub struct RecoveryReport {
     /// Records handed over.
     pub records: u64,
-    /// Bytes read.
+    /// Bytes of those records, with what the log put around them. What was read beside them is not
+    /// in it, such as blocks that were made ready and not used.
     pub bytes: u64,
     /// The highest epoch found; the next owner must begin a higher one.
     pub epoch: Epoch,

@@ -278,6 +278,29 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
+    /// Ends the term in good order, durably: the last thing a driver does. Behind a last snapshot, so
+    /// that a start which finds a snapshot and nothing behind it knows that this was not reached.
+    ///
+    /// # Errors
+    /// Why the driver has stopped instead: storage failed.
+    pub(crate) fn end_term(&mut self, now: Now, nobody: T) -> Result<(), Arc<str>> {
+        let last = Request {
+            work: Work::one(Command::EndTerm),
+            ticket: nobody,
+        };
+        self.run_group([last], now, &mut drop);
+        if let Some(reason) = self.stopped() {
+            return Err(reason.clone());
+        }
+        match self.log.syncer().sync() {
+            Ok(durable) => {
+                self.reached(durable);
+                Ok(())
+            }
+            Err(error) => Err(self.fail(&error)),
+        }
+    }
+
     /// Stops the driver for good, as after a failed append: for a failed sync. Waiting receives are
     /// told.
     pub fn stop(&mut self, reason: Arc<str>, out: &mut impl FnMut(Output<T>)) {

@@ -20,7 +20,7 @@ pub struct StartReport {
     pub snapshots_unreadable: Vec<(Position, String)>,
     /// Records folded.
     pub records: u64,
-    /// Bytes read.
+    /// Bytes of those records in the log.
     pub bytes: u64,
     /// Stretches of the log that were durable once and cannot be read any more; set aside.
     pub damaged: Vec<DamagedRange>,
@@ -37,7 +37,7 @@ pub struct StartReport {
     /// At most so many messages that were answered at level `memory` are lost to crashes, over the
     /// life of the queues there are.
     pub possibly_lost: u64,
-    /// Whether the last term did not end in good order, as far as the records tell.
+    /// Whether the last term did not end in good order: the last record there is does not end one.
     pub crashed: bool,
 }
 

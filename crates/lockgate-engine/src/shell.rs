@@ -201,7 +201,7 @@ fn own(shared: &Shared, mut driver: Driver<Ticket>, helpers: Helpers, options: &
     let _ = helpers.sync.join();
     helpers.keeper.thread().unpark();
     let _ = helpers.keeper.join();
-    let failed = shared.desk.durable().err();
+    let mut failed = shared.desk.durable().err();
     if failed.is_none() && served.is_ok() {
         // Everything is durable, and nobody else is at the log any more.
         if let Err(error) = driver.final_snapshot(shared.now()) {
@@ -210,6 +210,7 @@ fn own(shared: &Shared, mut driver: Driver<Ticket>, helpers: Helpers, options: &
                 "no snapshot at the end; the next start reads what was appended since the last one"
             );
         }
+        failed = driver.end_term(shared.now(), Ticket::nobody()).err();
     }
     if let Some(reason) = &failed {
         // What was filed after the sync thread had gone.
@@ -278,11 +279,6 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
         driver.run_group(requests, now, &mut out);
         if taken.finished {
             driver.end_waiters(&mut out);
-            let last = Request {
-                work: Work::one(Command::EndTerm),
-                ticket: Ticket::nobody(),
-            };
-            driver.run_group([last], now, &mut out);
         }
         for task in taken.tasks.drain(..) {
             // A driver that has stopped may have decided what is not in the log.

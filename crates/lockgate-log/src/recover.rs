@@ -15,7 +15,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
 use lockgate_core::{
     DamagedRange, Disk, DiskError, DiskFile, LogError, LogRecord, OpenMode, Position,
     RecoveryReport,
@@ -441,16 +440,15 @@ impl<'a> Recovery<'a> {
             self.synced = self.synced.max(record.header.synced);
             self.report.epoch = self.report.epoch.max(record.header.epoch);
             self.report.records += 1;
+            self.report.bytes += record.header.record_len() as u64;
             self.expected = record.header.number + 1;
             visit(LogRecord {
                 position: record.at,
-                // A copy, so that whoever keeps a few bytes of it does not keep the whole window.
-                payload: Bytes::copy_from_slice(record.payload),
+                payload: record.shared_payload(),
             });
             offset = next_offset;
             self.end = position(number, to_u32(offset));
         }
-        self.report.bytes += scan.bytes_read;
         let told = scan.generation().map(|generation| SegmentInfo {
             generation: Some(generation),
             first_number: Some(first_number.unwrap_or(self.expected)),
@@ -557,7 +555,6 @@ impl<'a> Recovery<'a> {
                 number_min = record.header.number + 1;
                 offset = record.end();
             }
-            self.report.bytes += scan.bytes_read;
         }
         Ok(())
     }
@@ -671,7 +668,6 @@ impl<'a> Recovery<'a> {
             _ => scan.end_of_data(from)?,
         };
         self.report.tail_bytes_cut += end - from;
-        self.report.bytes += scan.bytes_read;
         Ok(())
     }
 

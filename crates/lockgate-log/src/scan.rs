@@ -1,5 +1,8 @@
 //! Reading one segment from beginning to end, in pieces, over whatever bytes it holds.
 
+use std::mem;
+
+use bytes::{Bytes, BytesMut};
 use lockgate_core::{DiskError, DiskFile, Position};
 
 use crate::format::{
@@ -21,12 +24,11 @@ pub(crate) struct SegmentScan<'a> {
     len: u64,
     /// What the segment's records carry; `None` until a first one was found, if the header is lost.
     generation: Option<u64>,
-    window: Vec<u8>,
+    /// Payloads may share it beyond the scan.
+    window: Bytes,
     window_at: u64,
     /// Bytes of checksums that may still be spent on guesses.
     guesses_left: u64,
-    /// Bytes read from the file so far.
-    pub(crate) bytes_read: u64,
 }
 
 /// A record that verified.
@@ -35,9 +37,15 @@ pub(crate) struct ScannedRecord<'a> {
     pub(crate) at: Position,
     pub(crate) header: RecordHeader,
     pub(crate) payload: &'a [u8],
+    window: &'a Bytes,
 }
 
 impl ScannedRecord<'_> {
+    /// The payload without a copy: as long as it is kept it keeps about a MiB around it.
+    pub(crate) fn shared_payload(&self) -> Bytes {
+        self.window.slice_ref(self.payload)
+    }
+
     /// Where the bytes after it start.
     pub(crate) fn end(&self) -> u64 {
         u64::from(crate::format::offset_of(self.at)) + self.header.record_len() as u64
@@ -57,9 +65,8 @@ impl<'a> SegmentScan<'a> {
             len,
             generation,
             guesses_left: GUESS_LENGTHS_MAX * len,
-            window: Vec::new(),
+            window: Bytes::new(),
             window_at: 0,
-            bytes_read: 0,
         })
     }
 
@@ -85,11 +92,13 @@ impl<'a> SegmentScan<'a> {
         };
         self.generation = Some(header.generation);
         let at = self.position(offset);
-        let record = self.bytes(offset, header.record_len())?;
+        self.fill(offset, header.record_len())?;
+        let record = &self.filled(offset)[..header.record_len()];
         Ok(Some(ScannedRecord {
             at,
             header,
             payload: &record[RECORD_HEADER_LEN..],
+            window: &self.window,
         }))
     }
 
@@ -219,11 +228,14 @@ impl<'a> SegmentScan<'a> {
         let there = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
         let window_end = self.window_at + self.window.len() as u64;
         if offset < self.window_at || offset + there.min(count) as u64 > window_end {
-            self.window.resize(READ_BYTES.max(count).min(there), 0);
-            let got = self.file.read_at(&mut self.window, offset)?;
-            self.window.truncate(got);
+            // The same memory again, unless somebody keeps a payload in it.
+            let window = mem::take(&mut self.window);
+            let mut window = window.try_into_mut().unwrap_or_else(|_| BytesMut::new());
+            window.resize(READ_BYTES.max(count).min(there), 0);
+            let got = self.file.read_at(&mut window, offset)?;
+            window.truncate(got);
+            self.window = window.freeze();
             self.window_at = offset;
-            self.bytes_read += got as u64;
         }
         Ok(())
     }

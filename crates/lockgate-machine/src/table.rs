@@ -55,19 +55,31 @@ struct Bucket {
 const _: () = assert!(size_of::<Bucket>() == 64);
 
 impl Table {
-    /// An empty table in which so many values find room without much growing.
-    pub(crate) fn with_room_for(len: usize) -> Self {
-        let shards = match len {
-            0 => 0,
-            1..=SPLIT_ABOVE => 1,
-            _ => SHARDS,
-        };
-        Self {
-            shards: (0..shards)
-                .map(|_| Shard::with_room_for(len / shards))
-                .collect(),
-            ..Self::default()
+    /// A table of these values, each with its hash and given once, which are about `len`.
+    ///
+    /// A large one is filled part by part, each while it is in the processor's cache: as values come,
+    /// each would wait for another part.
+    pub(crate) fn of(len: usize, values: impl Iterator<Item = (u64, u32)>) -> Self {
+        let mut table = Self::default();
+        let parts = if len > SPLIT_ABOVE { SHARDS } else { 1 };
+        // Hashes fall into parts evenly, but not quite.
+        let room = len / parts + len / parts / 8;
+        let mut sorted: Vec<_> = (0..parts).map(|_| Vec::with_capacity(room)).collect();
+        for (hash, value) in values {
+            sorted[shard_of(hash, parts)].push((hash, value));
         }
+        if sorted.iter().all(Vec::is_empty) {
+            return table;
+        }
+        for part in sorted {
+            let mut shard = Shard::with_room_for(part.len());
+            for &(hash, value) in &part {
+                shard.insert(hash, value);
+            }
+            table.len += part.len();
+            table.shards.push(shard);
+        }
+        table
     }
 
     /// Adds a value that is not in the table. `rehash` gives the hash of a value in the table.
@@ -143,11 +155,7 @@ impl Table {
     /// Which part a hash belongs to. Within a part the lowest bits choose the bucket and the highest
     /// ones are the tag; bits in between keep both useful there.
     fn shard(&self, hash: u64) -> usize {
-        if self.shards.len() == SHARDS {
-            usize::from(hash.to_le_bytes()[5])
-        } else {
-            0
-        }
+        shard_of(hash, self.shards.len())
     }
 
     fn split(&mut self, rehash: impl Fn(u32) -> u64) {
@@ -282,6 +290,14 @@ impl Bucket {
     }
 }
 
+fn shard_of(hash: u64, shards: usize) -> usize {
+    if shards == SHARDS {
+        usize::from(hash.to_le_bytes()[5])
+    } else {
+        0
+    }
+}
+
 /// Nine in ten slots: fuller, and more entries than not stand behind their bucket.
 fn len_max(buckets: usize) -> usize {
     buckets * SLOTS * 9 / 10
@@ -407,6 +423,26 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn one_made_at_once_is_like_one_that_grew() {
+        for len in [0, 1, 64, 65, 5_000] {
+            let hash = |value: u32| mix(u64::from(value / 3).wrapping_add(7));
+            let mut table = Table::of(len as usize, (0..len).map(|value| (hash(value), value)));
+            assert_eq!(table.len(), len as usize);
+            assert_eq!(table.bytes() == 0, len == 0);
+            // It goes on growing and shrinking.
+            for value in len..2 * len + 1 {
+                table.insert(hash(value), value, hash);
+            }
+            for value in 0..2 * len + 1 {
+                let is_it = |other| other == value;
+                assert_eq!(table.find(hash(value), is_it), Some(value));
+                assert_eq!(table.remove(hash(value), is_it), Some(value));
+            }
+            assert!(table.is_empty());
+        }
+    }
 
     #[test]
     fn sip_hash_agrees_with_the_standard_library() {

@@ -1,7 +1,7 @@
 //! `backlog.*`: what a backlog of ten messages for each of very many keys costs.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -168,48 +168,11 @@ impl Course for BacklogCourse {
     }
 
     fn finish(&mut self, setup: &Setup, report: &mut Report) -> Result<(), Failure> {
-        let killed = setup.folder("killed");
-        let mut params = self.params.clone();
-        params.more.insert("messages", json!(self.messages));
         for _ in 0..STARTS {
             self.wait_until_quiet();
-            folder::copy(&self.folder, &killed)?;
-            let start = self.start(setup, &killed)?;
-            folder::forget(&killed)?;
-            let floor = folder::read(&killed, start.bytes)?.as_secs_f64();
-            let seconds = start.time.as_secs_f64();
-            let of = |params: &Params, value| -> Params {
-                let mut params = params.clone();
-                params.more.insert("after", json!(value));
-                params
-            };
-            let after = of(&params, "kill");
-            report.quantity("backlog.recovery", &after, seconds, "s", None);
-            report.quantity(
-                "backlog.recovery.bytes",
-                &after,
-                as_f64(start.bytes),
-                "bytes",
-                None,
-            );
-            report.quantity(
-                "backlog.recovery.ratio",
-                &after,
-                seconds / floor.max(1e-9),
-                "times a sequential read",
-                Some(1.5),
-            );
-            // That start ended cleanly: the next one of the same folder is one after a clean stop.
-            let after = of(&params, "clean stop");
-            let start = self.start(setup, &killed)?;
-            report.quantity(
-                "backlog.recovery",
-                &after,
-                start.time.as_secs_f64(),
-                "s",
-                Some(1.0),
-            );
-            folder::remove(&killed)?;
+            for cache in [Cache::Warm, Cache::Cold] {
+                self.measure_starts(setup, cache, report)?;
+            }
         }
         Ok(())
     }
@@ -225,7 +188,35 @@ impl Course for BacklogCourse {
 /// A measured start.
 struct Start {
     time: Duration,
+    /// Bytes of the snapshot and the records that it was made of.
     bytes: u64,
+    /// How long it takes to read as many, one after the other.
+    floor: Duration,
+}
+
+/// Where a start, and the read it is compared with, find the folder's bytes.
+#[derive(Clone, Copy)]
+enum Cache {
+    /// In memory, as after a kill.
+    Warm,
+    /// On the disk, as after a restart of the machine.
+    Cold,
+}
+
+impl Cache {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Warm => "warm",
+            Self::Cold => "cold",
+        }
+    }
+
+    fn prepare(self, folder: &Path) -> Result<(), Failure> {
+        match self {
+            Self::Warm => Ok(()),
+            Self::Cold => folder::forget(folder),
+        }
+    }
 }
 
 impl BacklogCourse {
@@ -246,14 +237,53 @@ impl BacklogCourse {
         }
     }
 
+    /// A start after a kill and one after a clean stop, each beside a read of as many bytes.
+    fn measure_starts(
+        &self,
+        setup: &Setup,
+        cache: Cache,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
+        let killed = setup.folder("killed");
+        // What was just copied is in the system's cache.
+        folder::copy(&self.folder, &killed)?;
+        for (after, longest) in [("kill", None), ("clean stop", Some(1.0))] {
+            let start = self.start(setup, &killed, cache)?;
+            let seconds = start.time.as_secs_f64();
+            let mut params = self.params.clone();
+            let more = [
+                ("messages", json!(self.messages)),
+                ("after", json!(after)),
+                ("cache", json!(cache.name())),
+            ];
+            params.more.extend(more.map(|(name, value)| (name, value)));
+            report.quantity("backlog.recovery", &params, seconds, "s", longest);
+            let bytes = as_f64(start.bytes);
+            report.quantity("backlog.recovery.bytes", &params, bytes, "bytes", None);
+            if longest.is_none() {
+                report.quantity(
+                    "backlog.recovery.ratio",
+                    &params,
+                    seconds / start.floor.as_secs_f64().max(1e-9),
+                    "times a sequential read",
+                    Some(1.5),
+                );
+            }
+            // That start ended cleanly: the next one of the same folder is one after a clean stop.
+        }
+        folder::remove(&killed)
+    }
+
     /// Starts an engine over the folder and ends it in good order.
-    fn start(&self, setup: &Setup, folder: &std::path::Path) -> Result<Start, Failure> {
-        folder::forget(folder)?;
-        let before = folder::transferred();
+    fn start(&self, setup: &Setup, folder: &Path, cache: Cache) -> Result<Start, Failure> {
+        cache.prepare(folder)?;
         let started = Instant::now();
         let (engine, found) = open_engine(folder)?;
         let time = started.elapsed();
-        let after = folder::transferred();
+        // What the state was made of: not blocks without records, and nothing twice.
+        let bytes = found.snapshot_bytes + found.bytes;
+        cache.prepare(folder)?;
+        let floor = folder::read_log(folder, bytes)?;
         setup.runtime.block_on(engine.shutdown());
         if found.messages < self.messages {
             return Err(Failure::failed(format!(
@@ -261,10 +291,6 @@ impl BacklogCourse {
                 found.messages, self.messages
             )));
         }
-        let bytes = match (before, after) {
-            (Some((before, _)), Some((after, _))) => after - before,
-            _ => found.bytes,
-        };
-        Ok(Start { time, bytes })
+        Ok(Start { time, bytes, floor })
     }
 }

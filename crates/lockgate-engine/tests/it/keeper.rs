@@ -308,3 +308,20 @@ fn keys_in_flight_and_order_outlive_snapshot_and_relocation() {
     let token = leased[0].token;
     assert!(shard.run(settle(token, SettleAction::Ack)).is_ok());
 }
+
+#[test]
+fn a_crash_right_behind_a_snapshot_is_told_from_an_end_in_good_order() {
+    let mut shard = Shard::small();
+    let body = "x".repeat(1_000);
+    for _ in 0..50 {
+        let batch = (0..100).map(|_| send("q", text(&body)));
+        shard.group([Work::Commands(batch.collect())]);
+    }
+    shard.sync();
+    // Nothing comes behind this snapshot, so no record tells how the term ended.
+    let now = shard.now();
+    assert!(shard.driver.final_snapshot(now).unwrap());
+    let (_, report) = shard.restarted();
+    assert_eq!((report.records, report.messages), (0, 5_000));
+    assert!(report.crashed, "{report:?}");
+}

@@ -6,6 +6,7 @@ mod backup;
 mod driver;
 mod engine;
 mod keeper;
+mod killed;
 mod overload;
 mod recovery;
 mod space;

@@ -91,14 +91,9 @@ impl DedupWindow {
                 return Err(damaged("a run of unique ids does not fit them"));
             }
         }
-        let ids = &self.ids;
-        self.index = Table::with_room_for(ids.len());
-        for (index, id) in ids.iter().filter(|(_, id)| id.sequence != SUPERSEDED) {
-            self.index
-                .insert(hash_halves(seed, id.digest), index, |id| {
-                    hash_halves(seed, ids[id].digest)
-                });
-        }
+        let current = self.ids.iter().filter(|(_, id)| id.sequence != SUPERSEDED);
+        let digests = current.map(|(index, id)| (hash_halves(seed, id.digest), index));
+        self.index = Table::of(self.ids.len(), digests);
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use super::{
     order::spread,
     state::{Message, flag},
 };
-use crate::{Command, Receive, SendMessage, sequences::Sequences, slab::NONE};
+use crate::{Command, Effect, Receive, SendMessage, sequences::Sequences, slab::NONE};
 
 /// How many commands are read ahead for at once: more than a core has reads on their way, and few
 /// enough that what was read is still near when the last of them is decided.
@@ -79,6 +79,73 @@ impl Machine {
                 Upcoming::Receive(receive) => {
                     self.look_at_receive(receive, &mut place, &mut ahead);
                 }
+            }
+            if ahead.len() >= AT_ONCE {
+                self.read(&std::mem::take(&mut ahead));
+            }
+        }
+        if ahead.len() > 0 {
+            self.read(&ahead);
+        }
+    }
+
+    /// Reads what folding these effects will ask for, as [`warm`](Self::warm) does for commands: for a
+    /// start, which folds millions of them and decides none.
+    pub fn warm_fold<'a>(&self, effects: impl IntoIterator<Item = &'a Effect>) {
+        if self.keys.len() < KEYS_MIN {
+            return;
+        }
+        // Effects come in long runs of one queue.
+        let mut last = None;
+        let mut ahead = Ahead::default();
+        for effect in effects {
+            let (queue, sequence) = match effect {
+                Effect::Accepted(stored) | Effect::Relocated(stored) => {
+                    (stored.queue, stored.sequence)
+                }
+                Effect::Leased {
+                    queue, sequence, ..
+                }
+                | Effect::Acked { queue, sequence }
+                | Effect::Nacked {
+                    queue, sequence, ..
+                }
+                | Effect::Extended {
+                    queue, sequence, ..
+                }
+                | Effect::GivenBack { queue, sequence }
+                | Effect::Dropped {
+                    queue, sequence, ..
+                }
+                | Effect::Rescheduled {
+                    queue, sequence, ..
+                }
+                | Effect::Moved {
+                    from: queue,
+                    sequence,
+                    ..
+                } => (*queue, *sequence),
+                _ => continue,
+            };
+            let content = match last {
+                Some((id, content)) if id == queue => content,
+                _ => {
+                    let Some(index) = self.queue_index(queue) else {
+                        continue;
+                    };
+                    let content = self.queues[index].content;
+                    last = Some((queue, content));
+                    content
+                }
+            };
+            match effect {
+                Effect::Accepted(stored) => {
+                    if let Some(key) = &stored.message.key {
+                        let hash = self.key_hash(content, Some(key));
+                        ahead.hashes.push(spread(hash));
+                    }
+                }
+                _ => ahead.settled.push((content, sequence.0)),
             }
             if ahead.len() >= AT_ONCE {
                 self.read(&std::mem::take(&mut ahead));

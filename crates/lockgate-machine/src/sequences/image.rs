@@ -60,13 +60,9 @@ impl Sequences {
 
     /// Builds the table over the leaves, without which nothing but the newest is found.
     pub(crate) fn build_table(&mut self) {
-        let leaves = &self.leaves;
-        self.by_block = Table::with_room_for(leaves.len());
-        for (index, leaf) in leaves.iter() {
-            self.by_block.insert(hash_block(leaf.block), index, |leaf| {
-                hash_block(leaves[leaf].block)
-            });
-        }
+        let leaves = self.leaves.iter();
+        let blocks = leaves.map(|(index, leaf)| (hash_block(leaf.block), index));
+        self.by_block = Table::of(self.leaves.len(), blocks);
     }
 
     /// Whether a number may be added.

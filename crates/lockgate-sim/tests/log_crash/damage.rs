@@ -549,3 +549,17 @@ fn crc32c_of(bytes: &[u8]) -> u32 {
         })
     })
 }
+
+#[test]
+fn only_records_count_as_read() {
+    use Step::{Append, Restart, Sync};
+    let disk = FaultyDisk::new();
+    // Behind the last record of a segment stand blocks that were taken ahead and not used.
+    let steps = [Append(vec![100, 700]), Sync, Restart, Append(vec![300])];
+    let history = History::run(&disk, &steps);
+    assert_eq!(history.error, None);
+    let (report, records) = recover(&mut open(&disk.kill())).unwrap();
+    assert_eq!(report.records, 3);
+    let bytes = |record: &LogRecord| RECORD_HEADER_LEN + record.payload.len() as u64;
+    assert_eq!(report.bytes, records.iter().map(bytes).sum::<u64>());
+}

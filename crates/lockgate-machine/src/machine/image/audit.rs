@@ -8,6 +8,8 @@
 //! (multiset hashing: Clarke et al. 2003; with a fixed hash function, so against accidents and
 //! mistakes, not against forgers).
 
+use std::hint::black_box;
+
 use lockgate_core::Sequence;
 
 use crate::{
@@ -156,6 +158,16 @@ impl Audit {
             content.parked_keys += u64::from(key.parked);
         }
         Ok(())
+    }
+
+    /// Reads what these messages will ask for of their keys, all at once: one after the other most
+    /// of a message's time would be a wait for memory.
+    pub(super) fn read_ahead<'a>(&self, page: impl Iterator<Item = &'a Message>) {
+        let contents = page.map(|message| {
+            let key = self.keys.get(message.key as usize);
+            key.map_or(NONE, |key| key.content)
+        });
+        black_box(contents.fold(0, |all, content| all ^ content));
     }
 
     /// A message has come, and all keys and touches before. Returns the bytes that it takes in the

@@ -209,6 +209,8 @@ impl ImageLoader {
             }
             Section::Messages(page) => {
                 machine.messages.add_read_page(first, page)?;
+                let page = machine.messages.last_page();
+                self.audit.read_ahead(page.map(|(_, message)| message));
                 // Now, while it is in the processor's cache.
                 for (index, message) in machine.messages.last_page() {
                     let bytes = self.audit.message(machine, index, message)?;
@@ -378,9 +380,6 @@ impl Machine {
 
 /// The table over a slab's values.
 fn table<T: Clone, const PAGE: u32>(slab: &Slab<T, PAGE>, hash: impl Fn(&T) -> u64) -> Table {
-    let mut table = Table::with_room_for(slab.len());
-    for (index, value) in slab.iter() {
-        table.insert(hash(value), index, |index| hash(&slab[index]));
-    }
-    table
+    let values = slab.iter().map(|(index, value)| (hash(value), index));
+    Table::of(slab.len(), values)
 }

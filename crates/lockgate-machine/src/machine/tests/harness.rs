@@ -128,6 +128,7 @@ impl Run {
             encode_record(effects, &mut record);
             let decoded = decode_record(&Bytes::from(record)).expect("what was encoded decodes");
             assert_eq!(&decoded, effects);
+            machine.warm_fold(&decoded);
             machine.fold(&decoded, *position);
         }
         machine
