@@ -18,8 +18,9 @@ use lockgate_machine::{
     Command, CreateQueue, QueueSettings, Receive, SendMessage, Settle, SettleAction,
 };
 
-const GROUP: u64 = 1_000;
-const ROUNDS: usize = 1;
+const GROUP_LEN: usize = 1_000;
+const GROUP: u64 = GROUP_LEN as u64;
+const ROUNDS: usize = 3;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -128,7 +129,7 @@ fn fill(folder: &Path, messages: u64) {
 }
 
 fn send(driver: &mut Driver<u64>, queue: &QueueName, numbers: std::ops::Range<u64>, keys: u64) {
-    for first in numbers.clone().step_by(GROUP as usize) {
+    for first in numbers.clone().step_by(GROUP_LEN) {
         let numbers = first..numbers.end.min(first + GROUP);
         let sends = numbers.map(|number| {
             // In no order, and each as often as any other.

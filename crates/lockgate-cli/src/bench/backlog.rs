@@ -256,7 +256,7 @@ impl BacklogCourse {
                 ("after", json!(after)),
                 ("cache", json!(cache.name())),
             ];
-            params.more.extend(more.map(|(name, value)| (name, value)));
+            params.more.extend(more);
             report.quantity("backlog.recovery", &params, seconds, "s", longest);
             let bytes = as_f64(start.bytes);
             report.quantity("backlog.recovery.bytes", &params, bytes, "bytes", None);
