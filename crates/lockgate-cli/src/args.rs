@@ -41,6 +41,7 @@ pub(crate) enum Command {
     Send(Send),
     Receive(Receive),
     Ack(Ack),
+    Peek(Peek),
     Nack(Nack),
     Defer(Defer),
     Reject(Reject),

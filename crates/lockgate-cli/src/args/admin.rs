@@ -213,9 +213,10 @@ pub(crate) struct QueueSet {
     pub(crate) name: String,
 }
 
-/// Explain why keys do not move; park, resume and drop them
+/// List keys and explain why they do not move; park, resume and drop them
 #[derive(Debug, Subcommand)]
 pub(crate) enum Key {
+    List(KeyList),
     Explain(KeyExplain),
     Park(KeyPark),
     Resume(KeyResume),
@@ -300,6 +301,7 @@ pub(crate) struct OfQueue {
 /// List, move back and drop dead letters
 #[derive(Debug, Subcommand)]
 pub(crate) enum Dlq {
+    List(DlqList),
     Redrive(DlqRedrive),
     Drop(DlqDrop),
 }
@@ -363,6 +365,96 @@ pub(crate) struct DlqDrop {
     /// Ids of messages
     #[arg(value_name = "ID", required_unless_present = "all")]
     pub(crate) ids: Vec<String>,
+}
+
+/// Look at messages without receiving them
+///
+/// Nothing is leased and nothing changes; what is in flight or not yet due is shown too. In the order
+/// in which the messages arrived; those not yet due come last.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate peek --queue orders.fifo
+  lockgate peek --queue orders.fifo --key user-42 --max 100
+  lockgate peek --queue mail --state in_flight --json | jq -r .holder
+  lockgate peek --queue mail --id 00000001-0000-8000-8000-00000000a001 --json | jq -r .body")]
+pub(crate) struct Peek {
+    /// Queue to look into
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) queue: String,
+
+    /// Only messages of this key
+    #[arg(long, short, value_name = "KEY")]
+    pub(crate) key: Option<String>,
+
+    /// Only messages that are ready, in_flight, backoff or delayed
+    #[arg(long, value_name = "STATE", value_parser = ["ready", "in_flight", "backoff", "delayed"], hide_possible_values = true)]
+    pub(crate) state: Option<String>,
+
+    /// Only the message with this id
+    #[arg(long, value_name = "ID", conflicts_with_all = ["key", "state", "max"])]
+    pub(crate) id: Option<String>,
+
+    /// Stop after this many messages
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value = "10")]
+    pub(crate) max: u64,
+
+    /// Print one JSON object for each message
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+}
+
+/// List keys, each with why it does or does not move
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate key list --queue orders.fifo --parked
+  lockgate key list --queue orders.fifo --json | jq -r 'select(.waits_for == \"lease\") | .holder'")]
+pub(crate) struct KeyList {
+    /// Queue of the keys
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) queue: String,
+
+    /// Only parked keys
+    #[arg(long)]
+    pub(crate) parked: bool,
+
+    /// Print one JSON object for each key
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+}
+
+/// List dead letters: where they come from and why
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate dlq list orders-dead.fifo
+  lockgate dlq list orders-dead.fifo --source orders.fifo --json | jq -r .origin.detail")]
+pub(crate) struct DlqList {
+    /// Only those that came from this queue
+    #[arg(long, value_name = "NAME")]
+    pub(crate) source: Option<String>,
+
+    /// Stop after this many messages
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value = "100")]
+    pub(crate) max: u64,
+
+    /// Print one JSON object for each message
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Name of the dead-letter queue
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
 }
 
 /// A value, or that it is to be the default.

@@ -2,11 +2,11 @@
 
 use hyper::Method;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{block_on, client, part, queue_settings::NOTHING};
+use super::{block_on, client, part, peek, queue_settings::NOTHING};
 use crate::{
-    args::{Dlq, DlqDrop, DlqRedrive},
+    args::{Dlq, DlqDrop, DlqList, DlqRedrive},
     client::Client,
     exit::{Exit, Failure},
     output::{Output, confirm, count, note},
@@ -53,16 +53,60 @@ struct Nothing {}
 
 pub(super) fn run(args: &Dlq) -> Result<(), Failure> {
     let settings = match args {
+        Dlq::List(args) => &args.settings,
         Dlq::Redrive(args) => &args.settings,
         Dlq::Drop(args) => &args.settings,
     };
     let mut client = client(settings)?;
     block_on(async {
         match args {
+            Dlq::List(args) => list(&mut client, args).await,
             Dlq::Redrive(args) => redrive(&mut client, args).await,
             Dlq::Drop(args) if args.all => drop_all(&mut client, args).await,
             Dlq::Drop(args) => drop_some(&mut client, args).await,
         }
+    })
+}
+
+async fn list(client: &mut Client, args: &DlqList) -> Result<(), Failure> {
+    let queue = format!("/queues/{}", part(&args.name));
+    let mut target = format!("{queue}/dead-letters?limit=100");
+    if let Some(source) = &args.source {
+        target.push_str(&format!("&source={}", part(source)));
+    }
+    let letters = peek::pages(client, &target, "messages", args.max).await?;
+    if letters.is_empty() && args.source.is_none() {
+        // Often the queue is named whose letters are meant.
+        let queue: Value = client.admin(Method::GET, &queue, NOTHING).await?;
+        if let Some(target) = queue["settings"]["dead_letter"]["queue"].as_str() {
+            return Err(Failure::failed(format!(
+                "{} holds no dead letters; its own go to {target}",
+                args.name
+            ))
+            .hint(format!(
+                "`lockgate dlq list {target} --source {}`",
+                args.name
+            )));
+        }
+    }
+    let header = ["ID", "FROM", "WHY", "MOVED", "KEY", "BODY"];
+    peek::print(args.json, &letters, header, |letter| {
+        let origin = &letter["origin"];
+        let why = match &*peek::text(&origin["reason"]) {
+            "attempts" => format!("{} attempts", peek::text(&origin["attempts"])),
+            reason => match origin["detail"].as_str() {
+                Some(detail) => format!("{reason}: {detail}"),
+                None => reason.to_owned(),
+            },
+        };
+        [
+            peek::text(&letter["id"]),
+            peek::text(&origin["queue"]),
+            why,
+            peek::text(&origin["moved_at"]),
+            peek::text(&letter["key"]),
+            peek::body(letter),
+        ]
     })
 }
 

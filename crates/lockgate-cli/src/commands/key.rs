@@ -3,9 +3,9 @@
 use hyper::Method;
 use serde::{Deserialize, Serialize};
 
-use super::{block_on, client, part, queue_settings::NOTHING};
+use super::{block_on, client, part, peek, queue_settings::NOTHING};
 use crate::{
-    args::{Key, KeyDrop, KeyExplain, OfQueue},
+    args::{Key, KeyDrop, KeyExplain, KeyList, OfQueue},
     client::Client,
     exit::Failure,
     output::{Output, Table, confirm, count, note},
@@ -38,20 +38,35 @@ struct Dropped {
 }
 
 pub(super) fn run(args: &Key) -> Result<(), Failure> {
-    let key = match args {
-        Key::Explain(args) => &args.key,
-        Key::Park(args) => &args.key,
-        Key::Resume(args) => &args.key,
-        Key::Drop(args) => &args.key,
+    let settings = match args {
+        Key::List(args) => &args.settings,
+        Key::Explain(args) => &args.key.settings,
+        Key::Park(args) => &args.key.settings,
+        Key::Resume(args) => &args.key.settings,
+        Key::Drop(args) => &args.key.settings,
     };
-    let mut client = client(&key.settings)?;
+    let mut client = client(settings)?;
     block_on(async {
         match args {
+            Key::List(args) => list(&mut client, args).await,
             Key::Explain(args) => explain(&mut client, args).await,
-            Key::Park(_) => act(&mut client, key, "park", "parked").await,
-            Key::Resume(_) => act(&mut client, key, "resume", "resumed").await,
+            Key::Park(args) => act(&mut client, &args.key, "park", "parked").await,
+            Key::Resume(args) => act(&mut client, &args.key, "resume", "resumed").await,
             Key::Drop(args) => drop_messages(&mut client, args).await,
         }
+    })
+}
+
+async fn list(client: &mut Client, args: &KeyList) -> Result<(), Failure> {
+    let target = format!(
+        "/queues/{}/keys?limit=1000&parked={}",
+        part(&args.queue),
+        args.parked
+    );
+    let keys = peek::pages(client, &target, "keys", u64::MAX).await?;
+    let header = ["KEY", "MESSAGES", "WAITS FOR", "HELD BY", "UNTIL"];
+    peek::print(args.json, &keys, header, |key| {
+        ["key", "messages", "waits_for", "holder", "until"].map(|name| peek::text(&key[name]))
     })
 }
 

@@ -7,6 +7,7 @@ mod config;
 mod dlq;
 mod dump;
 mod key;
+mod peek;
 mod queue;
 mod queue_settings;
 mod receive;
@@ -34,6 +35,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Send(args) => send::run(args),
         Command::Receive(args) => receive::run(&args),
         Command::Ack(args) => receive::ack(args),
+        Command::Peek(args) => peek::run(&args),
         Command::Nack(args) => settle::nack(&args),
         Command::Defer(args) => settle::defer(&args),
         Command::Reject(args) => settle::reject(&args),

@@ -262,3 +262,59 @@ fn dead_letters_go_back_or_are_dropped() {
     town.run("dlq drop dead").fails_with(2);
     town.run("dlq redrive none").fails_with(3);
 }
+
+#[test]
+fn messages_keys_and_dead_letters_can_be_looked_at() {
+    let town = Town::new();
+    town.run("queue create dead.fifo").ok();
+    town.run("queue create q.fifo --dead-letter dead.fifo").ok();
+    for (key, body) in [("a", "1"), ("b", "2"), ("a", "3")] {
+        town.run(&format!("send --queue q.fifo --key {key} {body}"))
+            .ok();
+    }
+    let held = received(&town, "--queue q.fifo --max 1 --consumer eve").remove(0);
+    let before = town.counts("q.fifo");
+    let all = town.run("peek --queue q.fifo --json").json();
+    let bodies: Vec<_> = all.iter().map(|message| message["body"].clone()).collect();
+    assert_eq!(bodies, ["1", "2", "3"]);
+    assert_eq!(
+        town.run("peek --queue q.fifo --max 2 --json").json().len(),
+        2
+    );
+    let of_key = town
+        .run("peek --queue q.fifo --key a --state ready --json")
+        .json();
+    assert_eq!(of_key.len(), 1);
+    assert_eq!(of_key[0]["body"], "3");
+    let table = town.run("peek --queue q.fifo --state in_flight").ok();
+    assert!(table.contains("\tin_flight\ta\t1\teve\t"), "{table}");
+    let id = held["id"].as_str().unwrap();
+    let one = town
+        .run(&format!("peek --queue q.fifo --id {id} --json"))
+        .json();
+    assert_eq!(one[0]["holder"], "eve");
+    assert_eq!(town.counts("q.fifo"), before);
+
+    town.run("key park --queue q.fifo b").ok();
+    assert_eq!(town.run("key list --queue q.fifo --json").json().len(), 2);
+    let parked = town.run("key list --queue q.fifo --parked").ok();
+    assert!(parked.starts_with("b\t1\tparked\t"), "{parked}");
+
+    let mut reject = town.sandbox.command("reject --queue q.fifo --reason");
+    reject.args(["no such product", receipt(&held)]);
+    Done::from(reject.output().unwrap()).ok();
+    let letters = town.run("dlq list dead.fifo").ok();
+    assert!(
+        letters.contains("\tq.fifo\trejected: no such product\t"),
+        "{letters}"
+    );
+    assert_eq!(
+        town.run("dlq list dead.fifo --json").json()[0]["id"],
+        held["id"]
+    );
+    let none = town.run("dlq list dead.fifo --source other --json").json();
+    assert!(none.is_empty());
+    let hint = town.run("dlq list q.fifo").fails_with(1);
+    assert!(hint.contains("go to dead.fifo"), "{hint}");
+    town.run("peek --queue none").fails_with(3);
+}

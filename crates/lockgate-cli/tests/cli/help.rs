@@ -19,6 +19,7 @@ fn help_texts() {
         "send",
         "receive",
         "ack",
+        "peek",
         "nack",
         "defer",
         "reject",
