@@ -256,6 +256,15 @@ func (s suite) deadLetters() {
 	equal(*message.Body, "poison", "the dead letter")
 	equal(message.Attributes["DeadLetterQueueSourceArn"], s.attribute(url, "QueueArn"),
 		"DeadLetterQueueSourceArn")
+
+	check(s.change(dead, message, 0))
+	deadArn := s.attribute(dead, "QueueArn")
+	_, err = s.sqs.StartMessageMoveTask(ctx, &sqs.StartMessageMoveTaskInput{SourceArn: &deadArn})
+	check(err)
+	equal(*s.receiveOne(url).Body, "poison", "moved back to where it came from")
+	moves, err := s.sqs.ListMessageMoveTasks(ctx, &sqs.ListMessageMoveTasksInput{SourceArn: &deadArn})
+	check(err)
+	equal(*moves.Results[0].SourceArn, deadArn, "ListMessageMoveTasks")
 	s.remove(url)
 	s.remove(dead)
 }

@@ -13,6 +13,7 @@ import {
   GetQueueAttributesCommand,
   GetQueueUrlCommand,
   ListDeadLetterSourceQueuesCommand,
+  ListMessageMoveTasksCommand,
   ListQueuesCommand,
   ListQueueTagsCommand,
   PurgeQueueCommand,
@@ -22,6 +23,7 @@ import {
   SendMessageCommand,
   SetQueueAttributesCommand,
   SQSClient,
+  StartMessageMoveTaskCommand,
   TagQueueCommand,
 } from "@aws-sdk/client-sqs";
 
@@ -234,6 +236,14 @@ async function deadLetters() {
   assert.equal(message.Body, "poison", "the dead letter");
   const source = await attribute(QueueUrl, "QueueArn");
   assert.equal(message.Attributes.DeadLetterQueueSourceArn, source, "DeadLetterQueueSourceArn");
+
+  await change(dead, message, 0);
+  await sqs.send(new StartMessageMoveTaskCommand({ SourceArn: deadLetterTargetArn }));
+  assert.equal((await receiveOne(QueueUrl)).Body, "poison", "moved back to where it came from");
+  const { Results } = await sqs.send(
+    new ListMessageMoveTasksCommand({ SourceArn: deadLetterTargetArn }),
+  );
+  assert.equal(Results[0].SourceArn, deadLetterTargetArn, "ListMessageMoveTasks");
   await remove(QueueUrl);
   await remove(dead);
 }

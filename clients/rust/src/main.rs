@@ -405,6 +405,23 @@ impl Suite {
             source.as_ref(),
             "DeadLetterQueueSourceArn"
         );
+
+        self.change(&dead, &message, 0).await?;
+        let start = self.sqs.start_message_move_task().source_arn(&arn);
+        start.send().await?;
+        let moved = self.receive_one(&url, 5).await?;
+        assert_eq!(
+            moved.body(),
+            Some("poison"),
+            "moved back to where it came from"
+        );
+        let list = self.sqs.list_message_move_tasks().source_arn(&arn);
+        let tasks = list.send().await?;
+        assert_eq!(
+            tasks.results()[0].source_arn(),
+            Some(arn.as_str()),
+            "ListMessageMoveTasks"
+        );
         self.remove(&url).await?;
         self.remove(&dead).await
     }

@@ -226,8 +226,8 @@ public final class JavaSdk {
 
     private void deadLetters() {
         String dead = queue("dead", Map.of());
-        String policy = "{\"deadLetterTargetArn\": \"%s\", \"maxReceiveCount\": 2}"
-                .formatted(attribute(dead, QueueAttributeName.QUEUE_ARN));
+        String deadArn = attribute(dead, QueueAttributeName.QUEUE_ARN);
+        String policy = "{\"deadLetterTargetArn\": \"%s\", \"maxReceiveCount\": 2}".formatted(deadArn);
         String url = queue("source", Map.of(QueueAttributeName.REDRIVE_POLICY, policy));
         var sources = sqs.listDeadLetterSourceQueues(list -> list.queueUrl(dead));
         equal(sources.queueUrls(), List.of(url), "ListDeadLetterSourceQueues");
@@ -240,6 +240,12 @@ public final class JavaSdk {
         equal(message.body(), "poison", "the dead letter");
         equal(message.attributes().get(DEAD_LETTER_QUEUE_SOURCE_ARN),
                 attribute(url, QueueAttributeName.QUEUE_ARN), "DeadLetterQueueSourceArn");
+
+        change(dead, message, 0);
+        sqs.startMessageMoveTask(start -> start.sourceArn(deadArn));
+        equal(receiveOne(url).body(), "poison", "moved back to where it came from");
+        var moves = sqs.listMessageMoveTasks(list -> list.sourceArn(deadArn)).results();
+        equal(moves.get(0).sourceArn(), deadArn, "ListMessageMoveTasks");
         remove(url);
         remove(dead);
     }
