@@ -2,6 +2,7 @@
 //! nothing here waits.
 
 mod extension;
+mod fair;
 mod hostile;
 mod messages;
 mod moves;
