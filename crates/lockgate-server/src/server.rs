@@ -216,7 +216,8 @@ impl Server {
     }
 
     /// The same server with nothing behind it: every request to the SQS endpoint has its body read
-    /// and gets a constant answer. The floor under every figure of a benchmark; of no other use.
+    /// and gets a constant answer, as long as that to a batch of ten messages. The floor under every
+    /// figure of a benchmark; of no other use.
     ///
     /// # Errors
     /// As [`bind`](Self::bind).

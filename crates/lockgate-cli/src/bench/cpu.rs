@@ -1,9 +1,19 @@
 //! `http.cpu`: what a request costs the server's processor, beside one that nothing is done for.
 //!
 //! Servers and clients run in this process, but each server has threads of its own, whose names say
-//! so; the kernel counts the time of each thread.
+//! so; the kernel counts the time of each thread. Both sides are the same server on the same kind of
+//! runtime, and take the same requests from the same clients over connections of the same kind: heads
+//! are checked and bodies read whole. Then one side has the messages checked, logged and answered for;
+//! the other gives a constant answer of that length.
+//!
+//! The queue is emptied every quarter of a second, as consumers who keep up would, so that the log
+//! turns over instead of growing. What that costs the engine is counted too.
 
-use std::{fs, sync::Arc, time::Duration};
+use std::{
+    fs,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use lockgate_core::{Key, QueueName};
 use lockgate_engine::Engine;
@@ -22,9 +32,21 @@ use crate::exit::{Exit, Failure};
 const BATCH: u16 = 10;
 const CALLERS: u16 = 4;
 
-/// How names of threads begin.
+/// How long the queue grows before it is emptied.
+const FILLING: Duration = Duration::from_millis(250);
+
 const SERVER_THREADS: &str = "bench-serve";
 const FLOOR_THREADS: &str = "bench-floor";
+
+/// Whose time a served request takes: the names of the threads, as the kernel cuts them, and the
+/// figure of each.
+const SERVED: [(&str, &str); 4] = [
+    (SERVER_THREADS, "http.cpu.server"),
+    (ENGINE_THREADS, "http.cpu.owner"),
+    ("bench-engine-sy", "http.cpu.sync"),
+    ("bench-engine-ke", "http.cpu.keeper"),
+];
+const FLOOR: [(&str, &str); 1] = [(FLOOR_THREADS, "http.cpu.floor")];
 
 struct CpuCourse {
     engine: Engine,
@@ -39,7 +61,7 @@ struct Side {
     runtime: Runtime,
     running: Running,
     senders: Vec<HttpSender>,
-    threads: &'static [&'static str],
+    threads: &'static [(&'static str, &'static str)],
 }
 
 pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
@@ -85,13 +107,13 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
             senders: senders(&running, true),
             runtime: served,
             running,
-            threads: &[SERVER_THREADS, ENGINE_THREADS],
+            threads: &SERVED,
         },
         floor: Side {
             senders: senders(&floor_running, false),
             runtime: floor,
             running: floor_running,
-            threads: &[FLOOR_THREADS],
+            threads: &FLOOR,
         },
     })])
 }
@@ -106,17 +128,32 @@ fn runtime(name: &str) -> Result<Runtime, Failure> {
 }
 
 impl Side {
-    /// Microseconds of processor time for each request. `None`: the system does not tell.
-    fn run(&mut self, setup: &Setup, time: Duration) -> Result<Option<f64>, Failure> {
-        let before = processor_time(self.threads);
-        let senders = std::mem::take(&mut self.senders);
-        let load = setup.runtime.block_on(drive(senders, Stop::after(time)))?;
-        let after = processor_time(self.threads);
-        self.senders = load.callers;
-        let requests = as_f64(load.messages / u64::from(BATCH)).max(1.0);
-        Ok(before
-            .zip(after)
-            .map(|(before, after)| (after - before).as_secs_f64() * 1e6 / requests))
+    /// Microseconds of processor time of each of the threads for each request. `None`: the system
+    /// does not tell.
+    fn run(
+        &mut self,
+        setup: &Setup,
+        time: Duration,
+        mut empty: impl FnMut() -> Result<(), Failure>,
+    ) -> Result<Option<Vec<f64>>, Failure> {
+        let before = processor_times(self.threads);
+        let began = Instant::now();
+        let mut messages = 0;
+        while began.elapsed() < time {
+            let senders = std::mem::take(&mut self.senders);
+            let stop = Stop::after(FILLING.min(time));
+            let load = setup.runtime.block_on(drive(senders, stop))?;
+            self.senders = load.callers;
+            messages += load.messages;
+            empty()?;
+        }
+        let after = processor_times(self.threads);
+        let requests = as_f64(messages / u64::from(BATCH)).max(1.0);
+        Ok(before.zip(after).map(|(before, after)| {
+            let each = before.into_iter().zip(after);
+            each.map(|(before, after)| (after - before).as_secs_f64() * 1e6 / requests)
+                .collect()
+        }))
     }
 
     fn stop(self, setup: &Setup) {
@@ -128,22 +165,30 @@ impl Side {
 
 impl Course for CpuCourse {
     fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> Result<(), Failure> {
-        let served = self.server.run(setup, time / 2)?;
-        let floor = self.floor.run(setup, time / 2)?;
-        setup.runtime.block_on(purge(&self.engine, &self.queue))?;
-        if let Some((served, floor)) = served.zip(floor) {
-            let params = &self.params;
-            report.quantity("http.cpu", params, served, "us/request", None);
-            report.quantity("http.cpu.floor", params, floor, "us/request", None);
-            let ratio = served / floor.max(1e-9);
-            report.quantity(
-                "http.cpu.ratio",
-                params,
-                ratio,
-                "times a handler that does nothing",
-                Some(2.0),
-            );
+        let served = self.server.run(setup, time / 2, || {
+            setup.runtime.block_on(purge(&self.engine, &self.queue))
+        })?;
+        let floor = self.floor.run(setup, time / 2, || Ok(()))?;
+        let Some((served, floor)) = served.zip(floor) else {
+            return Ok(());
+        };
+        let params = &self.params;
+        let mut tell = |figure, value| {
+            report.quantity(figure, params, value, "us/request", None);
+        };
+        let (all_served, all_floor): (f64, f64) = (served.iter().sum(), floor.iter().sum());
+        tell("http.cpu", all_served);
+        let figures = SERVED.iter().chain(&FLOOR).map(|&(_, figure)| figure);
+        for (figure, value) in figures.zip(served.into_iter().chain(floor)) {
+            tell(figure, value);
         }
+        report.quantity(
+            "http.cpu.ratio",
+            params,
+            all_served / all_floor.max(1e-9),
+            "times a handler that does nothing",
+            Some(2.0),
+        );
         Ok(())
     }
 
@@ -155,20 +200,22 @@ impl Course for CpuCourse {
     }
 }
 
-/// Time on a processor of all threads of this process whose names begin with one of these.
-fn processor_time(names: &[&str]) -> Option<Duration> {
-    let mut nanos = 0;
+/// Time on a processor of this process's threads of each of these names.
+fn processor_times(names: &[(&str, &str)]) -> Option<Vec<Duration>> {
+    let mut times = vec![Duration::ZERO; names.len()];
     for task in fs::read_dir("/proc/self/task").ok()? {
         let task = task.ok()?.path();
         // A thread may end while the list is read.
         let Ok(name) = fs::read_to_string(task.join("comm")) else {
             continue;
         };
-        if names.iter().any(|begin| name.starts_with(begin)) {
-            let times = fs::read_to_string(task.join("schedstat")).ok()?;
-            let time: u64 = times.split(' ').next()?.parse().ok()?;
-            nanos += time;
+        let known = names
+            .iter()
+            .position(|&(known, _)| known == name.trim_end());
+        if let Some(at) = known {
+            let spent = fs::read_to_string(task.join("schedstat")).ok()?;
+            times[at] += Duration::from_nanos(spent.split(' ').next()?.parse().ok()?);
         }
     }
-    Some(Duration::from_nanos(nanos))
+    Some(times)
 }

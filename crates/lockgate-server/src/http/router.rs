@@ -449,6 +449,43 @@ fn access_key(authorization: &HeaderValue) -> Option<&str> {
     Some(key)
 }
 
+/// A batch of ten that went well, as long as a real one.
+const FLOOR_ANSWER: &str = {
+    macro_rules! entry {
+        ($id:literal) => {
+            concat!(
+                r#"{"Id":""#,
+                $id,
+                r#"","MessageId":"00000000-0000-0000-0000-000000000000","#,
+                r#""MD5OfMessageBody":"00000000000000000000000000000000"}"#
+            )
+        };
+    }
+    concat!(
+        r#"{"Successful":["#,
+        entry!(0),
+        ",",
+        entry!(1),
+        ",",
+        entry!(2),
+        ",",
+        entry!(3),
+        ",",
+        entry!(4),
+        ",",
+        entry!(5),
+        ",",
+        entry!(6),
+        ",",
+        entry!(7),
+        ",",
+        entry!(8),
+        ",",
+        entry!(9),
+        "]}"
+    )
+};
+
 fn floor() -> sqs::Response {
     let mut headers = HeaderMap::with_capacity(1);
     headers.insert(
@@ -458,7 +495,7 @@ fn floor() -> sqs::Response {
     sqs::Response {
         status: StatusCode::OK,
         headers,
-        body: Bytes::from_static(b"{}"),
+        body: Bytes::from_static(FLOOR_ANSWER.as_bytes()),
         action: None,
         on_sent: None,
     }

@@ -1,9 +1,6 @@
 //! From a request to an action and back, whatever protocol it speaks.
 
-use std::{
-    fmt,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hyper::{HeaderMap, StatusCode, header::HeaderValue};
 use lockgate_core::Incarnation;
@@ -16,11 +13,15 @@ use super::{
     error::SqsError,
     query::Query,
     shapes::ReceivedMessage,
+    text::UuidText,
 };
 use crate::http::printable::Printable;
 
 /// About what a received message takes in an answer beside its body.
 const MESSAGE_LEN: usize = 512;
+
+/// About what an entry of a batch takes in its answer.
+const SENT_LEN: usize = 256;
 
 /// Declares the actions once: the enum and their names.
 macro_rules! actions {
@@ -111,7 +112,7 @@ impl Service {
 
     /// A name for a request that no other has.
     pub(crate) fn request_id(&self) -> String {
-        self.request_ids.next().to_string()
+        self.request_ids.next().as_str().to_owned()
     }
 
     async fn answer(&self, protocol: &impl Protocol, request: &Request) -> Response {
@@ -166,10 +167,11 @@ impl Service {
             Action::SendMessage => {
                 write(protocol, &self.send_message(call, protocol.read()?).await?)
             }
-            Action::SendMessageBatch => write(
-                protocol,
-                &self.send_message_batch(call, protocol.read()?).await?,
-            ),
+            Action::SendMessageBatch => {
+                let output = self.send_message_batch(call, protocol.read()?).await?;
+                let entries = output.successful.len() + output.failed.len();
+                Ok((protocol.write(&output, 64 + entries * SENT_LEN)?, None))
+            }
             Action::ReceiveMessage => {
                 let (output, guard) = self.receive_message(call, protocol.read()?).await?;
                 // Room for the bodies, so that the buffer is not grown and copied on the way.
@@ -271,30 +273,27 @@ impl RequestIds {
         }
     }
 
-    fn next(&self) -> RequestId {
-        RequestId {
-            start: self.start,
-            number: self.count.fetch_add(1, Ordering::Relaxed),
-        }
+    fn next(&self) -> UuidText {
+        let low = u128::from(self.count.fetch_add(1, Ordering::Relaxed));
+        let high = u128::from(self.start.0);
+        // Version and variant: 8, which promises nothing.
+        UuidText::new(
+            ((high >> 16) << 80)
+                | ((0x8000 | (high & 0xfff)) << 64)
+                | ((0x8000 | ((low >> 48) & 0xfff)) << 48)
+                | (low & 0xffff_ffff_ffff),
+        )
     }
 }
 
-struct RequestId {
-    start: Incarnation,
-    number: u64,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl fmt::Display for RequestId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (high, low) = (self.start.0, self.number);
-        write!(
-            f,
-            "{:08x}-{:04x}-8{:03x}-8{:03x}-{:012x}",
-            high >> 32,
-            (high >> 16) & 0xffff,
-            high & 0xfff,
-            (low >> 48) & 0xfff,
-            low & 0xffff_ffff_ffff
-        )
+    #[test]
+    fn request_ids_are_of_the_start_and_count() {
+        let ids = RequestIds::new(Incarnation(0x0123_4567_89ab_cdef));
+        assert_eq!(ids.next().as_str(), "01234567-89ab-8def-8000-000000000000");
+        assert_eq!(ids.next().as_str(), "01234567-89ab-8def-8000-000000000001");
     }
 }

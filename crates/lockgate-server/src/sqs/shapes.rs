@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
     message_attributes,
-    text::{Md5Hex, Object, Text},
+    text::{Md5Hex, Object, Text, UuidText},
 };
 
 /// Named attribute values, by name.
@@ -299,7 +299,7 @@ pub(crate) struct MoveTaskEntry {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct SendMessageOutput {
-    #[serde(serialize_with = "as_text")]
+    #[serde(serialize_with = "as_uuid")]
     pub(crate) message_id: MessageId,
     #[serde(rename = "MD5OfMessageBody")]
     pub(crate) body_digest: Md5Hex,
@@ -366,7 +366,7 @@ pub(crate) struct ReceiveMessageOutput {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct ReceivedMessage {
-    #[serde(serialize_with = "as_text")]
+    #[serde(serialize_with = "as_uuid")]
     pub(crate) message_id: MessageId,
     pub(crate) receipt_handle: String,
     #[serde(rename = "MD5OfBody")]
@@ -471,11 +471,8 @@ impl Serialize for BodyText {
     }
 }
 
-fn as_text<S: Serializer>(
-    value: &impl std::fmt::Display,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(value)
+fn as_uuid<S: Serializer>(id: &MessageId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(UuidText::new(id.to_bits()).as_str())
 }
 
 #[expect(clippy::ref_option, reason = "the signature serde calls")]

@@ -126,6 +126,26 @@ fn write_hex(bytes: &[u8], digits: &mut [u8]) {
     }
 }
 
+/// A number of 128 bits in the form of a UUID. A batch's answer has ten, and general formatting takes
+/// several times as long.
+pub(crate) struct UuidText([u8; 36]);
+
+impl UuidText {
+    pub(crate) fn new(number: u128) -> Self {
+        let bytes = number.to_be_bytes();
+        let mut text = [b'-'; 36];
+        for (from, to) in [(0..4, 0..8), (4..6, 9..13), (6..8, 14..18), (8..10, 19..23)] {
+            write_hex(&bytes[from], &mut text[to]);
+        }
+        write_hex(&bytes[10..], &mut text[24..]);
+        Self(text)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("hexadecimal digits are ASCII")
+    }
+}
+
 /// An MD5 in hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Md5Hex([u8; 32]);
@@ -171,6 +191,14 @@ mod tests {
         assert_eq!(map["b"].clone().into_bytes(&request), "esc\naped");
         assert_eq!(Text::from("elsewhere").into_bytes(&request), "elsewhere");
         assert_eq!(Text::from("").into_bytes(&Bytes::new()), "");
+    }
+
+    #[test]
+    fn a_uuid_is_written_as_message_ids_are() {
+        for number in [0, u128::MAX, 0x0123_4567_89ab_cdef_0f1e_2d3c_4b5a_6978] {
+            let expected = lockgate_core::MessageId::from_bits(number).to_string();
+            assert_eq!(UuidText::new(number).as_str(), expected);
+        }
     }
 
     #[test]
