@@ -51,6 +51,7 @@ mod server;
 mod sqs;
 
 pub use auth::{AccessKey, Authentication, Grant, Secret, SignError, Verb, sign_request};
+pub use http::tls::{TlsError, TlsFiles};
 pub use server::{BindError, Deadlines, Limits, RunReport, Server, ServerOptions};
 pub use sqs::{
     DeclareError, DeclareProblem, Declared, DeclaredPart, DeclaredQueue, check_queues,

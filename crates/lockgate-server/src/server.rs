@@ -12,7 +12,10 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use crate::{
     auth::Authentication,
-    http::{self, Core, Endpoint},
+    http::{
+        self, Core, Endpoint,
+        tls::{Tls, TlsError, TlsFiles},
+    },
 };
 
 /// What a server may be told. Every field has a default that is safe on a developer's machine.
@@ -38,6 +41,9 @@ pub struct ServerOptions {
     pub region: String,
     /// How clients say who they are. Default: not at all.
     pub authentication: Authentication,
+    /// Encrypts connections with this certificate; `None`, the default, does not. The files are read
+    /// again when they change, for new connections.
+    pub tls: Option<TlsFiles>,
     /// How much of everything.
     pub limits: Limits,
     /// How long everything may take.
@@ -146,6 +152,9 @@ pub enum BindError {
         /// What is allowed.
         expected: &'static str,
     },
+    /// The certificate cannot be used.
+    #[error("the certificate for TLS")]
+    Tls(#[source] TlsError),
     /// The operating system refused the address.
     #[error("listening on {listen}")]
     Listen {
@@ -171,6 +180,7 @@ impl Default for ServerOptions {
             account: "000000000000".to_owned(),
             region: "us-east-1".to_owned(),
             authentication: Authentication::None,
+            tls: None,
             limits: Limits::default(),
             deadlines: Deadlines::default(),
         }
@@ -231,11 +241,13 @@ impl Server {
         endpoint: impl FnOnce(&http::Setup) -> Endpoint,
     ) -> Result<Self, BindError> {
         options.check()?;
+        let tls = options.tls.clone().map(Tls::open).transpose();
+        let tls = tls.map_err(BindError::Tls)?;
         let listen = options.listen;
         let error = |source| BindError::Listen { listen, source };
         let listener = listen_on(listen).map_err(error)?;
         let local = listener.local_addr().map_err(error)?;
-        let core = Core::new(options, endpoint);
+        let core = Core::new(options, tls, endpoint);
         Ok(Self {
             listener,
             local,

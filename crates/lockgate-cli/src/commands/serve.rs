@@ -7,7 +7,7 @@ use lockgate_engine::{Engine, EngineOptions, StartError, StartReport, Status};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock};
 use lockgate_server::{
     Authentication, BindError, Deadlines, DeclareError, Declared, Limits, RunReport, Server,
-    ServerOptions, declare_queues,
+    ServerOptions, TlsFiles, declare_queues,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::{error, info, warn};
@@ -47,6 +47,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
 fn serve(settings: &Resolved) -> Result<(), Failure> {
     let mut options = server_options(settings);
     options.authentication = authentication(settings)?;
+    options.tls = tls_files(settings)?;
     // Nothing is opened, and no folder made, for a server that could not listen.
     options.check().map_err(bind_failure)?;
     let queues = declared_queues(settings)?;
@@ -60,6 +61,11 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
         .map_err(|error| {
             Failure::from_error(Exit::Failed, error).context("starting the runtime")
         })?;
+    let scheme = if options.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
     runtime.block_on(async {
         // Before the port is open, so that a signal that comes right after the ready line is caught.
         let signals = Signals::new()?;
@@ -78,7 +84,7 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
         };
         info!(
             target: telemetry::ALWAYS,
-            url = format!("http://{}", server.local_addr()),
+            url = format!("{scheme}://{}", server.local_addr()),
             data = %data.display(),
             version = env!("CARGO_PKG_VERSION"),
             "ready"
@@ -270,6 +276,22 @@ fn authentication(settings: &Resolved) -> Result<Authentication, Failure> {
         (Auth::None, Some(_)) => Err(Failure::new(
             Exit::Usage,
             "--access-keys has no effect with --auth none: say --auth sigv4",
+        )),
+    }
+}
+
+fn tls_files(settings: &Resolved) -> Result<Option<TlsFiles>, Failure> {
+    match (
+        settings.get(&table::TLS_CERT),
+        settings.get(&table::TLS_KEY),
+    ) {
+        (None, None) => Ok(None),
+        (Some(certificates), Some(key)) => Ok(Some(TlsFiles { certificates, key })),
+        (Some(_), None) => Err(Failure::usage(
+            "--tls-cert needs the certificate's private key: --tls-key FILE",
+        )),
+        (None, Some(_)) => Err(Failure::usage(
+            "--tls-key needs the key's certificate: --tls-cert FILE",
         )),
     }
 }

@@ -18,6 +18,8 @@ pub(crate) static SETTINGS: &[&dyn AnySetting] = &[
     &ALLOW_REMOTE,
     &AUTH,
     &ACCESS_KEYS,
+    &TLS_CERT,
+    &TLS_KEY,
     &CONNECTIONS_MAX,
     &CONNECTIONS_PER_ADDRESS_MAX,
     &BODY_MAX,
@@ -243,6 +245,43 @@ pub(crate) static ALLOW_REMOTE: Setting<bool> = Setting {
                  this flag such an address is refused.",
     },
     read: |texts| one(texts, switch),
+};
+
+pub(crate) static TLS_CERT: Setting<Option<PathBuf>> = Setting {
+    about: About {
+        name: "tls-cert",
+        value_name: "FILE",
+        default: &[],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "Serve HTTPS with the certificate in this file, and those up to its authority (PEM)",
+        detail: "Needs --tls-key. TLS 1.2 and 1.3. The files are read again when they change; new \
+                 connections get the new certificate.",
+    },
+    read: |texts| {
+        texts
+            .first()
+            .map(|text| not_empty(text).map(PathBuf::from))
+            .transpose()
+    },
+};
+
+pub(crate) static TLS_KEY: Setting<Option<PathBuf>> = Setting {
+    about: About {
+        name: "tls-key",
+        value_name: "FILE",
+        default: &[],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "File of the private key of --tls-cert (PEM)",
+        detail: "Only its owner may be able to read it.",
+    },
+    read: |texts| {
+        texts
+            .first()
+            .map(|text| not_empty(text).map(PathBuf::from))
+            .transpose()
+    },
 };
 
 pub(crate) static CONNECTIONS_MAX: Setting<usize> = Setting {

@@ -14,3 +14,4 @@ mod messages;
 mod queue_file;
 mod serve;
 mod support;
+mod tls;

@@ -14,8 +14,10 @@ use std::{
 use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::TcpStream,
-    time::{Instant, Sleep, sleep_until},
+    select,
+    time::{Instant, Sleep, sleep_until, timeout},
 };
 
 use super::{
@@ -24,6 +26,7 @@ use super::{
     counters::Refused,
     progress::{Overdue, Progress},
     router,
+    tls::Tls,
     wire::Wire,
 };
 use crate::Limits;
@@ -75,10 +78,33 @@ pub(crate) async fn serve(core: Arc<Core>, socket: TcpStream, peer: SocketAddr) 
     let Ok(local) = socket.local_addr() else {
         return; // gone already
     };
+    let acceptor = core.tls.as_ref().map(Tls::acceptor);
+    let Some(acceptor) = acceptor else {
+        return serve_http(core, socket, peer, local.ip()).await;
+    };
+    let shaken = select! {
+        shaken = timeout(core.deadlines.header, acceptor.accept(socket)) => shaken,
+        () = core.drain.begun() => return,
+    };
+    match shaken.unwrap_or_else(|elapsed| Err(elapsed.into())) {
+        Ok(socket) => serve_http(core, socket, peer, local.ip()).await,
+        Err(error) => {
+            core.counters.refused(Refused::TlsHandshake);
+            tracing::debug!(%peer, %error, "the TLS handshake failed");
+        }
+    }
+}
+
+async fn serve_http(
+    core: Arc<Core>,
+    socket: impl AsyncRead + AsyncWrite + Unpin,
+    peer: SocketAddr,
+    local: IpAddr,
+) {
     let client = Arc::new(Client {
         progress: Progress::new(&core.deadlines, Instant::now()),
         peer,
-        local: local.ip(),
+        local,
         core,
     });
     let service = service_fn(|request| answer(client.clone(), request));

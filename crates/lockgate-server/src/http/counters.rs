@@ -32,6 +32,8 @@ labels! {
         Accept = "accept",
         Connections = "connections",
         ConnectionsOfAddress = "connections_of_address",
+        /// Also one that did not end in time.
+        TlsHandshake = "tls_handshake",
         HeaderDeadline = "header_deadline",
         BodyDeadline = "body_deadline",
         AnswerDeadline = "answer_deadline",

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     future::Future,
     io,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::{Core, connection, counters::Refused, space};
+use super::{Core, connection, counters::Refused, space, tls};
 use crate::RunReport;
 
 /// See [`Server::run`](crate::Server::run).
@@ -31,6 +31,7 @@ pub(crate) async fn run(
     select! {
         () = accept(listener, &core, &mut tasks, shutdown) => {}
         () = space::watch(&core) => {}
+        () = tls::watch(core.tls.as_ref()) => {}
     }
 
     let began = Instant::now();
@@ -96,7 +97,11 @@ async fn accept(
                     }
                     Err(refused) => {
                         core.counters.refused(refused);
-                        turn_away(&socket, peer, refused);
+                        tracing::debug!(%peer, reason = refused.label(), "connection refused");
+                        // A handshake is what a flood must not get.
+                        if core.tls.is_none() {
+                            turn_away(&socket);
+                        }
                     }
                 }
             }
@@ -117,7 +122,7 @@ async fn accept(
 }
 
 /// One answer without reading anything; as cheap as can be, because this is what a flood gets.
-fn turn_away(socket: &TcpStream, peer: SocketAddr, refused: Refused) {
+fn turn_away(socket: &TcpStream) {
     const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
         content-type: application/x-amz-json-1.0\r\n\
         x-amzn-query-error: ServiceUnavailable;Receiver\r\n\
@@ -126,7 +131,6 @@ fn turn_away(socket: &TcpStream, peer: SocketAddr, refused: Refused) {
         connection: close\r\n\
         content-length: 88\r\n\r\n\
         {\"__type\":\"com.amazonaws.sqs#ServiceUnavailable\",\"message\":\"Too many connections open.\"}";
-    tracing::debug!(%peer, reason = refused.label(), "connection refused");
     // A fresh socket takes this much at once. If not, the client only misses the reason.
     let _ = socket.try_write(ANSWER);
 }

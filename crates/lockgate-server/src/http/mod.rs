@@ -21,6 +21,7 @@ mod progress;
 mod refusal;
 mod router;
 mod space;
+pub(crate) mod tls;
 mod wire;
 
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use self::{
     counters::Counters,
     drain::{Drain, DrainTrigger},
     hosts::Hosts,
+    tls::Tls,
 };
 use crate::{Deadlines, Limits, ServerOptions, api, auth::Authenticator, sqs};
 
@@ -57,6 +59,8 @@ pub(crate) struct Core {
     protocol: http1::Builder,
     drain: Drain,
     drain_trigger: DrainTrigger,
+    /// `None`: connections are not encrypted.
+    tls: Option<Tls>,
 }
 
 /// What stands behind the SQS endpoint.
@@ -116,13 +120,18 @@ impl Endpoint {
 
 impl Core {
     /// `options` have been checked.
-    pub(crate) fn new(options: ServerOptions, endpoint: impl FnOnce(&Setup) -> Endpoint) -> Self {
+    pub(crate) fn new(
+        options: ServerOptions,
+        tls: Option<Tls>,
+        endpoint: impl FnOnce(&Setup) -> Endpoint,
+    ) -> Self {
         let (drain_trigger, drain) = drain::drain();
         let authenticator = Authenticator::new(&options.authentication, &options.region);
         let setup = Setup {
             config: sqs::Config {
                 account: options.account,
                 region: options.region,
+                https: tls.is_some(),
             },
             drain,
         };
@@ -142,6 +151,7 @@ impl Core {
             deadlines: options.deadlines,
             drain: setup.drain,
             drain_trigger,
+            tls,
         }
     }
 }

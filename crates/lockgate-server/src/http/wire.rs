@@ -9,16 +9,15 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     time::Instant,
 };
 
 use super::connection::Client;
 
-/// A socket whose traffic is followed by its client's [`Progress`](super::progress::Progress).
+/// A socket, or what decrypts one, whose traffic is followed by its client's [`Progress`](super::progress::Progress).
 #[derive(Debug)]
-pub(crate) struct Wire {
-    socket: TcpStream,
+pub(crate) struct Wire<S> {
+    socket: S,
     client: Arc<Client>,
     /// How many more bytes are thrown away before the connection is closed on a client that goes on
     /// sending.
@@ -28,8 +27,8 @@ pub(crate) struct Wire {
 /// As much as common kernels keep in flight on a local connection, and a few times more.
 const LINGER_BYTES: usize = 16 << 20;
 
-impl Wire {
-    pub(crate) fn new(socket: TcpStream, client: Arc<Client>) -> Self {
+impl<S> Wire<S> {
+    pub(crate) fn new(socket: S, client: Arc<Client>) -> Self {
         Self {
             socket,
             client,
@@ -52,7 +51,7 @@ impl Wire {
     }
 }
 
-impl AsyncRead for Wire {
+impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -66,7 +65,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -90,7 +89,15 @@ impl AsyncWrite for Wire {
     }
 
     /// hyper calls this when its own buffer is empty, and only then.
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // TLS has a buffer of its own behind hyper's.
+        match Pin::new(&mut self.socket).poll_flush(cx) {
+            Poll::Ready(flushed) => flushed?,
+            Poll::Pending => {
+                self.client.progress.write_blocked(Instant::now());
+                return Poll::Pending;
+            }
+        }
         self.client.progress.flushed(Instant::now());
         Poll::Ready(Ok(()))
     }

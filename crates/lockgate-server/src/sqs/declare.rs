@@ -210,6 +210,7 @@ fn plan(
     let config = Config {
         account: options.account.clone(),
         region: options.region.clone(),
+        https: false,
     };
     let mut problems = Vec::new();
     let mut plans = Vec::new();

@@ -125,4 +125,6 @@ pub(crate) struct Config {
     pub(crate) account: String,
     /// The region that ARNs name.
     pub(crate) region: String,
+    /// Whether queue URLs begin with `https`.
+    pub(crate) https: bool,
 }

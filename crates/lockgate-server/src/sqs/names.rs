@@ -105,7 +105,8 @@ pub(crate) fn entry_id(id: &str) -> Result<(), SqsError> {
 
 /// A queue's URL as clients that reached us as `host` will use it.
 pub(crate) fn queue_url(config: &Config, host: &str, name: &QueueName) -> String {
-    format!("http://{host}/{}/{name}", config.account)
+    let scheme = if config.https { "https" } else { "http" };
+    format!("{scheme}://{host}/{}/{name}", config.account)
 }
 
 /// The queue that a URL names: the last part of its path, if the part before it is our account.
@@ -157,6 +158,7 @@ mod tests {
         Config {
             account: "000000000000".into(),
             region: "us-east-1".into(),
+            https: false,
         }
     }
 

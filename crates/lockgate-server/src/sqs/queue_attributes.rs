@@ -600,6 +600,7 @@ mod tests {
         Config {
             account: "000000000000".into(),
             region: "us-east-1".into(),
+            https: false,
         }
     }
 

@@ -75,6 +75,7 @@ impl Shop {
         let config = Config {
             account: ACCOUNT.into(),
             region: "us-east-1".into(),
+            https: false,
         };
         Self {
             service: Service::new(engine.clone(), config, signal),

@@ -1,0 +1,186 @@
+//! HTTPS, with an authority made for the test.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    sync::Arc,
+};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tokio_rustls::rustls::{
+    ClientConfig, ClientConnection, ProtocolVersion, RootCertStore, StreamOwned,
+    crypto::ring,
+    version::{TLS12, TLS13},
+};
+
+use crate::support::{Sandbox, Server};
+
+/// Says whom to trust.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        Self(CertifiedIssuer::self_signed(params, key).unwrap())
+    }
+
+    /// Writes a certificate for `localhost` and its key, which only their owner may read.
+    fn write(&self, folder: &Path) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        write_key(folder, &key.serialize_pem());
+        fs::write(folder.join("cert.pem"), certificate.pem()).unwrap();
+    }
+
+    /// Asks for a page; the answer as it came, or why there was none.
+    fn get(
+        &self,
+        server: &Server,
+        request: &str,
+        version: &'static tokio_rustls::rustls::SupportedProtocolVersion,
+    ) -> Result<(String, Option<ProtocolVersion>), std::io::Error> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.0.der().clone()).unwrap();
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let name = "localhost".try_into().unwrap();
+        let session = ClientConnection::new(Arc::new(config), name).unwrap();
+        let socket = TcpStream::connect(server.url.trim_start_matches("https://"))?;
+        let mut stream = StreamOwned::new(session, socket);
+        stream.write_all(request.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        assert_eq!(stream.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+        Ok((answer, stream.conn.protocol_version()))
+    }
+}
+
+fn write_key(folder: &Path, pem: &str) {
+    let path = folder.join("key.pem");
+    fs::write(&path, pem).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+const CONFIG: &str = "tls_cert = \"cert.pem\"\ntls_key = \"key.pem\"\n";
+
+fn create_queue() -> String {
+    let body = r#"{"QueueName":"q"}"#;
+    format!(
+        "POST / HTTP/1.1\r\nHost: localhost:1\r\nConnection: close\r\nX-Amz-Target: AmazonSQS.CreateQueue\r\n\
+         Content-Type: application/x-amz-json-1.0\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+const METRICS: &str = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
+#[test]
+fn a_server_with_a_certificate_speaks_https() {
+    let sandbox = Sandbox::new();
+    let authority = Authority::new();
+    authority.write(sandbox.path());
+    sandbox.write("lockgate.toml", CONFIG);
+    let server = Server::start(&sandbox);
+    assert!(
+        server.url.starts_with("https://127.0.0.1:"),
+        "{}",
+        server.url
+    );
+    for (version, expected) in [
+        (&TLS12, ProtocolVersion::TLSv1_2),
+        (&TLS13, ProtocolVersion::TLSv1_3),
+    ] {
+        let (answer, version) = authority.get(&server, &create_queue(), version).unwrap();
+        assert_eq!(version, Some(expected));
+        let url = "\"QueueUrl\":\"https://localhost:1/000000000000/q\"";
+        assert!(
+            answer.starts_with("HTTP/1.1 200 OK") && answer.contains(url),
+            "{answer}"
+        );
+    }
+
+    // Whoever does not trust the authority, or does not speak TLS, gets nothing and is counted.
+    Authority::new().get(&server, METRICS, &TLS13).unwrap_err();
+    let mut plain = TcpStream::connect(server.url.trim_start_matches("https://")).unwrap();
+    plain.write_all(METRICS.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    let (metrics, _) = authority.get(&server, METRICS, &TLS13).unwrap();
+    let failed = "lockgate_http_refused_total{reason=\"tls_handshake\"} ";
+    let line = metrics.lines().find_map(|line| line.strip_prefix(failed));
+    assert!(matches!(line, Some("1" | "2")), "{metrics}");
+}
+
+/// A rotation needs no restart, and one that went wrong does no harm.
+#[test]
+fn a_new_certificate_is_taken_without_a_restart() {
+    let sandbox = Sandbox::new();
+    let (first, second) = (Authority::new(), Authority::new());
+    first.write(sandbox.path());
+    sandbox.write("lockgate.toml", CONFIG);
+    let mut server = Server::start(&sandbox);
+    first.get(&server, METRICS, &TLS13).unwrap();
+    write_key(sandbox.path(), "no key");
+    server.event("the new certificate cannot be used, the old one stays");
+    first.get(&server, METRICS, &TLS13).unwrap();
+    second.write(sandbox.path());
+    server.event("the certificate has changed; new connections get it");
+    second.get(&server, METRICS, &TLS13).unwrap();
+    first.get(&server, METRICS, &TLS13).unwrap_err();
+}
+
+#[test]
+fn a_certificate_that_cannot_be_used_is_told() {
+    let sandbox = Sandbox::new();
+    let serve = |arguments: &str| {
+        let fixed = "serve --listen 127.0.0.1:0 --data data --log-format text";
+        sandbox.run(&format!("{fixed} {arguments}"))
+    };
+    let both = "--tls-cert cert.pem --tls-key key.pem";
+    let error = serve("--tls-cert cert.pem").fails_with(2);
+    assert!(error.contains("--tls-key"), "{error}");
+    let error = serve(both).fails_with(1);
+    assert!(error.contains("reading cert.pem"), "{error}");
+
+    Authority::new().write(sandbox.path());
+    let key = sandbox.path().join("key.pem");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).unwrap();
+    let error = serve(both).fails_with(1);
+    assert!(
+        error.contains("key.pem: others may read this private key; chmod 600 it"),
+        "{error}"
+    );
+
+    write_key(
+        sandbox.path(),
+        &KeyPair::generate().unwrap().serialize_pem(),
+    );
+    let error = serve(both).fails_with(1);
+    assert!(
+        error.contains("key.pem: this key is not the one of the certificate"),
+        "{error}"
+    );
+    write_key(sandbox.path(), "");
+    let error = serve(both).fails_with(1);
+    assert!(
+        error.contains("key.pem: there is no private key in it"),
+        "{error}"
+    );
+    sandbox.write("cert.pem", "");
+    let error = serve(both).fails_with(1);
+    assert!(
+        error.contains("cert.pem: there is no certificate in it"),
+        "{error}"
+    );
+}

@@ -1,0 +1,187 @@
+//! TLS in front of HTTP: certificate and key from files, read again when they change.
+
+use std::{
+    fs::{self, File, Metadata},
+    future::pending,
+    io::{self, Read as _},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use tokio::time::sleep;
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        self, ServerConfig,
+        crypto::ring,
+        pki_types::{
+            CertificateDer, PrivateKeyDer,
+            pem::{self, PemObject as _},
+        },
+    },
+};
+
+/// Where a server's certificate is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate and those between it and the authority, in PEM, the server's own first.
+    pub certificates: PathBuf,
+    /// Its private key, in PEM. Nobody but its owner may be able to read the file.
+    pub key: PathBuf,
+}
+
+/// Why a certificate cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("reading {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// In the operating system's words.
+        #[source]
+        source: io::Error,
+    },
+    /// What a file holds cannot be used.
+    #[error("{}: {what}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        what: String,
+    },
+}
+
+/// How often the files are looked at. A look costs two system calls.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// The certificate that new connections get.
+pub(crate) struct Tls {
+    files: TlsFiles,
+    current: RwLock<TlsAcceptor>,
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Tls").field(&self.files).finish()
+    }
+}
+
+impl Tls {
+    pub(crate) fn open(files: TlsFiles) -> Result<Self, TlsError> {
+        let current = RwLock::new(load(&files)?);
+        Ok(Self { files, current })
+    }
+
+    /// What a connection that begins now is encrypted with.
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        let current = self.current.read();
+        current.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the files again. If they cannot be used, the certificate stays what it was.
+    fn reload(&self) -> Result<(), TlsError> {
+        let fresh = load(&self.files)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+}
+
+/// Reads the files again whenever they change, for as long as it is polled; never ends.
+pub(crate) async fn watch(tls: Option<&Tls>) {
+    let Some(tls) = tls else {
+        return pending().await;
+    };
+    let mut seen = stamps(&tls.files);
+    loop {
+        sleep(EVERY).await;
+        let now = stamps(&tls.files);
+        if now == seen {
+            continue;
+        }
+        seen = now;
+        match tls.reload() {
+            Ok(()) => tracing::info!("the certificate has changed; new connections get it"),
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                tracing::error!(%error, cause, "the new certificate cannot be used, the old one stays");
+            }
+        }
+    }
+}
+
+/// What tells a file from what it was before: rotations replace it, edit it, or swing a link.
+fn stamps(files: &TlsFiles) -> [Option<(u64, u64, i64, i64)>; 2] {
+    let stamp = |file: Metadata| (file.ino(), file.size(), file.mtime(), file.mtime_nsec());
+    [&files.certificates, &files.key].map(|path| fs::metadata(path).ok().map(stamp))
+}
+
+fn load(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
+    let unusable = |path: &Path, what: String| TlsError::Unusable {
+        path: path.to_owned(),
+        what,
+    };
+    let path = &files.certificates;
+    let (text, _) = read(path)?;
+    let certificates = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    let certificates =
+        certificates.map_err(|error| unusable(path, format!("this is not PEM: {error}")))?;
+    if certificates.is_empty() {
+        let what = "there is no certificate in it (-----BEGIN CERTIFICATE-----)";
+        return Err(unusable(path, what.to_owned()));
+    }
+    let path = &files.key;
+    let (text, mode) = read(path)?;
+    if mode & 0o077 != 0 {
+        return Err(unusable(
+            path,
+            "others may read this private key; chmod 600 it".to_owned(),
+        ));
+    }
+    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
+        unusable(path, match error {
+            pem::Error::NoItemsFound => {
+                "there is no private key in it that is not encrypted (-----BEGIN PRIVATE KEY-----)".to_owned()
+            }
+            error => format!("this is not PEM: {error}"),
+        })
+    })?;
+    // Safe defaults of the library are TLS 1.2 and 1.3.
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| {
+            builder
+                .with_no_client_auth()
+                .with_single_cert(certificates, key)
+        });
+    let mut config = config.map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => {
+            let certificate = files.certificates.display();
+            unusable(
+                path,
+                format!("this key is not the one of the certificate in {certificate}"),
+            )
+        }
+        error => unusable(&files.certificates, error.to_string()),
+    })?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// The file's bytes, and who may do what with it.
+fn read(path: &Path) -> Result<(Vec<u8>, u32), TlsError> {
+    let read = || {
+        let mut file = File::open(path)?;
+        let mode = file.metadata()?.permissions().mode();
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok((bytes, mode))
+    };
+    read().map_err(|source| TlsError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
