@@ -50,7 +50,7 @@ pub(super) fn parse(text: &str) -> Parsed {
                 }
                 ("queue", _) => reading.problem(at, "queue: expected [[queue]], once for each"),
                 (name, _) => {
-                    reading.problem(at, format!("unknown key {name:?}; expected [[queue]]"))
+                    reading.problem(at, format!("unknown key {name:?}; expected [[queue]]"));
                 }
             }
         }
