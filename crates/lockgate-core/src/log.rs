@@ -236,6 +236,16 @@ pub trait SnapshotStore: Send + Sync {
     /// # Errors
     /// If storage fails.
     fn remove(&self, at: Position) -> Result<(), LogError>;
+
+    /// Takes the snapshot of that position out of use for good, durably: the shard went on from an
+    /// older state, which this one no longer fits. Its bytes stay for an operator where the store can
+    /// keep them apart. Nothing if there is none.
+    ///
+    /// # Errors
+    /// If storage fails.
+    fn set_aside(&self, at: Position) -> Result<(), LogError> {
+        self.remove(at)
+    }
 }
 
 /// Writes one snapshot. Dropped before [`finish`](Self::finish) it leaves nothing behind.

@@ -54,7 +54,7 @@ impl<T: Ticket> Driver<T> {
         let mut machine = loaded.machine;
         let mut folding = Folding::default();
         let recovered = read_ahead(&mut *log, from, |records| {
-            folding.fold(&mut machine, records)
+            folding.fold(&mut machine, records);
         })
         .map_err(StartError::Recover)?;
         if from < recovered.trimmed {
@@ -71,6 +71,17 @@ impl<T: Ticket> Driver<T> {
         }
         if let Some((at, reason)) = folding.newer {
             return Err(StartError::NewerFormat { at, reason });
+        }
+        // A snapshot that could not be loaded may be loadable the next time. What it was made of
+        // and is lost from the log since would then be there again, under what this term builds
+        // without it.
+        for (at, _) in &loaded.unreadable {
+            let lost_before = recovered.damaged.iter().any(|range| range.from < *at);
+            if lost_before || folding.undecodable > 0 {
+                log.snapshots()
+                    .set_aside(*at)
+                    .map_err(StartError::Recover)?;
+            }
         }
         let term = Term {
             epoch: recovered.epoch.max(machine.term().epoch).next(),

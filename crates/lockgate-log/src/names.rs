@@ -90,7 +90,7 @@ pub(crate) enum FileKind {
         /// Every block of it was written before, durably.
         is_written: bool,
     },
-    /// A segment that was set aside.
+    /// A segment or a snapshot that was set aside.
     Damaged,
     /// Not the log's.
     Other,
@@ -113,6 +113,7 @@ impl FileKind {
             "start" => Self::Start(StartMark(point(stem)?)),
             "synced" => Self::Synced(SyncedMark(point(stem)?)),
             "snapshot" => Self::Snapshot(SnapshotName(point(stem)?)),
+            "snapshot-damaged" => point(stem).map(|_| Self::Damaged)?,
             "snapshot-part" => point(stem).map(|_| Self::SnapshotPart)?,
             _ => return None,
         })

@@ -135,6 +135,19 @@ impl SnapshotStore for Snapshots {
         }
         Ok(())
     }
+
+    fn set_aside(&self, at: Position) -> Result<(), LogError> {
+        for name in self.all()?.0 {
+            if name.0.at == at {
+                let name = name.to_string();
+                let len = self.0.disk.open(&name, OpenMode::Read)?.len()?;
+                self.0.disk.rename(&name, &format!("{name}-damaged"))?;
+                self.0.snapshot_bytes.fetch_sub(len, Ordering::Relaxed);
+            }
+        }
+        let synced = self.0.disk.sync_folder();
+        synced.map_err(|error| self.0.stop(error))
+    }
 }
 
 /// A snapshot being written, under a name that does not count.
