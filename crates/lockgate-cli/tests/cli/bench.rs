@@ -5,10 +5,14 @@ use serde_json::Value;
 use crate::support::Sandbox;
 
 /// Figures that are no rates.
-const QUANTITIES: [&str; 20] = [
+const QUANTITIES: [&str; 24] = [
     "backlog.stall",
     "http.cpu",
     "http.cpu.floor",
+    "http.cpu.server",
+    "http.cpu.owner",
+    "http.cpu.sync",
+    "http.cpu.keeper",
     "http.cpu.ratio",
     "memory.unkeyed",
     "memory.keyed",
