@@ -282,9 +282,10 @@ impl BacklogCourse {
         let time = started.elapsed();
         // What the state was made of: not blocks without records, and nothing twice.
         let bytes = found.snapshot_bytes + found.bytes;
+        // A running engine gives files back, so it ends first; what it read is kept by its last snapshot.
+        setup.runtime.block_on(engine.shutdown());
         cache.prepare(folder)?;
         let floor = folder::read_log(folder, bytes)?;
-        setup.runtime.block_on(engine.shutdown());
         if found.messages < self.messages {
             return Err(Failure::failed(format!(
                 "{} of {} messages were recovered",
