@@ -1,5 +1,6 @@
 //! What each action does, over the engine. Knows AWS's rules and no wire format.
 
+mod attempts;
 mod attributes;
 mod batch;
 mod moves;
@@ -18,7 +19,7 @@ use lockgate_core::{HolderName, QueueName};
 use lockgate_engine::{Engine, QueueEntry};
 use tokio::sync::Mutex;
 
-use self::{moves::Mover, queues::Purges};
+use self::{attempts::Attempts, moves::Mover, queues::Purges};
 use super::{Config, dispatch::RequestIds, error::SqsError, names, receipt::Receipts, text::Text};
 use crate::{
     auth::{AccessKey, Verb},
@@ -36,6 +37,7 @@ pub(crate) struct Service {
     /// such changes at once neither is lost.
     pub(crate) changes: Arc<Mutex<()>>,
     purges: Purges,
+    attempts: Attempts,
     mover: Mover,
     pub(crate) request_ids: RequestIds,
 }
@@ -91,6 +93,7 @@ impl Service {
             request_ids: RequestIds::new(engine.term().incarnation),
             changes,
             purges: Purges::default(),
+            attempts: Attempts::default(),
             engine,
             config,
             drain,

@@ -1,12 +1,16 @@
 //! Receiving messages.
 
-use std::time::Duration;
+use std::{future, time::Duration};
 
 use lockgate_core::{Header, Sequence};
 use lockgate_engine::{Batch, EngineError, QueueEntry, Received};
 use lockgate_machine::{DeadLetterReason, Receive, Rejection};
 
-use super::{Call, Service, in_range};
+use super::{
+    Call, Service,
+    attempts::{Attempt, Turn},
+    in_range,
+};
 use crate::{
     auth::Verb,
     sqs::{
@@ -58,9 +62,17 @@ impl Service {
             "VisibilityTimeout",
             "Must be >= 0 and <= 43200, if provided.",
         )?;
-        if let Some(id) = &input.receive_request_attempt_id {
+        let attempt = input.receive_request_attempt_id;
+        if let Some(id) = &attempt {
             names::receive_attempt_id(id)?;
         }
+        // AWS says that it applies to FIFO queues only, and takes it everywhere.
+        let attempt = attempt
+            .filter(|_| kind_of(&queue.settings) == Kind::Fifo)
+            .map(|id| Attempt {
+                queue: queue.id,
+                id: (*id).into(),
+            });
         let system = SystemFilter::new(
             input
                 .attribute_names
@@ -79,22 +91,30 @@ impl Service {
             lease: visibility.map(|seconds| seconds * 1000),
             holder: call.holder.clone(),
         };
-        let Some(batch) = self.wait_for(&queue, receive, wait).await? else {
-            return Ok((ReceiveMessageOutput { messages: vec![] }, None));
+        let Some(attempt) = attempt else {
+            let Some(batch) = self.wait_for(&queue, receive, wait, None).await? else {
+                return Ok((ReceiveMessageOutput { messages: vec![] }, None));
+            };
+            let messages = self.messages(&queue, &batch, &system, &user);
+            let guard = (!batch.is_empty()).then(|| KeepGuard::new(move || drop(batch.keep())));
+            return Ok((ReceiveMessageOutput { messages }, guard));
         };
-        let bodies: Vec<BodyText> = batch
-            .iter()
-            .map(|received| BodyText::new(received.stored.message.body.clone()))
-            .collect();
-        let texts: Vec<&[u8]> = bodies.iter().map(BodyText::as_bytes).collect();
-        let digests = message_attributes::body_digests(&texts);
-        let messages = batch
-            .iter()
-            .zip(bodies.into_iter().zip(digests))
-            .map(|(received, body)| self.message(&queue, received, body, &system, &user))
-            .collect();
-        let guard = (!batch.is_empty()).then(|| KeepGuard::new(move || drop(batch.keep())));
-        Ok((ReceiveMessageOutput { messages }, guard))
+        let turn = self.attempts.turn(attempt).await;
+        let lease = receive.lease.unwrap_or(queue.settings.lease);
+        if let Some((received, claim)) = self.attempts.repeat(&turn, &self.engine, lease).await? {
+            let messages = self.messages(&queue, &received, &system, &user);
+            let guard = KeepGuard::new(move || claim.keep());
+            return Ok((ReceiveMessageOutput { messages }, Some(guard)));
+        }
+        match self.wait_for(&queue, receive, wait, Some(&turn)).await? {
+            Some(batch) if !batch.is_empty() => {
+                let messages = self.messages(&queue, &batch, &system, &user);
+                let claim = self.attempts.remember(&turn, &self.engine, batch);
+                let guard = KeepGuard::new(move || claim.keep());
+                Ok((ReceiveMessageOutput { messages }, Some(guard)))
+            }
+            _ => Ok((ReceiveMessageOutput { messages: vec![] }, None)),
+        }
     }
 
     /// `None`: nothing came before the time ran out or the server began to shut down.
@@ -103,14 +123,28 @@ impl Service {
         queue: &QueueEntry,
         receive: Receive,
         wait: Duration,
+        turn: Option<&Turn<'_>>,
     ) -> Result<Option<Batch>, SqsError> {
         let result = if wait.is_zero() || self.drain.has_begun() {
             self.engine.receive(receive, Duration::ZERO).await
         } else {
+            let at_once = turn.map(|turn| (turn, receive.clone()));
+            let contested = async {
+                match at_once {
+                    Some((turn, receive)) => {
+                        turn.is_contested().await;
+                        receive
+                    }
+                    None => future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
                 result = self.engine.receive(receive, wait) => result,
                 () = self.drain.begun() => return Ok(None),
+                // The client asks again and does not wait for this answer any more. What is there
+                // is still taken: the repeat will have it.
+                receive = contested => self.engine.receive(receive, Duration::ZERO).await,
             }
         };
         match result {
@@ -123,6 +157,26 @@ impl Service {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn messages(
+        &self,
+        queue: &QueueEntry,
+        batch: &[Received],
+        system: &SystemFilter,
+        user: &Filter<'_>,
+    ) -> Vec<ReceivedMessage> {
+        let bodies: Vec<BodyText> = batch
+            .iter()
+            .map(|received| BodyText::new(received.stored.message.body.clone()))
+            .collect();
+        let texts: Vec<&[u8]> = bodies.iter().map(BodyText::as_bytes).collect();
+        let digests = message_attributes::body_digests(&texts);
+        batch
+            .iter()
+            .zip(bodies.into_iter().zip(digests))
+            .map(|(received, body)| self.message(queue, received, body, system, user))
+            .collect()
     }
 
     fn message(

@@ -89,7 +89,9 @@ impl Service {
         handle: &str,
         wanted: Wanted,
     ) -> Result<Nothing, SqsError> {
-        let command = wanted.command(queue, self.lease(queue, handle)?);
+        let token = self.lease(queue, handle)?;
+        self.attempts.settled(token);
+        let command = wanted.command(queue, token);
         let result = match self.engine.submit(command).await {
             Ok(reply) => Ok(reply),
             Err(lockgate_engine::EngineError::Rejected(rejection)) => Err(rejection),
@@ -114,6 +116,7 @@ impl Service {
                 .and_then(|handle| Ok((handle, self.lease(queue, handle)?, wanted(entry)?)));
             match checked {
                 Ok((handle, token, wanted)) => {
+                    self.attempts.settled(token);
                     commands.push(wanted.command(queue, token));
                     waiting.push((id, handle, wanted));
                 }

@@ -1,6 +1,7 @@
 //! The service over a real engine and a real log, on a disk in memory and a clock set by hand:
 //! nothing here waits.
 
+mod attempts;
 mod extension;
 mod fair;
 mod hostile;

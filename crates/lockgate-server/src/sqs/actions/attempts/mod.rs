@@ -1,0 +1,218 @@
+//! Receives that can be asked for again: `ReceiveRequestAttemptId` of FIFO queues.
+
+mod memory;
+mod turns;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use lockgate_core::{LeaseToken, Millis};
+use lockgate_engine::{Batch, Engine, EngineError, Received};
+use lockgate_machine::{Command, Settle, SettleAction};
+
+pub(super) use self::{memory::Attempt, turns::Turn};
+use self::{
+    memory::{Limits, Memory},
+    turns::Turns,
+};
+use crate::sqs::error::SqsError;
+
+/// What all remembered answers take at most. AWS names no limit; a client that repeats does so within
+/// seconds, and one that comes too late receives anew, as after five minutes.
+const LIMITS: Limits = Limits {
+    bytes: 64 << 20,
+    answers: 10_000,
+};
+
+/// Larger answers are not remembered. To restart the timeouts takes a command that grows with the
+/// square of the messages of a group, and AWS's answers have ten at most.
+const MESSAGES_MAX: usize = 100;
+
+/// About what a message takes beside its body and its attributes.
+const MESSAGE_BYTES: usize = 1024;
+
+/// Answers that can be repeated. Forgotten by a restart, which a client cannot tell from answers that
+/// have been there for too long.
+#[derive(Debug)]
+pub(super) struct Attempts {
+    memory: Mutex<Memory<Answer>>,
+    turns: Turns,
+}
+
+/// What a receive was answered with.
+#[derive(Clone, Debug)]
+struct Answer {
+    received: Arc<[Received]>,
+    leases: Arc<SharedLeases>,
+}
+
+/// Leases that an answer and its repeats hand out: kept when the first byte of any of these is on its
+/// way, given back when none of them is left that could be.
+#[derive(Debug)]
+struct SharedLeases(Mutex<LeaseState>);
+
+#[derive(Debug)]
+enum LeaseState {
+    /// No client has them yet; so many answers may still reach one.
+    Pending {
+        batch: Batch,
+        answers: usize,
+    },
+    Kept,
+    GivenBack,
+}
+
+/// One answer's share in leases.
+#[derive(Debug)]
+pub(super) struct Claim(Arc<SharedLeases>);
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Self {
+            memory: Mutex::new(Memory::new(LIMITS)),
+            turns: Turns::default(),
+        }
+    }
+}
+
+impl Attempts {
+    /// Waits until no other receive of that attempt is under way. Cancel safe.
+    pub(super) async fn turn(&self, attempt: Attempt) -> Turn<'_> {
+        self.turns.take(attempt).await
+    }
+
+    /// The messages that attempt was given, their timeouts restarted. `None`: it was given none, or
+    /// not all of them are still its own; it may receive anew.
+    pub(super) async fn repeat(
+        &self,
+        turn: &Turn<'_>,
+        engine: &Engine,
+        lease: Millis,
+    ) -> Result<Option<(Arc<[Received]>, Claim)>, SqsError> {
+        let Some((received, claim, settles)) = self.recall(turn, engine, lease) else {
+            return Ok(None);
+        };
+        // One command: of messages that are not all there any more, none is kept longer.
+        let sends = vec![];
+        match engine.submit(Command::Transact { settles, sends }).await {
+            Ok(_) => Ok(Some((received, claim))),
+            Err(EngineError::Rejected(_)) => {
+                self.memory().forget(turn.attempt());
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn recall(
+        &self,
+        turn: &Turn<'_>,
+        engine: &Engine,
+        lease: Millis,
+    ) -> Option<(Arc<[Received]>, Claim, Vec<Settle>)> {
+        let mut memory = self.memory();
+        let (answer, leases) = memory.recall(turn.attempt(), engine.now().machine)?;
+        let extend = |&token| Settle {
+            token,
+            action: SettleAction::Extend { lease },
+        };
+        let Some(claim) = answer.leases.claim() else {
+            memory.forget(turn.attempt());
+            return None;
+        };
+        let settles = leases.iter().map(extend).collect();
+        Some((Arc::clone(&answer.received), claim, settles))
+    }
+
+    /// Remembers what an attempt is given.
+    pub(super) fn remember(&self, turn: &Turn<'_>, engine: &Engine, batch: Batch) -> Claim {
+        let received: Arc<[Received]> = match batch.len() {
+            1..=MESSAGES_MAX => batch.iter().map(detached).collect(),
+            _ => Arc::default(),
+        };
+        let tokens: Vec<LeaseToken> = received.iter().map(|r| r.delivery.token).collect();
+        let leases = Arc::new(SharedLeases(Mutex::new(LeaseState::Pending {
+            batch,
+            answers: 1,
+        })));
+        let claim = Claim(Arc::clone(&leases));
+        let bytes = received.iter().map(bytes_of).sum();
+        let attempt = turn.attempt().clone();
+        let mut memory = self.memory();
+        if tokens.is_empty() {
+            memory.forget(&attempt);
+        } else {
+            let answer = Answer { received, leases };
+            memory.remember(attempt, tokens, bytes, answer, engine.now().machine);
+        }
+        claim
+    }
+
+    /// The client deletes the message or changes its visibility: the answer it came with is not
+    /// repeated any more.
+    pub(super) fn settled(&self, lease: LeaseToken) {
+        self.memory().settled(lease);
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory<Answer>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SharedLeases {
+    /// A share for one more answer; `None` if the leases are gone.
+    fn claim(self: &Arc<Self>) -> Option<Claim> {
+        match &mut *self.state() {
+            LeaseState::Pending { answers, .. } => *answers += 1,
+            LeaseState::Kept => {}
+            LeaseState::GivenBack => return None,
+        }
+        Some(Claim(Arc::clone(self)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, LeaseState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Claim {
+    /// The client has the answer, or part of it.
+    pub(super) fn keep(self) {
+        let state = std::mem::replace(&mut *self.0.state(), LeaseState::Kept);
+        if let LeaseState::Pending { batch, .. } = state {
+            drop(batch.keep());
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        if let LeaseState::Pending { answers, .. } = &mut *state {
+            *answers -= 1;
+            if *answers == 0 {
+                // Drops the batch, under the lock: no repeat can take the leases for its own first.
+                *state = LeaseState::GivenBack;
+            }
+        }
+    }
+}
+
+/// The same with bytes of its own: as it comes, it keeps all of the record that it was sent with.
+fn detached(received: &Received) -> Received {
+    let mut received = received.clone();
+    let message = &mut received.stored.message;
+    message.body = Bytes::copy_from_slice(&message.body);
+    for header in &mut message.headers {
+        header.value = Bytes::copy_from_slice(&header.value);
+    }
+    received
+}
+
+fn bytes_of(received: &Received) -> usize {
+    let message = &received.stored.message;
+    let headers = message.headers.iter().map(|header| {
+        size_of_val(header) + header.name.len() + header.kind.len() + header.value.len()
+    });
+    MESSAGE_BYTES + message.body.len() + headers.sum::<usize>()
+}
