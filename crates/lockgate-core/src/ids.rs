@@ -1,6 +1,6 @@
 //! Identifiers. All are small copyable values with a text form that parses back.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, ops::Range, str::FromStr};
 
 /// Fencing token of a term of ownership of a shard's log: strictly increasing, never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,6 +68,19 @@ pub struct LeaseToken {
 /// another queue keeps its id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(u128);
+
+impl Position {
+    /// The range it lies in: the positions that agree with it in all but their lowest `bits` bits, see
+    /// [`LogCapabilities::range_bits`](crate::LogCapabilities::range_bits). With 64 bits or more, and for the
+    /// last range of all, the end is the highest position there is, which no record has.
+    #[must_use]
+    pub fn range(self, bits: u32) -> Range<Self> {
+        let within = u64::MAX
+            .checked_shr(64_u32.saturating_sub(bits))
+            .unwrap_or(0);
+        Self(self.0 & !within)..Self((self.0 | within).saturating_add(1))
+    }
+}
 
 impl QueueId {
     /// The highest queue number, set by the 26 bits a message id has for it.
@@ -244,6 +257,22 @@ impl fmt::Display for Position {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_is_what_agrees_in_all_but_the_lowest_bits() {
+        let range = |at: u64, bits| {
+            let range = Position(at).range(bits);
+            (range.start.0, range.end.0)
+        };
+        for at in [0x3_0000_0000, 0x3_0000_0001, 0x3_ffff_ffff] {
+            assert_eq!(range(at, 32), (0x3_0000_0000, 0x4_0000_0000));
+        }
+        assert_eq!(range(7, 0), (7, 8));
+        assert_eq!(range(u64::MAX, 32), (u64::MAX << 32, u64::MAX));
+        for bits in [64, 65, u32::MAX] {
+            assert_eq!(range(7, bits), (0, u64::MAX));
+        }
+    }
 
     #[test]
     fn message_ids_keep_their_parts_at_both_ends_of_the_range() {

@@ -119,8 +119,8 @@ impl Shared {
 
     /// The positions of the range that `at` is in.
     pub(crate) fn range(&self, at: Position) -> Range<u64> {
-        let first = at.0 >> self.range_bits << self.range_bits;
-        first..first.saturating_add(1 << self.range_bits)
+        let range = at.range(self.range_bits);
+        range.start.0..range.end.0
     }
 
     pub(crate) fn is_released(&self, at: Position) -> bool {

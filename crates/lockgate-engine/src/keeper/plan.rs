@@ -310,8 +310,7 @@ impl Plan {
 
     /// The first position behind the range that starts there.
     pub(super) fn behind(&self, first: Position) -> u64 {
-        1u64.checked_shl(self.range_bits)
-            .map_or(u64::MAX, |len| first.0.saturating_add(len))
+        first.range(self.range_bits).end.0
     }
 }
 
