@@ -437,9 +437,11 @@ pub(crate) struct Check {
 
 /// Print the records of a data folder as JSON, one a line
 ///
-/// Each has its position, and its effects in the words of docs/format.md. Bodies, values of attributes
-/// and words of rejections are left out unless --bodies asks for them; keys and unique ids are
-/// shown. A stretch that cannot be read becomes a line of its own, and the command exits with 8.
+/// Each has its position, its number (records are numbered without a gap, so a missing number is a
+/// missing record), the epoch it was written under, and its effects in the words of docs/format.md.
+/// Bodies, values of attributes and words of rejections are left out unless --bodies asks for them;
+/// keys and unique ids are shown. A stretch that cannot be read becomes a line of its own, and the
+/// command exits with 8.
 ///
 /// Changes nothing. A server must not be running on the folder.
 #[derive(Debug, Args)]

@@ -38,8 +38,8 @@ pub use ids::{
 pub use level::{Level, ParseLevelError};
 pub use log::{
     AppendError, DamagedRange, Log, LogCapabilities, LogError, LogRange, LogReader, LogRecord,
-    LogSpace, LogSync, LogUpkeep, Purpose, ReadError, RecordGroup, RecoveryReport, ReserveError,
-    Scanned, SnapshotReader, SnapshotStore, SnapshotWriter, SpaceState,
+    LogSpace, LogSync, LogUpkeep, Purpose, ReadError, RecordGroup, RecordStamp, RecoveryReport,
+    ReserveError, Scanned, SnapshotReader, SnapshotStore, SnapshotWriter, SpaceState,
 };
 pub use message::{Header, Message, ProducerMark, SizeError};
 pub use names::{HolderName, Key, NameError, QueueName, UniqueId};

@@ -205,7 +205,12 @@ pub trait LogReader: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scanned {
     /// A record that verifies.
-    Record(LogRecord),
+    Record {
+        /// The record.
+        record: LogRecord,
+        /// What the log keeps beside it.
+        stamp: RecordStamp,
+    },
     /// A stretch in which no record verifies.
     Damaged {
         /// Where it starts.
@@ -286,6 +291,16 @@ pub struct LogRecord {
     pub position: Position,
     /// Its bytes. They may share memory with the records around it: copy what is to be kept.
     pub payload: Bytes,
+}
+
+/// What a log keeps beside a record's payload, under the same checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordStamp {
+    /// One more than that of the record before it, in whichever epoch that was; so a gap tells how many
+    /// records are missing.
+    pub number: u64,
+    /// The epoch it was appended under.
+    pub epoch: Epoch,
 }
 
 /// What a log can do.

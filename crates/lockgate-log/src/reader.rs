@@ -3,7 +3,9 @@
 use std::{cell::RefCell, ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
-use lockgate_core::{DiskFile, LogError, LogReader, LogRecord, Position, ReadError, Scanned};
+use lockgate_core::{
+    DiskFile, LogError, LogReader, LogRecord, Position, ReadError, RecordStamp, Scanned,
+};
 
 use crate::{
     format::{
@@ -99,12 +101,12 @@ impl Reader {
                 .filter(|record| record.at < end)
                 .map(|record| {
                     let payload = Bytes::copy_from_slice(record.payload);
-                    (record.at, record.header.record_len(), payload)
+                    (record.at, record.header, payload)
                 });
             if !shared.segments().contains_key(&segment) {
                 break;
             }
-            let Some((position, len, payload)) = found else {
+            let Some((position, header, payload)) = found else {
                 break;
             };
             if position > expected {
@@ -117,10 +119,17 @@ impl Reader {
                     return Ok(ControlFlow::Break(()));
                 }
             }
-            if visit(Scanned::Record(LogRecord { position, payload })).is_break() {
+            let record = Scanned::Record {
+                record: LogRecord { position, payload },
+                stamp: RecordStamp {
+                    number: header.number,
+                    epoch: header.epoch,
+                },
+            };
+            if visit(record).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
-            expected = Position(position.0 + len as u64);
+            expected = Position(position.0 + header.record_len() as u64);
         }
         Ok(ControlFlow::Continue(()))
     }

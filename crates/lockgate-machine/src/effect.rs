@@ -206,6 +206,37 @@ pub enum Effect {
     Relocated(Box<StoredMessage>),
 }
 
+impl Effect {
+    /// What it is called, in `docs/format.md` and wherever people read it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::TermStarted { .. } => "term started",
+            Self::TermEnded { .. } => "term ended",
+            Self::Advanced { .. } => "advanced",
+            Self::QueueCreated { .. } => "queue created",
+            Self::QueueChanged { .. } => "queue changed",
+            Self::QueueDeleted { .. } => "queue deleted",
+            Self::Purged { .. } => "purged",
+            Self::Paused { .. } => "paused",
+            Self::Accepted(_) => "accepted",
+            Self::Relocated(_) => "relocated",
+            Self::SequencesReserved { .. } => "sequences reserved",
+            Self::Leased { .. } => "leased",
+            Self::HorizonRaised { .. } => "horizon raised",
+            Self::Acked { .. } => "acked",
+            Self::Nacked { .. } => "nacked",
+            Self::Extended { .. } => "extended",
+            Self::GivenBack { .. } => "given back",
+            Self::Moved { .. } => "moved",
+            Self::Dropped { .. } => "dropped",
+            Self::Rescheduled { .. } => "rescheduled",
+            Self::KeyParked { .. } => "key parked",
+            Self::KeyResumed { .. } => "key resumed",
+        }
+    }
+}
+
 /// A message as the log keeps it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredMessage {
@@ -260,4 +291,20 @@ pub enum DropReason {
     Cancelled = 6,
     /// Its key was dropped by an operator.
     KeyDropped = 7,
+}
+
+impl DropReason {
+    /// What it is called, in `docs/format.md` and wherever people read it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Purged => "purged",
+            Self::QueueDeleted => "queue deleted",
+            Self::Expired => "expired",
+            Self::Damaged => "damaged",
+            Self::Rejected => "rejected",
+            Self::Cancelled => "cancelled",
+            Self::KeyDropped => "key dropped",
+        }
+    }
 }

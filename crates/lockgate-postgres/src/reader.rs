@@ -3,7 +3,9 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use lockgate_core::{Epoch, LogError, LogReader, LogRecord, Position, ReadError, Scanned};
+use lockgate_core::{
+    Epoch, LogError, LogReader, LogRecord, Position, ReadError, RecordStamp, Scanned,
+};
 use tokio_postgres::Row;
 
 use crate::shared::{Handle, Point, Shared, checksum, from_database, to_database};
@@ -37,6 +39,7 @@ pub(crate) struct Reader(pub(crate) Handle);
 /// A row of the table of records.
 pub(crate) struct Stored {
     pub(crate) point: Point,
+    pub(crate) epoch: Epoch,
     pub(crate) payload: Bytes,
     /// Its checksum fits.
     pub(crate) verifies: bool,
@@ -49,10 +52,12 @@ impl Stored {
             at: Position(number(0)),
             number: number(1),
         };
+        let epoch = Epoch(number(2));
         let payload: &[u8] = row.get(4);
         Self {
             point,
-            verifies: checksum(point, Epoch(number(2)), payload) == row.get::<_, i32>(3),
+            epoch,
+            verifies: checksum(point, epoch, payload) == row.get::<_, i32>(3),
             payload: Bytes::copy_from_slice(payload),
         }
     }
@@ -130,7 +135,13 @@ impl LogReader for Reader {
             }
             if flow.is_continue() {
                 let payload = stored.payload;
-                flow = visit(Scanned::Record(LogRecord { position, payload }));
+                flow = visit(Scanned::Record {
+                    record: LogRecord { position, payload },
+                    stamp: RecordStamp {
+                        number: stored.point.number,
+                        epoch: stored.epoch,
+                    },
+                });
             }
             stopped = flow.is_break();
             flow

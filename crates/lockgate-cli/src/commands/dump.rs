@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeSet, ops::ControlFlow, sync::Arc};
 
-use lockgate_core::{Log as _, LogRecord, Position, QueueId, QueueName, ReadError, Scanned};
+use lockgate_core::{
+    Log as _, LogRecord, Position, QueueId, QueueName, ReadError, RecordStamp, Scanned,
+};
 use lockgate_machine::{Effect, decode_record};
 use serde::Serialize;
 use serde_json::json;
@@ -62,8 +64,8 @@ fn records(args: &Dump, overlay: &Arc<Overlay>, output: &mut Output) -> Result<u
     let mut failed = None;
     let scanned = log.reader().scan(Position(0), to, &mut |scanned| {
         let told = match scanned {
-            Scanned::Record(record) => {
-                let line = record_json(&record, &mut chosen, bodies, &mut damaged);
+            Scanned::Record { record, stamp } => {
+                let line = record_json(&record, stamp, &mut chosen, bodies, &mut damaged);
                 let line = line.filter(|_| record.position >= from);
                 line.map_or(Ok(()), |line| output.json(&line))
             }
@@ -131,6 +133,8 @@ impl Chosen {
 #[derive(Serialize)]
 struct RecordJson {
     position: String,
+    number: u64,
+    epoch: u64,
     bytes: usize,
     effects: Vec<EffectJson>,
     /// What makes no sense in it.
@@ -140,12 +144,15 @@ struct RecordJson {
 
 fn record_json(
     record: &LogRecord,
+    stamp: RecordStamp,
     chosen: &mut Option<Chosen>,
     bodies: Bodies,
     damaged: &mut u64,
 ) -> Option<RecordJson> {
     let mut json = RecordJson {
         position: record.position.to_string(),
+        number: stamp.number,
+        epoch: stamp.epoch.0,
         bytes: record.payload.len(),
         effects: Vec::new(),
         error: None,

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use lockgate_core::{MachineTime, Message, Now, QueueId, WallTime};
-use lockgate_machine::{DeadLetterReason, DropReason, Effect, QueueSettings, StoredMessage};
+use lockgate_machine::{DeadLetterReason, Effect, QueueSettings, StoredMessage};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -21,12 +21,15 @@ pub(crate) struct EffectJson {
     fields: Value,
 }
 
-fn named(effect: &'static str, fields: Value) -> EffectJson {
-    EffectJson { effect, fields }
-}
-
 /// One effect.
 pub(crate) fn effect_json(effect: &Effect, bodies: Bodies) -> EffectJson {
+    EffectJson {
+        effect: effect.name(),
+        fields: fields(effect, bodies),
+    }
+}
+
+fn fields(effect: &Effect, bodies: Bodies) -> Value {
     match effect {
         Effect::TermStarted {
             term,
@@ -35,26 +38,15 @@ pub(crate) fn effect_json(effect: &Effect, bodies: Bodies) -> EffectJson {
             // Who knows it can forge receipts.
             secret: _,
             now,
-        } => named(
-            "term started",
-            json!({
-                "epoch": term.epoch.0,
-                "incarnation": format!("{:016x}", term.incarnation.0),
-                "boot_id": hex(&boot_id.0),
-                "clock_offset": clock_offset,
-                "now": now_json(*now),
-            }),
-        ),
-        Effect::TermEnded { now } => named(
-            "term ended",
-            json!({
-                "now": now_json(*now) }),
-        ),
-        Effect::Advanced { now, budget } => named(
-            "advanced",
-            json!({
-                "now": now_json(*now), "budget": budget }),
-        ),
+        } => json!({
+            "epoch": term.epoch.0,
+            "incarnation": format!("{:016x}", term.incarnation.0),
+            "boot_id": hex(&boot_id.0),
+            "clock_offset": clock_offset,
+            "now": now_json(*now),
+        }),
+        Effect::TermEnded { now } => json!({ "now": now_json(*now) }),
+        Effect::Advanced { now, budget } => json!({ "now": now_json(*now), "budget": budget }),
         Effect::QueueCreated {
             queue,
             name,
@@ -62,55 +54,32 @@ pub(crate) fn effect_json(effect: &Effect, bodies: Bodies) -> EffectJson {
             annotations,
             tags,
             at,
-        } => named(
-            "queue created",
-            json!({
-                "queue": queue.0,
-                "name": name.as_str(),
-                "at": time(*at),
-                "settings": settings_json(settings),
-                "annotations": annotations,
-                "tags": tags,
-            }),
-        ),
+        } => json!({
+            "queue": queue.0,
+            "name": name.as_str(),
+            "at": time(*at),
+            "settings": settings_json(settings),
+            "annotations": annotations,
+            "tags": tags,
+        }),
         Effect::QueueChanged {
             queue,
             settings,
             annotations,
             tags,
             at,
-        } => named(
-            "queue changed",
-            json!({
-                "queue": queue.0,
-                "at": time(*at),
-                "settings": settings_json(settings),
-                "annotations": annotations,
-                "tags": tags,
-            }),
-        ),
-        Effect::QueueDeleted { queue } => named(
-            "queue deleted",
-            json!({
-                "queue": queue.0 }),
-        ),
-        Effect::Purged { queue } => named(
-            "purged",
-            json!({
-                "queue": queue.0 }),
-        ),
-        Effect::Paused { queue, paused } => named(
-            "paused",
-            json!({
-                "queue": queue.0, "paused": paused }),
-        ),
-        Effect::Accepted(stored) => message_json("accepted", stored, bodies),
-        Effect::Relocated(stored) => message_json("relocated", stored, bodies),
-        Effect::SequencesReserved { queue, below } => named(
-            "sequences reserved",
-            json!({
-                "queue": queue.0, "below": below.0 }),
-        ),
+        } => json!({
+            "queue": queue.0,
+            "at": time(*at),
+            "settings": settings_json(settings),
+            "annotations": annotations,
+            "tags": tags,
+        }),
+        Effect::QueueDeleted { queue } => json!({ "queue": queue.0 }),
+        Effect::Purged { queue } => json!({ "queue": queue.0 }),
+        Effect::Paused { queue, paused } => json!({ "queue": queue.0, "paused": paused }),
+        Effect::Accepted(stored) | Effect::Relocated(stored) => message_json(stored, bodies),
+        Effect::SequencesReserved { queue, below } => json!({ "queue": queue.0, "below": below.0 }),
         Effect::Leased {
             queue,
             sequence,
@@ -118,56 +87,37 @@ pub(crate) fn effect_json(effect: &Effect, bodies: Bodies) -> EffectJson {
             now,
             deadline,
             holder,
-        } => named(
-            "leased",
-            json!({
-                "queue": queue.0,
-                "sequence": sequence.0,
-                "lease": lease.0,
-                "now": now_json(*now),
-                "deadline": deadline.0,
-                "holder": holder.as_str(),
-            }),
-        ),
-        Effect::HorizonRaised { queue, until } => named(
-            "horizon raised",
-            json!({
-                "queue": queue.0, "until": until.0 }),
-        ),
-        Effect::Acked { queue, sequence } => named(
-            "acked",
-            json!({
-                "queue": queue.0, "sequence": sequence.0 }),
-        ),
+        } => json!({
+            "queue": queue.0,
+            "sequence": sequence.0,
+            "lease": lease.0,
+            "now": now_json(*now),
+            "deadline": deadline.0,
+            "holder": holder.as_str(),
+        }),
+        Effect::HorizonRaised { queue, until } => json!({ "queue": queue.0, "until": until.0 }),
+        Effect::Acked { queue, sequence } => json!({ "queue": queue.0, "sequence": sequence.0 }),
         Effect::Nacked {
             queue,
             sequence,
             until,
-        } => named(
-            "nacked",
-            json!({
-                "queue": queue.0,
-                "sequence": sequence.0,
-                "not_before": until.map(|MachineTime(ms)| ms),
-            }),
-        ),
+        } => json!({
+            "queue": queue.0,
+            "sequence": sequence.0,
+            "not_before": until.map(|MachineTime(ms)| ms),
+        }),
         Effect::Extended {
             queue,
             sequence,
             deadline,
-        } => named(
-            "extended",
-            json!({
-                "queue": queue.0,
-                "sequence": sequence.0,
-                "deadline": deadline.0,
-            }),
-        ),
-        Effect::GivenBack { queue, sequence } => named(
-            "given back",
-            json!({
-                "queue": queue.0, "sequence": sequence.0 }),
-        ),
+        } => json!({
+            "queue": queue.0,
+            "sequence": sequence.0,
+            "deadline": deadline.0,
+        }),
+        Effect::GivenBack { queue, sequence } => {
+            json!({ "queue": queue.0, "sequence": sequence.0 })
+        }
         Effect::Moved {
             from,
             sequence,
@@ -175,56 +125,36 @@ pub(crate) fn effect_json(effect: &Effect, bodies: Bodies) -> EffectJson {
             to_sequence,
             reason,
             at,
-        } => named(
-            "moved",
-            json!({
-                "queue": from.0,
-                "sequence": sequence.0,
-                "to": to.0,
-                "sequence_there": to_sequence.0,
-                "at": time(*at),
-                "reason": dead_letter_json(reason, bodies),
-            }),
-        ),
+        } => json!({
+            "queue": from.0,
+            "sequence": sequence.0,
+            "to": to.0,
+            "sequence_there": to_sequence.0,
+            "at": time(*at),
+            "reason": dead_letter_json(reason, bodies),
+        }),
         Effect::Dropped {
             queue,
             sequence,
             reason,
-        } => named(
-            "dropped",
-            json!({
-                "queue": queue.0,
-                "sequence": sequence.0,
-                "reason": drop_reason(*reason),
-            }),
-        ),
+        } => json!({
+            "queue": queue.0,
+            "sequence": sequence.0,
+            "reason": reason.name(),
+        }),
         Effect::Rescheduled {
             queue,
             sequence,
             due,
-        } => named(
-            "rescheduled",
-            json!({
-                "queue": queue.0,
-                "sequence": sequence.0,
-                "due": time(*due),
-            }),
-        ),
-        Effect::KeyParked { queue, key } => named(
-            "key parked",
-            json!({
-                "queue": queue.0, "key": key.as_str() }),
-        ),
-        Effect::KeyResumed { queue, key } => named(
-            "key resumed",
-            json!({
-                "queue": queue.0, "key": key.as_str() }),
-        ),
-        other => named(
-            "unknown",
-            json!({
-                "text": format!("{other:?}") }),
-        ),
+        } => json!({
+            "queue": queue.0,
+            "sequence": sequence.0,
+            "due": time(*due),
+        }),
+        Effect::KeyParked { queue, key } => json!({ "queue": queue.0, "key": key.as_str() }),
+        Effect::KeyResumed { queue, key } => json!({ "queue": queue.0, "key": key.as_str() }),
+        // What a later version of the machine adds, until this says more of it.
+        other => json!({ "text": format!("{other:?}") }),
     }
 }
 
@@ -254,7 +184,7 @@ pub(crate) fn queues_of(effect: &Effect) -> impl Iterator<Item = QueueId> {
     queue.into_iter().chain(other)
 }
 
-fn message_json(effect: &'static str, stored: &StoredMessage, bodies: Bodies) -> EffectJson {
+fn message_json(stored: &StoredMessage, bodies: Bodies) -> Value {
     let message: &Message = &stored.message;
     let mut map = Map::new();
     let mut put = |name: &str, value: Value| {
@@ -277,10 +207,10 @@ fn message_json(effect: &'static str, stored: &StoredMessage, bodies: Bodies) ->
     );
     put(
         "producer_mark",
-        message.producer.as_ref().map_or(Value::Null, |mark| {
-            json!({
-                "producer": &*mark.producer, "lane": mark.lane, "number": mark.number })
-        }),
+        message.producer.as_ref().map_or(
+            Value::Null,
+            |mark| json!({ "producer": &*mark.producer, "lane": mark.lane, "number": mark.number }),
+        ),
     );
     put("due", message.due.map_or(Value::Null, time));
     put("time_to_live", json!(message.time_to_live));
@@ -314,7 +244,7 @@ fn message_json(effect: &'static str, stored: &StoredMessage, bodies: Bodies) ->
     if bodies == Bodies::Shown {
         map.append(&mut text_or_hex("body", &message.body));
     }
-    named(effect, map.into())
+    map.into()
 }
 
 /// `NAME` as text, or `NAME_hex` for bytes that are none.
@@ -360,38 +290,19 @@ fn settings_json(settings: &QueueSettings) -> Value {
 fn dead_letter_json(reason: &DeadLetterReason, bodies: Bodies) -> Value {
     match reason {
         DeadLetterReason::Attempts { attempts } => {
-            json!({
-                "reason": "too many attempts", "attempts": attempts })
+            json!({ "reason": "too many attempts", "attempts": attempts })
         }
         DeadLetterReason::Rejected { reason } => match bodies {
-            Bodies::Shown => json!({
-                "reason": "rejected", "words": reason.as_deref() }),
-            Bodies::Hidden => json!({
-                "reason": "rejected" }),
+            Bodies::Shown => json!({ "reason": "rejected", "words": reason.as_deref() }),
+            Bodies::Hidden => json!({ "reason": "rejected" }),
         },
-        DeadLetterReason::Redriven => json!({
-                "reason": "moved by an operator" }),
-        other => json!({
-                "reason": format!("{other:?}") }),
-    }
-}
-
-fn drop_reason(reason: DropReason) -> &'static str {
-    match reason {
-        DropReason::Purged => "purged",
-        DropReason::QueueDeleted => "queue deleted",
-        DropReason::Expired => "expired",
-        DropReason::Damaged => "damaged",
-        DropReason::Rejected => "rejected",
-        DropReason::Cancelled => "cancelled",
-        DropReason::KeyDropped => "key dropped",
-        _ => "unknown",
+        DeadLetterReason::Redriven => json!({ "reason": "moved by an operator" }),
+        other => json!({ "reason": format!("{other:?}") }),
     }
 }
 
 fn now_json(now: Now) -> Value {
-    json!({
-                "wall": time(now.wall), "machine": now.machine.0 })
+    json!({ "wall": time(now.wall), "machine": now.machine.0 })
 }
 
 /// RFC 3339 as far as that goes, else milliseconds.

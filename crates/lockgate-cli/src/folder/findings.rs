@@ -297,7 +297,7 @@ impl Records {
         let mut payloads = 0;
         reader.scan(Position(0), driver.tail(), &mut |scanned| {
             match scanned {
-                Scanned::Record(record) => {
+                Scanned::Record { record, .. } => {
                     // A record that makes no sense was counted at the start.
                     let effects = decode_record(&record.payload).unwrap_or_default();
                     let is_start = |effect: &Effect| {

@@ -195,6 +195,10 @@ fn damage_in_the_middle_is_counted_and_shown() {
     let done = sandbox.run("dump data");
     assert_eq!(done.code, Some(8), "{done:?}");
     assert_eq!(done.stdout.matches("{\"damaged\":").count(), 1, "{done:?}");
+    let lines = crate::support::json_lines(&done.stdout);
+    let at = (lines.iter().position(|line| !line["damaged"].is_null())).unwrap();
+    let number = |line: &Value| line["number"].as_u64().unwrap();
+    assert_eq!(number(&lines[at - 1]) + 2, number(&lines[at + 1]));
     assert!(contents(&sandbox.path().join("data")) == before);
     let server = Server::start(&sandbox);
     assert_eq!(server.recovered["messages"], 4);
@@ -281,6 +285,11 @@ fn a_dump_shows_what_happened_and_hides_what_users_wrote() {
             "{effect}"
         );
     }
+    let numbers: Vec<_> = lines.iter().map(|line| line["number"].as_u64()).collect();
+    assert!(numbers.into_iter().eq((1..=lines.len() as u64).map(Some)));
+    // One term, and what a start in it says.
+    assert!(lines.iter().all(|line| line["epoch"] == 1), "{text}");
+    assert_eq!(lines[0]["effects"][0]["epoch"], 1);
     let shown = sandbox.run("dump data --bodies").ok();
     assert!(shown.contains("\"body\":\"secret-3\""), "{shown}");
     assert!(shown.contains("secret-value"), "{shown}");

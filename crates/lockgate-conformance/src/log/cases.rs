@@ -47,6 +47,7 @@ cases! {
     reading {
         nothing_is_read_where_no_record_starts,
         a_scan_visits_what_starts_within_its_bounds,
+        numbers_are_dense_over_epochs,
         a_scan_ends_when_it_is_told_to,
         damage_is_told_apart_counted_and_passed_over,
         damage_is_told_while_the_log_is_in_use,

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use lockgate_core::{
     AppendError, Epoch, Log, LogReader, LogRecord, Position, Purpose, ReadError, RecordGroup,
-    RecoveryReport, Scanned, SnapshotStore,
+    RecordStamp, RecoveryReport, Scanned, SnapshotStore,
 };
 
 use super::Fixture;
@@ -159,13 +159,27 @@ pub(super) fn scan(
     reader
         .scan(from, to, &mut |scanned| {
             match scanned {
-                Scanned::Record(record) => records.push(record),
+                Scanned::Record { record, .. } => records.push(record),
                 Scanned::Damaged { from, to } => damaged.push((from, to)),
             }
             ControlFlow::Continue(())
         })
         .expect("the log is scanned");
     (records, damaged)
+}
+
+/// What the log keeps beside each record.
+pub(super) fn stamps(reader: &dyn LogReader, from: Position, to: Position) -> Vec<RecordStamp> {
+    let mut stamps = Vec::new();
+    reader
+        .scan(from, to, &mut |scanned| {
+            if let Scanned::Record { stamp, .. } = scanned {
+                stamps.push(stamp);
+            }
+            ControlFlow::Continue(())
+        })
+        .expect("the log is scanned");
+    stamps
 }
 
 /// All pieces of a snapshot.

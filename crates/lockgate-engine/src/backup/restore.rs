@@ -292,7 +292,7 @@ impl Writer {
         let mut there = BTreeSet::new();
         let reader = self.log.reader();
         let scanned = reader.scan(self.first, self.log.tail(), &mut |scanned| {
-            if let Scanned::Record(record) = scanned {
+            if let Scanned::Record { record, .. } = scanned {
                 for effect in decode_record(&record.payload).unwrap_or_default() {
                     if let Effect::Relocated(stored) = effect {
                         there.insert((stored.queue, stored.sequence));

@@ -131,31 +131,27 @@ pub(crate) fn write(
 
     let mut messages = 0;
     for (first, live) in source.ranges.drain(..) {
-        let behind = (first.0 | ((1 << source.range_bits) - 1)).saturating_add(1);
+        let behind = first.range(source.range_bits).end;
         let mut left = live.messages;
         let mut failed = None;
-        let scanned = reader.scan(
-            first,
-            source.position.min(Position(behind)),
-            &mut |scanned| {
-                // What is damaged is missing from the count.
-                let Scanned::Record(record) = scanned else {
-                    return ControlFlow::Continue(());
-                };
-                let written = go_on().and_then(|()| write_messages(&record, &places, &mut stream));
-                match written {
-                    Ok(written) => {
-                        messages += written;
-                        left = left.saturating_sub(written);
-                        if left > 0 {
-                            return ControlFlow::Continue(());
-                        }
+        let scanned = reader.scan(first, source.position.min(behind), &mut |scanned| {
+            // What is damaged is missing from the count.
+            let Scanned::Record { record, .. } = scanned else {
+                return ControlFlow::Continue(());
+            };
+            let written = go_on().and_then(|()| write_messages(&record, &places, &mut stream));
+            match written {
+                Ok(written) => {
+                    messages += written;
+                    left = left.saturating_sub(written);
+                    if left > 0 {
+                        return ControlFlow::Continue(());
                     }
-                    Err(error) => failed = Some(error),
                 }
-                ControlFlow::Break(())
-            },
-        );
+                Err(error) => failed = Some(error),
+            }
+            ControlFlow::Break(())
+        });
         if let Some(error) = failed {
             return Err(error);
         }

@@ -181,7 +181,7 @@ impl Relocation {
         let mut next = self.end;
         let scanned = self.reader.scan(self.next, self.end, &mut |scanned| {
             // What is damaged stays, and so does its range.
-            let Scanned::Record(record) = scanned else {
+            let Scanned::Record { record, .. } = scanned else {
                 return ControlFlow::Continue(());
             };
             if commands.len() >= RELOCATED_MESSAGES_MAX || bytes >= RELOCATED_BYTES_MAX {

@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, fmt::Write, sync::Arc};
+use std::{collections::BTreeMap, fmt::Write, fs, path::Path, sync::Arc};
 
 use lockgate_core::{
     BootId, Epoch, Header, HolderName, Incarnation, Key, LeaseNumber, Level, MachineTime, Message,
@@ -253,6 +253,31 @@ fn every_kind_of_effect_has_its_golden_bytes() {
         let bytes = encode(std::slice::from_ref(&effect));
         assert_eq!(hex(&bytes), golden, "{effect:?}");
         assert_eq!(decode_record(&bytes).unwrap()[..], [effect]);
+    }
+}
+
+/// People who read a dump look names up there.
+#[test]
+fn every_kind_of_effect_stands_in_the_format_under_its_name() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format.md");
+    let page = fs::read_to_string(page).unwrap();
+    for effect in examples() {
+        let kind = encode(std::slice::from_ref(&effect))[0];
+        let row = format!("\n| {kind} | {} | ", effect.name());
+        assert_eq!(page.matches(&row).count(), 1, "{row}");
+    }
+    let (_, reasons) = page.split_once("\nReasons of *dropped*: ").unwrap();
+    for reason in [
+        DropReason::Purged,
+        DropReason::QueueDeleted,
+        DropReason::Expired,
+        DropReason::Damaged,
+        DropReason::Rejected,
+        DropReason::Cancelled,
+        DropReason::KeyDropped,
+    ] {
+        let listed = format!("{} {}", reason as u8, reason.name());
+        assert!(reasons.contains(&listed), "{listed}");
     }
 }
 

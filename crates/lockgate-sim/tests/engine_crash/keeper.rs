@@ -288,12 +288,12 @@ impl World {
         if Some(range) >= newest {
             return Ok(());
         }
-        let end = Position(range.0 + (1 << log.lock().capabilities().range_bits));
+        let end = range.range(log.lock().capabilities().range_bits).end;
         let mut commands = Vec::new();
         let reader = self.shard().reader.clone();
         let scanned = self.during(Doing::Relocate, |_| {
             reader.scan(range, end, &mut |scanned| {
-                if let Scanned::Record(record) = scanned {
+                if let Scanned::Record { record, .. } = scanned {
                     commands.extend(relocations(&record));
                 }
                 std::ops::ControlFlow::Continue(())

@@ -6,7 +6,7 @@ use lockgate_core::{LogReader, LogRecord, Position, ReadError};
 
 use crate::log::{
     Fixture,
-    owner::{Owner, payload, scan},
+    owner::{Owner, payload, scan, stamps},
 };
 
 pub(super) fn nothing_is_read_where_no_record_starts(fixture: &mut dyn Fixture) -> bool {
@@ -57,8 +57,32 @@ pub(super) fn a_scan_visits_what_starts_within_its_bounds(fixture: &mut dyn Fixt
     assert_eq!(scan(&*reader, tail, tail), (vec![], vec![]));
     // From the first position of the range on.
     let bits = owner.log.capabilities().range_bits;
-    let range = Position(start.0 >> bits << bits);
+    let range = start.range(bits).start;
     assert_eq!(scan(&*reader, range, records[4].position).0, records[..4]);
+    true
+}
+
+pub(super) fn numbers_are_dense_over_epochs(fixture: &mut dyn Fixture) -> bool {
+    let mut epochs = Vec::new();
+    for _ in 0..3 {
+        let mut owner = Owner::start(fixture.open());
+        for seed in 0..4 {
+            owner.append(&[payload(seed, 300), payload(seed + 10, 50)]);
+            epochs.extend([owner.epoch; 2]);
+        }
+        owner.sync();
+        let (from, to) = (owner.records[0].position, owner.log.tail());
+        let found = stamps(&*owner.log.reader(), from, to);
+        assert!(found.iter().map(|stamp| stamp.epoch).eq(epochs.clone()));
+        let first = found[0].number;
+        assert!(
+            (first..)
+                .zip(&found)
+                .all(|(number, stamp)| stamp.number == number)
+        );
+        drop(owner.log);
+        fixture.kill();
+    }
     true
 }
 
@@ -112,6 +136,14 @@ pub(super) fn damage_is_told_apart_counted_and_passed_over(fixture: &mut dyn Fix
     owner.append(&[payload(50, 10)]);
     let (found, stretches) = scan(&*reader, expected[0].position, owner.log.tail());
     assert_eq!(found, owner.records);
+    // The number of what is lost is missing.
+    let numbers = stamps(&*reader, expected[0].position, owner.log.tail());
+    let first = numbers[0].number;
+    let are_dense = (first..)
+        .filter(|number| *number != first + 7)
+        .zip(&numbers)
+        .all(|(number, stamp)| stamp.number == number);
+    assert!(are_dense, "{numbers:?}");
     let holds = |(from, to): &(Position, Position)| *from <= bad.position && bad.position < *to;
     assert!(stretches.iter().any(holds), "{stretches:?}");
     true
