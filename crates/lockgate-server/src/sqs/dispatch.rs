@@ -32,6 +32,10 @@ macro_rules! actions {
         }
 
         impl Action {
+            /// Every action.
+            #[cfg(test)]
+            pub(crate) const ALL: &[Self] = &[$(Self::$action,)*];
+
             pub(crate) fn from_name(name: &str) -> Option<Self> {
                 match name {
                     $(stringify!($action) => Some(Self::$action),)*

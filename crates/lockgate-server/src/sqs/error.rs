@@ -218,6 +218,15 @@ impl SqsError {
         )
     }
 
+    /// A receipt handle that was given out for another queue.
+    pub(crate) fn receipt_handle_of_another_queue(handle: &str) -> Self {
+        let handle = shorten(handle);
+        Self::new(
+            ErrorCode::ReceiptHandleIsInvalid,
+            format!("The receipt handle \"{handle}\" is not valid for this queue."),
+        )
+    }
+
     /// A queue attribute that is not known, or not for this kind of queue.
     pub(crate) fn unknown_attribute(name: &str) -> Self {
         let name = shorten(name);

@@ -45,8 +45,8 @@ pub(super) fn check<E: Entry>(
     }
     let mut seen = HashSet::new();
     let mut checked: Vec<(String, E)> = Vec::with_capacity(entries.len());
-    for Object(entry) in entries {
-        let id = super::required(entry.id(), "Id")?;
+    for (number, Object(entry)) in (1..).zip(entries) {
+        let id = entry.id().ok_or_else(|| missing::<E>(number, "Id"))?;
         names::entry_id(id)?;
         // Looking through ten is cheaper than anything that would not have to.
         let repeated = if max <= FEW {
@@ -63,6 +63,11 @@ pub(super) fn check<E: Entry>(
         checked.push((id.to_string(), entry));
     }
     Ok(checked)
+}
+
+/// An entry, counted from 1, lacks something. AWS names it as the Query protocol does, in both.
+pub(super) fn missing<E: Entry>(number: usize, member: &str) -> SqsError {
+    SqsError::missing(&format!("{}.{number}.{member}", E::NAME))
 }
 
 /// An outcome for as many entries.

@@ -97,8 +97,13 @@ impl Service {
         let max = u64::from(queue.settings.message_bytes_max);
         let mut output = batch::output(entries.len());
         let mut waiting = Vec::with_capacity(entries.len());
-        for ((id, entry), size) in entries.into_iter().zip(sizes) {
-            let prepared = if size > max {
+        for (number, ((id, entry), size)) in (1..).zip(entries.into_iter().zip(sizes)) {
+            let prepared = if entry.message_body.as_deref().is_none_or(str::is_empty) {
+                Err(batch::missing::<SendMessageEntry<'_>>(
+                    number,
+                    "MessageBody",
+                ))
+            } else if size > max {
                 Err(SqsError::invalid_parameter(format!(
                     "One or more parameters cannot be validated. Reason: Message must be shorter \
                      than {max} bytes."

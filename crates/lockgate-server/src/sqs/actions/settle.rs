@@ -51,7 +51,7 @@ impl Service {
     ) -> Result<Nothing, SqsError> {
         let queue = self.queue(call, Verb::Receive, input.queue_url.as_ref())?;
         let handle = required(input.receipt_handle, "ReceiptHandle")?;
-        let wanted = visibility(input.visibility_timeout)?;
+        let wanted = required(visibility(input.visibility_timeout)?, "VisibilityTimeout")?;
         self.settle(&queue, &handle, wanted).await
     }
 
@@ -64,7 +64,7 @@ impl Service {
         let queue = self.queue(call, Verb::Receive, input.queue_url.as_ref())?;
         let entries = input.entries.map(|entries| wrap(entries, DeleteEntry));
         let entries = batch::check(entries, extension::batch_max(&queue.tags))?;
-        self.settle_all(&queue, entries, |_| Ok(Wanted::Delete))
+        self.settle_all(&queue, entries, |_, _| Ok(Wanted::Delete))
             .await
     }
 
@@ -77,8 +77,9 @@ impl Service {
         let queue = self.queue(call, Verb::Receive, input.queue_url.as_ref())?;
         let entries = input.entries.map(|entries| wrap(entries, VisibilityEntry));
         let entries = batch::check(entries, extension::batch_max(&queue.tags))?;
-        self.settle_all(&queue, entries, |entry| {
-            visibility(entry.visibility_timeout)
+        self.settle_all(&queue, entries, |number, entry| {
+            visibility(entry.visibility_timeout)?
+                .ok_or_else(|| batch::missing::<VisibilityEntry<'_>>(number, "VisibilityTimeout"))
         })
         .await
     }
@@ -101,19 +102,23 @@ impl Service {
         Ok(Nothing {})
     }
 
-    async fn settle_all<'a, E: AsRef<SettleEntry<'a>>>(
+    async fn settle_all<'a, E: batch::Entry + AsRef<SettleEntry<'a>>>(
         &self,
         queue: &QueueEntry,
         entries: Vec<(String, E)>,
-        wanted: impl Fn(&SettleEntry<'a>) -> Result<Wanted, SqsError>,
+        wanted: impl Fn(usize, &SettleEntry<'a>) -> Result<Wanted, SqsError>,
     ) -> Result<BatchOutput<SettledEntry>, SqsError> {
         let mut output = batch::output(entries.len());
         let mut waiting = Vec::with_capacity(entries.len());
         let mut commands = Vec::with_capacity(entries.len());
-        for (id, entry) in &entries {
+        for (number, (id, entry)) in (1..).zip(&entries) {
             let entry = entry.as_ref();
-            let checked = required(entry.receipt_handle.as_deref(), "ReceiptHandle")
-                .and_then(|handle| Ok((handle, self.lease(queue, handle)?, wanted(entry)?)));
+            let handle = entry.receipt_handle.as_deref();
+            let checked = handle
+                .ok_or_else(|| batch::missing::<E>(number, "ReceiptHandle"))
+                .and_then(|handle| {
+                    Ok((handle, self.lease(queue, handle)?, wanted(number, entry)?))
+                });
             match checked {
                 Ok((handle, token, wanted)) => {
                     self.attempts.settled(token);
@@ -139,10 +144,15 @@ impl Service {
 
     /// The lease that a receipt handle names, if it is one of this queue's.
     fn lease(&self, queue: &QueueEntry, handle: &str) -> Result<LeaseToken, SqsError> {
-        self.receipts
+        let token = self
+            .receipts
             .open(handle)
-            .filter(|token| token.queue == queue.id)
-            .ok_or_else(|| SqsError::receipt_handle_is_invalid(handle))
+            .ok_or_else(|| SqsError::receipt_handle_is_invalid(handle))?;
+        if token.queue == queue.id {
+            Ok(token)
+        } else {
+            Err(SqsError::receipt_handle_of_another_queue(handle))
+        }
     }
 }
 
@@ -213,7 +223,7 @@ impl Wanted {
     }
 }
 
-fn visibility(seconds: Option<i64>) -> Result<Wanted, SqsError> {
+fn visibility(seconds: Option<i64>) -> Result<Option<Wanted>, SqsError> {
     let seconds = in_range(
         seconds,
         0,
@@ -221,8 +231,7 @@ fn visibility(seconds: Option<i64>) -> Result<Wanted, SqsError> {
         "VisibilityTimeout",
         "VisibilityTimeout must be an integer between 0 and 43200.",
     )?;
-    let seconds = required(seconds, "VisibilityTimeout")?;
-    Ok(Wanted::ChangeVisibility { seconds })
+    Ok(seconds.map(|seconds| Wanted::ChangeVisibility { seconds }))
 }
 
 /// The same entry under the two names AWS has for it.

@@ -11,7 +11,7 @@ mod permissions;
 mod protocols;
 mod query;
 mod queues;
-mod refusals;
+mod tables;
 
 use std::{sync::Arc, time::Duration};
 

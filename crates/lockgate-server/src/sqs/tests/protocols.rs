@@ -133,14 +133,22 @@ pub(super) fn output(action: &str, xml: &str) -> Value {
     output
 }
 
-/// An error's code, whose fault it is, and its text.
+/// An error's code, whose fault it is, and its text, as JSON would have it.
 pub(super) fn error(xml: &str) -> (String, String, String) {
+    let (code, fault, message) = error_as_written(xml);
+    // AWS says so in this protocol only.
+    let message = message.replace(" for this wsdl version", "");
+    (code, fault, message)
+}
+
+/// The same with the text as it is.
+pub(super) fn error_as_written(xml: &str) -> (String, String, String) {
     let answer = parse(xml);
+    assert_eq!(answer.name, "ErrorResponse");
+    assert!(answer.child("RequestId").is_some(), "{xml}");
     let error = answer.child("Error").expect("an error");
     let text = |name: &str| error.child(name).expect(name).text.clone();
-    // AWS says so in this protocol only.
-    let message = text("Message").replace(" for this wsdl version", "");
-    (text("Code"), text("Type"), message)
+    (text("Code"), text("Type"), text("Message"))
 }
 
 fn object(action: &str, element: &Element) -> Value {

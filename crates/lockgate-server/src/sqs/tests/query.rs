@@ -23,7 +23,7 @@ impl Xml {
 
 impl Shop {
     /// Posts a form.
-    async fn form(&self, path: &str, form: &str) -> Xml {
+    pub(super) async fn form(&self, path: &str, form: &str) -> Xml {
         kept(self.posted(path, form).await)
     }
 
@@ -34,7 +34,7 @@ impl Shop {
     }
 
     /// Gets an address.
-    async fn get(&self, path: &str, query: &str) -> Xml {
+    pub(super) async fn get(&self, path: &str, query: &str) -> Xml {
         let query = (!query.is_empty()).then(|| query.to_owned());
         kept(self.query_request(path, query, None, "").await)
     }

@@ -135,7 +135,7 @@ impl Service {
             .iter_mut()
             .find(|task| task.id == id)
             .ok_or_else(|| SqsError::new(ErrorCode::ResourceNotFound, "Task does not exist."))?;
-        if task.status.is_over() {
+        if task.status != Status::Running {
             return Err(SqsError::invalid_parameter(
                 "Only active tasks can be cancelled.",
             ));
