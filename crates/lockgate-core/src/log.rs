@@ -364,6 +364,18 @@ pub enum SpaceState {
     Full,
 }
 
+impl SpaceState {
+    /// The word for it, wherever people read it: `normal`, `low` or `full`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Low => "low",
+            Self::Full => "full",
+        }
+    }
+}
+
 /// Records to append together, in one buffer with a gap in front of each for the log's header, so
 /// that a payload is copied once between the caller and the operating system.
 #[derive(Debug, Default)]

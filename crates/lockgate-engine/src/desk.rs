@@ -108,7 +108,7 @@ impl State {
 }
 
 impl Desk {
-    pub(crate) fn new(window: SyncWindow, durable: Position) -> Self {
+    pub(crate) fn new(window: SyncWindow, durable: Position, keeper: KeeperCounts) -> Self {
         Self {
             state: Mutex::new(State {
                 held: VecDeque::new(),
@@ -123,7 +123,10 @@ impl Desk {
                 finishing: false,
                 ended: false,
                 failed: None,
-                counts: Counts::default(),
+                counts: Counts {
+                    keeper,
+                    ..Counts::default()
+                },
             }),
             work: Condvar::new(),
             reached: Condvar::new(),
@@ -378,7 +381,7 @@ mod tests {
     }
 
     fn desk_with(outputs: &mut Vec<Output<Ticket>>) -> Desk {
-        let desk = Desk::new(SyncWindow::default(), Position(1));
+        let desk = Desk::new(SyncWindow::default(), Position(1), KeeperCounts::default());
         let _nothing_new = desk.file(filing(outputs, Position(1), 0), |_| {});
         desk.finish();
         desk
@@ -399,7 +402,7 @@ mod tests {
     #[test]
     fn a_wait_for_a_sync_has_an_age_until_one_has_come_to_its_end() {
         let mut outputs = Vec::new();
-        let desk = Desk::new(SyncWindow::default(), Position(1));
+        let desk = Desk::new(SyncWindow::default(), Position(1), KeeperCounts::default());
         assert_eq!(desk.counts().sync_age, Duration::ZERO);
         let _nothing_new = desk.file(filing(&mut outputs, Position(1), 0), |_| {});
         assert!(desk.lock().waiting_since.is_some());
@@ -416,6 +419,7 @@ mod tests {
                 ..SyncWindow::default()
             },
             Position(1),
+            KeeperCounts::default(),
         );
         let mut state = desk.lock();
         let mut wakes = |records, wanted, sync_thread| {

@@ -113,6 +113,8 @@ impl<T: Ticket> Driver<T> {
         // Also for what was recovered: after a mere kill it may be in the system's cache only.
         let durable = driver.log.syncer().sync().map_err(StartError::Sync)?;
         driver.reached(durable);
+        // So that nobody takes a disk for empty before the keeper has looked.
+        driver.keeper.space = driver.log.space();
 
         let mut report = StartReport {
             term,

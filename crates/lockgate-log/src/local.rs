@@ -549,6 +549,7 @@ impl Log for LocalLog {
             .begin_segment(segment)
             .map_err(|error| AppendError::Unknown(self.shared.stop(error)))?;
         self.phase = Phase::Serving(writing);
+        self.shared.spares.look();
         Ok(())
     }
 

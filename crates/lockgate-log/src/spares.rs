@@ -431,9 +431,7 @@ impl Spares {
         let number = {
             let mut state = self.state();
             let count = state.spares.len() + state.in_hand;
-            if state.is_full && count + self.obtainable(&state) >= self.wanted(&state, 1, true) {
-                state.is_full = false;
-            }
+            self.judge_fullness(&mut state);
             // The next segment's only once the log is in use: an idle one takes little.
             let next = usize::from(state.appended >= u64::from(self.limits.segment_bytes / 2));
             if count >= self.wanted(&state, next, true) || self.obtainable(&state) == 0 {
@@ -550,6 +548,19 @@ impl Spares {
             .unwrap_or_else(|| LOW_BYTES.max(seen.total / LOW_PART));
         // Back only when it is clearly above, so that it does not come and go.
         state.is_low = seen.free < low || state.is_low && seen.free < low.saturating_add(low / 8);
+    }
+
+    /// Looks whether growth would be refused, so that a full disk shows before somebody is; and whether
+    /// there is room again.
+    pub(crate) fn look(&self) {
+        self.judge_fullness(&mut self.state());
+    }
+
+    fn judge_fullness(&self, state: &mut State) {
+        let count = state.spares.len() + state.in_hand + self.obtainable(state);
+        // Back only with a segment to spare.
+        let segments = usize::from(state.is_full);
+        state.is_full = count < self.wanted(state, segments, true);
     }
 
     /// How many spares there must be before `segments` may be begun. A log that holds little needs

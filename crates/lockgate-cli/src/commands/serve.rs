@@ -87,6 +87,7 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
             url = format!("{scheme}://{}", server.local_addr()),
             data = %data.display(),
             version = env!("CARGO_PKG_VERSION"),
+            space = engine.metrics().keeper.space.state.name(),
             "ready"
         );
         let report = server.run(end(signals, engine.clone())).await;

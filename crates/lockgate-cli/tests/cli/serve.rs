@@ -197,3 +197,28 @@ fn health_is_served_as_soon_as_it_says_ready() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
+
+/// The ready line says how much room there is.
+#[test]
+fn a_start_says_how_much_room_the_disk_has() {
+    for (marks, space) in [
+        ("--free-low 1B --free-min 1B", "normal"),
+        ("--free-low 1000000GiB --free-min 1B", "low"),
+        ("--free-min 1000000GiB", "full"),
+    ] {
+        let sandbox = Sandbox::new();
+        let mut child = sandbox
+            .command(&format!("serve --listen 127.0.0.1:0 --data data {marks}"))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        let ready = log.lines().map_while(Result::ok).find_map(|line| {
+            let event = crate::support::json_lines(&line).remove(0);
+            (event["message"] == "ready").then_some(event)
+        });
+        assert_eq!(ready.unwrap()["space"], space, "{marks}");
+        rustix::process::kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -7,9 +7,9 @@ use hyper::{
     HeaderMap, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue},
 };
-use lockgate_core::SpaceState;
+use lockgate_core::{LogSpace, SpaceState};
 use lockgate_engine::Status;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Core;
 use crate::sqs;
@@ -32,46 +32,37 @@ pub(crate) fn healthz() -> sqs::Response {
     page(StatusCode::OK, "text/plain; charset=utf-8", "ok\n")
 }
 
-/// 200 as long as queues are served, else 503 with the reason.
+/// 200 as long as queues are served, else 503 with the reason. A full disk is no reason to send
+/// clients away: those who receive and delete make room.
 pub(crate) fn readyz(core: &Core) -> sqs::Response {
-    let (status, body) = match ready(core) {
-        Ok(()) => (StatusCode::OK, ready_page(core)),
+    let (status, mut body) = match ready(core) {
+        Ok(()) => (StatusCode::OK, json!({ "ready": true })),
         Err(reason) => (
             StatusCode::SERVICE_UNAVAILABLE,
             json!({ "ready": false, "reason": reason.name(), "detail": reason.detail() }),
         ),
     };
+    if let Some(engine) = core.endpoint.engine() {
+        let space = engine.metrics().keeper.space;
+        body["space"] = space.state.name().into();
+        if status == StatusCode::OK
+            && let Some(detail) = space_detail(space)
+        {
+            body["detail"] = detail.into();
+        }
+    }
     page(status, "application/json", format!("{body}\n"))
 }
 
-/// A full disk is no reason to send clients away: those who receive and delete make room.
-fn ready_page(core: &Core) -> Value {
-    let space = core
-        .endpoint
-        .engine()
-        .map(|engine| engine.metrics().keeper.space);
-    match space.filter(|space| space.state != SpaceState::Normal) {
-        None => json!({ "ready": true }),
-        Some(space) => json!({
-            "ready": true,
-            "space": space_name(space.state),
-            "detail": match space.state {
-                SpaceState::Full => format!(
-                    "the disk is full, {} bytes are free: sends are refused, everything else goes on",
-                    space.free_bytes
-                ),
-                _ => format!("{} bytes are free on the disk", space.free_bytes),
-            },
-        }),
-    }
-}
-
-/// The word for how much room there is.
-pub(crate) fn space_name(state: SpaceState) -> &'static str {
-    match state {
-        SpaceState::Normal => "normal",
-        SpaceState::Low => "low",
-        SpaceState::Full => "full",
+/// What there is to say of the room on the disk.
+fn space_detail(space: LogSpace) -> Option<String> {
+    let free = space.free_bytes;
+    match space.state {
+        SpaceState::Normal => None,
+        SpaceState::Low => Some(format!("{free} bytes are free on the disk")),
+        SpaceState::Full => Some(format!(
+            "the disk is full, {free} bytes are free: sends are refused, everything else goes on"
+        )),
     }
 }
 

@@ -236,7 +236,7 @@ fn engine(page: &mut Exposition, engine: &EngineMetrics) {
         "How much room there is: 1 for the state it is in, else 0.",
     );
     for known in [SpaceState::Normal, SpaceState::Low, SpaceState::Full] {
-        let label = [("state", health::space_name(known))];
+        let label = [("state", known.name())];
         state.sample(&label, u8::from(space.state == known));
     }
     page.gauge(

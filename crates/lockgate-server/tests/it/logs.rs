@@ -7,13 +7,13 @@ use std::{
 };
 
 use serde_json::json;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::{filter::LevelFilter, fmt::MakeWriter};
 
 use crate::support::TestServer;
 
 /// Keeps what is written, one entry an event.
 #[derive(Clone, Default)]
-struct Events(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Events(Arc<Mutex<Vec<String>>>);
 
 impl io::Write for Events {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
@@ -35,17 +35,36 @@ impl<'a> MakeWriter<'a> for Events {
     }
 }
 
-/// Set in a process that runs nothing but the test below.
+impl Events {
+    /// Keeps what this process logs from now on, from `level` up.
+    pub(crate) fn record(level: LevelFilter) -> Self {
+        let events = Self::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_ansi(false)
+            .with_writer(events.clone())
+            .finish();
+        tracing::subscriber::set_global_default(subscriber).unwrap();
+        events
+    }
+
+    /// All so far that have this in them.
+    pub(crate) fn with(&self, text: &str) -> Vec<String> {
+        let events = self.0.lock().unwrap();
+        let found = events.iter().filter(|event| event.contains(text));
+        found.cloned().collect()
+    }
+}
+
+/// Set in a process that runs nothing but one test.
 const ALONE: &str = "LOCKGATE_TEST_ALONE";
 
-/// Runs in a process of its own: which events are recorded is decided once for all threads, so
-/// tests beside it would make it miss some.
-#[test]
-fn one_event_is_one_line_whatever_clients_send() {
+/// Runs the test of this name in a process of its own, and says in there that it is so: which events are
+/// recorded is decided once for all threads, so tests beside it would make it miss some.
+pub(crate) fn is_alone(this: &str) -> bool {
     if env::var_os(ALONE).is_some() {
-        return alone();
+        return true;
     }
-    let this = "logs::one_event_is_one_line_whatever_clients_send";
     let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", this, "--nocapture"])
         .env(ALONE, "1")
@@ -55,17 +74,19 @@ fn one_event_is_one_line_whatever_clients_send() {
     let complained = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}{complained}");
     assert!(said.contains("1 passed"), "{said}");
+    false
+}
+
+#[test]
+fn one_event_is_one_line_whatever_clients_send() {
+    if is_alone("logs::one_event_is_one_line_whatever_clients_send") {
+        hostile_requests();
+    }
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn alone() {
-    let events = Events::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
-        .with_ansi(false)
-        .with_writer(events.clone())
-        .finish();
-    tracing::subscriber::set_global_default(subscriber).unwrap();
+async fn hostile_requests() {
+    let events = Events::record(LevelFilter::TRACE);
     let server = TestServer::start().await;
 
     let forged = "\n{\"level\":\"INFO\"}\r\n\u{1b}[31m\u{7}\u{85}\u{2028}";

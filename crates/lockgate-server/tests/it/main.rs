@@ -15,4 +15,5 @@ mod metrics;
 mod pages;
 mod polling;
 mod shutdown;
+mod space;
 mod support;

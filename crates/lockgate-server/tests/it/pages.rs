@@ -13,7 +13,7 @@ async fn health_pages_tell_what_they_promise() {
     let ready = server.get("/readyz").await;
     assert_eq!(
         (ready.status, ready.body.as_str()),
-        (200, "{\"ready\":true}\n")
+        (200, "{\"ready\":true,\"space\":\"normal\"}\n")
     );
 }
 

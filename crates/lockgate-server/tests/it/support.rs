@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use lockgate_core::Disk;
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use lockgate_server::{RunReport, Server, ServerOptions};
@@ -24,7 +25,7 @@ pub(crate) struct TestServer {
     pub(crate) engine: Engine,
     shutdown: oneshot::Sender<()>,
     run: JoinHandle<RunReport>,
-    _folder: TempDir,
+    _folder: Option<TempDir>,
 }
 
 impl TestServer {
@@ -38,6 +39,17 @@ impl TestServer {
         let engine = tokio::task::spawn_blocking(move || start_engine(&path))
             .await
             .unwrap();
+        Self {
+            _folder: Some(folder),
+            ..Self::start_over(engine, change).await
+        }
+    }
+
+    /// A server over an engine that somebody else has started.
+    pub(crate) async fn start_over(
+        engine: Engine,
+        change: impl FnOnce(&mut ServerOptions),
+    ) -> Self {
         let mut options = ServerOptions {
             listen: "127.0.0.1:0".parse().unwrap(),
             ..ServerOptions::default()
@@ -54,7 +66,7 @@ impl TestServer {
             engine,
             shutdown,
             run,
-            _folder: folder,
+            _folder: None,
         }
     }
 
@@ -115,7 +127,12 @@ impl TestServer {
 /// An engine over the log in the folder `path`. Blocks.
 pub(crate) fn start_engine(path: &std::path::Path) -> Engine {
     let disk = FolderDisk::open(path).unwrap();
-    let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default()).unwrap();
+    start_engine_over(Arc::new(disk), LocalLogOptions::default())
+}
+
+/// An engine over the log on that disk. Blocks.
+pub(crate) fn start_engine_over(disk: Arc<dyn Disk>, options: LocalLogOptions) -> Engine {
+    let log = LocalLog::open(disk, options).unwrap();
     let clock = Arc::new(SystemClock::new());
     let (engine, _report) = Engine::start(Box::new(log), clock, EngineOptions::default()).unwrap();
     engine

@@ -218,3 +218,48 @@ fn a_snapshot_on_a_full_disk_kills_nobody() {
     open(&killed).recover(at, &mut |_| {}).unwrap();
     assert_eq!(parts(&killed), 0);
 }
+
+/// Nobody need be refused before a full disk shows: another program's doing is seen by whoever attends
+/// to the log, and a start on a full disk knows at once.
+#[test]
+fn a_full_disk_shows_before_anybody_is_refused() {
+    let disk = FaultyDisk::new();
+    disk.set_free_bytes(Some(20 * SEGMENT));
+    let mut log = start(&disk);
+    let upkeep = log.upkeep().unwrap();
+    let tend = || while upkeep.step().unwrap() {};
+    for _ in 0..4 * IN_SEGMENT {
+        try_append(&mut log, Epoch(1), Purpose::Growth).unwrap();
+        tend();
+    }
+    assert_eq!(log.space().state, SpaceState::Normal);
+    let free = disk.space().unwrap().free;
+    disk.take_space(free - 3 * SEGMENT);
+    tend();
+    assert_eq!(log.space().state, SpaceState::Low);
+    // The reserve is whole, so what is left of the segment may still be filled.
+    disk.take_space(disk.space().unwrap().free);
+    tend();
+    assert_eq!(log.space().state, SpaceState::Low);
+    loop {
+        let is_shown = log.space().state == SpaceState::Full;
+        let is_refused = log.reserve(1, 1, Purpose::Growth).is_err();
+        assert_eq!(is_shown, is_refused);
+        if is_shown {
+            break;
+        }
+        try_append(&mut log, Epoch(1), Purpose::Upkeep).unwrap();
+        tend();
+    }
+    log.syncer().sync().unwrap();
+    drop((upkeep, log));
+
+    let mut log = start(&disk);
+    assert_eq!(log.space().state, SpaceState::Full);
+    log.reserve(1, 1, Purpose::Growth).unwrap_err();
+    let upkeep = log.upkeep().unwrap();
+    disk.set_free_bytes(Some(20 * SEGMENT));
+    while upkeep.step().unwrap() {}
+    assert_eq!(log.space().state, SpaceState::Normal);
+    log.reserve(1, 1, Purpose::Growth).unwrap();
+}

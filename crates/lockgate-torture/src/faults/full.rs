@@ -1,7 +1,7 @@
 //! A full disk: sends are refused with the reason, everything that makes room goes on, and sends
 //! are taken again without anybody's help.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
@@ -24,6 +24,9 @@ pub(super) const MARKS: [&str; 4] = ["--free-low", "64MiB", "--free-min", "32MiB
 /// Refusals that show that it is no accident.
 const REFUSALS: u64 = 50;
 const PURGED: u64 = 50;
+/// Within this a full disk shows; the server looks twice a second.
+const SHOWN_MAX: Duration = Duration::from_secs(20);
+const PAGE_MAX: Duration = Duration::from_secs(5);
 const FILL_MAX: Duration = Duration::from_secs(120);
 const ROOM_MAX: Duration = Duration::from_secs(120);
 
@@ -54,6 +57,10 @@ pub(super) async fn round(stage: &mut Stage, _volume: &mut Volume, round: u64) -
     let reasons = stage.workload.reasons();
     if filled && !reasons.keys().any(|reason| reason.contains("full")) {
         stage.broken(format!("no refusal names the full disk: {reasons:?}"));
+    }
+
+    if filled {
+        shows_full(stage, &mut client).await;
     }
 
     // Everything that makes room goes on.
@@ -89,6 +96,31 @@ pub(super) async fn round(stage: &mut Stage, _volume: &mut Volume, round: u64) -
         stage.broken(format!("refused on a full disk: {reason}"));
     }
     Ok(())
+}
+
+/// An operator must see it: on both pages, and in the log.
+async fn shows_full(stage: &mut Stage, client: &mut Client) {
+    let metric = "\nlockgate_log_space_state{state=\"full\"} 1\n";
+    let page = |answer: Option<(u16, String)>| answer.unwrap_or_default();
+    let deadline = Instant::now() + SHOWN_MAX;
+    loop {
+        let ready = page(client.page("/readyz", PAGE_MAX).await);
+        let metrics = page(client.page("/metrics", PAGE_MAX).await);
+        let log = stage.server.log_since(0);
+        let is_logged = log.iter().any(|line| line.contains("the disk is full"));
+        let is_ready = ready.0 == 200 && ready.1.contains("\"space\":\"full\"");
+        if is_ready && metrics.1.contains(metric) && is_logged {
+            return;
+        }
+        if Instant::now() >= deadline {
+            stage.broken(format!(
+                "a full disk does not show: /readyz {ready:?}, in /metrics {}, in the log {is_logged}",
+                metrics.1.contains(metric)
+            ));
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// Whether the workload gets there in time.
