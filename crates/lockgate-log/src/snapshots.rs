@@ -21,6 +21,10 @@ use crate::{
 const MAGIC: &[u8; 8] = b"LOCKSNAP";
 /// Magic, version, position, number, checksum.
 const HEADER_LEN: usize = 32;
+/// A snapshot that is being written is synced each time so many bytes more are there. All of it at once
+/// would keep the disk, and with it every sync of the log, waiting for as long as it takes; and a file
+/// system that writes data ahead of its journal would hold up whoever changes a name meanwhile.
+const SYNC_BYTES: u64 = 8 << 20;
 /// Checksum and length; the length of the last piece is this mark, and nothing follows it.
 const PIECE_HEADER_LEN: usize = 8;
 const LAST: u32 = u32::MAX;
@@ -156,6 +160,8 @@ pub(crate) struct Writing {
     point: Point,
     file: Option<Arc<dyn DiskFile>>,
     offset: u64,
+    /// Up to where the file was synced.
+    synced: u64,
     pieces: u64,
     finished: bool,
 }
@@ -167,6 +173,7 @@ impl Writing {
             point,
             file: None,
             offset: 0,
+            synced: 0,
             pieces: 0,
             finished: false,
         }
@@ -244,7 +251,12 @@ impl SnapshotWriter for Writing {
             .ok_or(LogError::Unsupported {
                 what: "keep a piece of a snapshot above 64 MiB",
             })?;
-        Ok(self.write_piece(len, piece)?)
+        self.write_piece(len, piece)?;
+        if self.offset - self.synced >= SYNC_BYTES {
+            self.file()?.sync()?;
+            self.synced = self.offset;
+        }
+        Ok(())
     }
 
     fn finish(mut self: Box<Self>) -> Result<(), LogError> {
