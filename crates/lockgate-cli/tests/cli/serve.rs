@@ -31,9 +31,13 @@ fn a_second_signal_ends_it_at_once() {
         std::net::TcpStream::connect(server.url.trim_start_matches("http://")).unwrap();
     std::io::Write::write_all(
         &mut request,
-        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n",
     )
     .unwrap();
+    // The server says when it waits for the rest: a connection without a request is closed at once.
+    let mut go_on = [0; 25];
+    std::io::Read::read_exact(&mut request, &mut go_on).unwrap();
+    assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
     server.signal(Signal::TERM);
     server.event("stopping; another signal ends it at once");
     server.signal(Signal::TERM);

@@ -263,3 +263,21 @@ fn a_full_disk_shows_before_anybody_is_refused() {
     assert_eq!(log.space().state, SpaceState::Normal);
     log.reserve(1, 1, Purpose::Growth).unwrap();
 }
+
+/// What a snapshot has written reaches the disk as it goes: one sync of all of it would hold up those
+/// of the log for as long as it takes.
+#[test]
+fn a_large_snapshot_is_synced_as_it_is_written() {
+    const PIECE: usize = 1 << 20;
+    let disk = FaultyDisk::new();
+    let mut log = start(&disk);
+    let syncs = || disk.operations().syncs;
+    let before = syncs();
+    let mut snapshot = log.begin_snapshot().unwrap();
+    for pieces in 1..=32_u64 {
+        snapshot.write(&vec![1; PIECE]).unwrap();
+        let written = pieces * (PIECE as u64);
+        assert_eq!(syncs() - before, written / (8 << 20), "{written} bytes");
+    }
+    snapshot.finish().unwrap();
+}
