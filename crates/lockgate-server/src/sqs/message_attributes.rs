@@ -9,7 +9,7 @@ use md5::{Digest as _, Md5};
 
 use super::{
     digests::md5_each,
-    error::SqsError,
+    error::{ErrorCode, SqsError},
     shapes::{AttributeMap, AttributeValue},
     text::{Md5Hex, Object, Text},
 };
@@ -94,7 +94,25 @@ pub(crate) fn to_headers(
 }
 
 fn to_header(name: &str, value: AttributeValue<'_>, request: &Bytes) -> Result<Header, SqsError> {
+    if name.is_empty() {
+        return Err(SqsError::invalid_parameter(
+            "The request must contain non-empty message attribute name.",
+        ));
+    }
     check_name(name)?;
+    let has_list =
+        |list: &Option<Vec<Text<'_>>>| list.as_ref().is_some_and(|list| !list.is_empty());
+    if has_list(&value.string_list_values) || has_list(&value.binary_list_values) {
+        return Err(SqsError::new(
+            ErrorCode::UnsupportedOperation,
+            "Message attribute list values in SendMessage operation are not supported.",
+        ));
+    }
+    if value.data_type.is_none() && value.string_value.is_none() && value.binary_value.is_none() {
+        return Err(SqsError::invalid_parameter(format!(
+            "The message attribute '{name}' must contain non-empty message attribute value."
+        )));
+    }
     let kind = value
         .data_type
         .as_deref()
@@ -105,17 +123,6 @@ fn to_header(name: &str, value: AttributeValue<'_>, request: &Bytes) -> Result<H
             ))
         })?;
     let base = check_type(name, kind)?;
-    if value
-        .string_list_values
-        .is_some_and(|list| !list.is_empty())
-        || value
-            .binary_list_values
-            .is_some_and(|list| !list.is_empty())
-    {
-        return Err(SqsError::invalid_parameter(format!(
-            "Message (user) attribute '{name}': list values are not supported."
-        )));
-    }
     let empty = || {
         SqsError::invalid_parameter(format!(
             "Message (user) attribute '{name}' must contain a non-empty value of type '{base}'."
@@ -273,11 +280,9 @@ pub(crate) fn trace_header<'a>(attributes: AttributeMap<'a>) -> Result<Option<Te
     let mut trace = None;
     for (name, Object(value)) in attributes {
         if &*name != TRACE_HEADER {
-            return Err(SqsError::invalid_value(
-                name,
-                "MessageSystemAttributes",
-                format_args!("Only {TRACE_HEADER} can be sent."),
-            ));
+            return Err(SqsError::invalid_parameter(format!(
+                "Message system attribute name '{name:.256}' is invalid."
+            )));
         }
         if value.data_type.as_deref() != Some("String") {
             return Err(SqsError::invalid_parameter(format!(
@@ -362,7 +367,6 @@ impl<'a> Filter<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqs::error::ErrorCode;
 
     /// Attributes from JSON, as a client sends them.
     fn headers(json: &str) -> Result<Vec<Header>, SqsError> {
@@ -464,7 +468,6 @@ mod tests {
             r#"{"a":{"DataType":"Number","StringValue":"149314735990a"}}"#.to_owned(),
             r#"{"a":{"DataType":"Number","StringValue":"inf"}}"#.to_owned(),
             r#"{"a":{"DataType":"Number","StringValue":"-nan"}}"#.to_owned(),
-            r#"{"a":{"DataType":"String","StringListValues":["x"]}}"#.to_owned(),
         ];
         for json in bad {
             let error = headers(&json).expect_err(&json);

@@ -8,6 +8,7 @@ mod backup;
 mod bad_input;
 mod connections;
 mod deadlines;
+mod errors;
 mod hosts;
 mod identity;
 mod logs;

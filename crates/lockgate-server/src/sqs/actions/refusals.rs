@@ -43,7 +43,8 @@ impl From<Rejection> for SqsError {
             )),
             Rejection::InFlightFull { .. } => Self::new(
                 ErrorCode::OverLimit,
-                "Too many messages are in flight: delete some before you receive more.",
+                "Too many messages have been received without being deleted. Please delete your \
+                 received messages or let them timeout before receiving more.",
             ),
             // Room may come back by itself, as consumers delete messages or time passes.
             Rejection::QuotaExceeded { .. }

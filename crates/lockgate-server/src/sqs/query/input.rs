@@ -136,13 +136,25 @@ fn members_of_entry(action: Action, parts: Rest<'_>) -> Result<Value, SqsError> 
     members(action, parts).map(Value::Object)
 }
 
-/// The value of a message attribute: whatever stands under `Value`.
+/// The value of a message attribute: whatever stands under `Value`. Its lists are refused later, and
+/// by what they are.
 fn attribute(parts: &Rest<'_>) -> Value {
-    let fields = parts.iter().filter_map(|&(name, text)| {
-        let (value, field) = split(name);
-        (value == "Value" && !field.is_empty()).then(|| (field.to_owned(), Value::from(text)))
-    });
-    Value::Object(fields.collect())
+    let mut fields = Map::new();
+    for &(name, text) in parts {
+        let ("Value", field) = split(name) else {
+            continue;
+        };
+        match split(field).0 {
+            "" => {}
+            list @ ("StringListValue" | "BinaryListValue") => {
+                fields.insert(format!("{list}s"), vec![text].into());
+            }
+            _ => {
+                fields.insert(field.to_owned(), text.into());
+            }
+        }
+    }
+    Value::Object(fields)
 }
 
 /// Splits parameters by their number, in rising order. One without a number is the first: an old way

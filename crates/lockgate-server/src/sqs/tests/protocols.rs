@@ -93,7 +93,11 @@ fn members(
                     match value {
                         Value::Object(fields) => {
                             for (field, value) in fields {
-                                pairs.push((format!("{list}.Value.{field}"), scalar(value)?));
+                                pairs.extend(attribute_field(
+                                    &format!("{list}.Value"),
+                                    field,
+                                    value,
+                                )?);
                             }
                         }
                         value => pairs.push((format!("{list}.Value"), scalar(value)?)),
@@ -104,6 +108,18 @@ fn members(
         }
     }
     Some(())
+}
+
+/// A field of a message attribute; those of lists have numbers.
+fn attribute_field(list: &str, field: &str, value: &Value) -> Option<Vec<(String, String)>> {
+    let Value::Array(values) = value else {
+        return Some(vec![(format!("{list}.{field}"), scalar(value)?)]);
+    };
+    let name = field.strip_suffix('s')?;
+    (1..)
+        .zip(values)
+        .map(|(number, value)| Some((format!("{list}.{name}.{number}"), scalar(value)?)))
+        .collect()
 }
 
 fn scalar(value: &Value) -> Option<String> {

@@ -181,8 +181,7 @@ fn sent() -> Vec<Row> {
                 failed("early", &INVALID, invalid("-1", "DelaySeconds", range)),
                 failed("attribute", &INVALID,
                     "Message (user) attribute 'a' must contain a non-empty value of type 'String'."),
-                failed("system", &INVALID, invalid("SenderId", "MessageSystemAttributes",
-                    "Only AWSTraceHeader can be sent.")),
+                failed("system", &INVALID, "Message system attribute name 'SenderId' is invalid."),
                 failed("group", &INVALID, invalid("a b", "MessageGroupId",
                     "MessageGroupId can only include alphanumeric and punctuation characters. 1 to \
                      128 in length.")),

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Row,
-    codes::{INVALID, SERIALIZATION},
+    codes::{INVALID, SERIALIZATION, UNSUPPORTED},
     row, url,
 };
 
@@ -130,14 +130,20 @@ fn right(sends: &dyn Fn(Row, Value) -> Row) -> Vec<Row> {
 fn wrong_names(sends: &dyn Fn(Row, Value) -> Row) -> Vec<Row> {
     let mut rows = Vec::new();
     let too_long = "n".repeat(257);
-    for name in ["", &too_long] {
-        rows.push(
-            sends(row(format!("the name {name:?}")), json!({name: text("x")})).refused(
-                &INVALID,
-                "Message (user) attribute names must be between 1 and 256 bytes long.",
-            ),
-        );
-    }
+    rows.extend([
+        sends(row("an empty name"), json!({"": text("x")})).refused(
+            &INVALID,
+            "The request must contain non-empty message attribute name.",
+        ),
+        sends(
+            row("a name of 257 characters"),
+            json!({too_long: text("x")}),
+        )
+        .refused(
+            &INVALID,
+            "Message (user) attribute names must be between 1 and 256 bytes long.",
+        ),
+    ]);
     for name in ["a b", "a/b", "a!", "a\u{1f600}", "a\"", "$"] {
         rows.push(
             sends(row(format!("the name {name:?}")), json!({name: text("x")})).refused(
@@ -177,6 +183,7 @@ fn wrong_types_and_values(sends: &dyn Fn(Row, Value) -> Row) -> Vec<Row> {
         supported type prefixes is Binary, Number, and String.";
     let characters = "The type of message (user) attribute 'a' is invalid. You must use only the \
         following supported type prefixes: Binary, Number, String.";
+    let lists = "Message attribute list values in SendMessage operation are not supported.";
     let length = "Message (user) attribute types must be between 1 and 256 bytes long.";
     let empty = |kind: &str| {
         format!("Message (user) attribute 'a' must contain a non-empty value of type '{kind}'.")
@@ -277,14 +284,24 @@ fn wrong_types_and_values(sends: &dyn Fn(Row, Value) -> Row) -> Vec<Row> {
             "The binary value of attribute 'a' is no base64: Invalid symbol 37, offset 0.",
         ),
         sends(
-            row("a list of values"),
-            json!({"a": {"DataType": "String", "StringListValues": ["x"]}}),
+            row("a list of texts"),
+            json!({"a": {"DataType": "String", "StringListValues": ["x", "y"]}}),
         )
-        .refused(
-            &INVALID,
-            "Message (user) attribute 'a': list values are not supported.",
+        .refused(&UNSUPPORTED, lists),
+        sends(
+            row("a list of bytes beside a value"),
+            json!({"a": {"DataType": "Binary", "BinaryValue": "AA==", "BinaryListValues": ["AA=="]}}),
         )
-        .in_json_only(),
+        .refused(&UNSUPPORTED, lists),
+        sends(row("an empty list of texts"), json!({"a": {"DataType": "String", "StringValue": "x",
+            "StringListValues": []}}))
+            .answers(json!({"MD5OfMessageAttributes": "a512aac9938034acb0b3c3d965944bf1"})),
+        sends(row("nothing at all"), json!({"a": {}}))
+            .refused(
+                &INVALID,
+                "The message attribute 'a' must contain non-empty message attribute value.",
+            )
+            .in_json_only(),
         sends(row("an attribute that is a text"), json!({"a": "x"}))
             .refused(
                 &SERIALIZATION,

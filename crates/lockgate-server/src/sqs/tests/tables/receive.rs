@@ -110,7 +110,8 @@ fn plain() -> Vec<Row> {
             .asks(receive("q", &json!({})))
             .refused(
                 &OVER_LIMIT,
-                "Too many messages are in flight: delete some before you receive more.",
+                "Too many messages have been received without being deleted. Please delete your \
+                 received messages or let them timeout before receiving more.",
             ),
         row("as many of a FIFO queue in flight as may be")
             .given(

@@ -536,11 +536,7 @@ fn system_attributes() -> Vec<Row> {
         )
         .refused(
             &INVALID,
-            invalid(
-                "SenderId",
-                "MessageSystemAttributes",
-                "Only AWSTraceHeader can be sent.",
-            ),
+            "Message system attribute name 'SenderId' is invalid.",
         ),
     ]
 }
