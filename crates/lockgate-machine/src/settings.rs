@@ -113,6 +113,33 @@ pub struct Quota {
     pub bytes_max: u64,
 }
 
+/// What a message costs the machine in heap memory at most, in bytes, just after its tables have grown:
+/// 96 for a message, 200 for a key that no other message has, 64 for a lease or a delay.
+const MESSAGE_MEMORY_MAX: u64 = 96 + 200 + 64;
+
+impl QueueSettings {
+    /// How much heap memory the machine may need for the queue, in bytes: full to its quota with messages
+    /// that each have a key of their own and a lease or a delay, and with all the unique ids it may
+    /// remember. `None` without a limit of messages.
+    ///
+    /// Sends are held to the quota; what is moved into the queue as dead letters comes on top.
+    #[must_use]
+    pub fn memory_bytes_max(&self) -> Option<u64> {
+        let messages = Some(self.quota.messages_max).filter(|&max| max < u64::MAX)?;
+        let bytes = messages.saturating_mul(MESSAGE_MEMORY_MAX);
+        Some(bytes.saturating_add(self.unique_ids_bytes_max()))
+    }
+
+    /// How much of that unique ids may take, in bytes.
+    #[must_use]
+    pub fn unique_ids_bytes_max(&self) -> u64 {
+        match self.dedup.window {
+            0 => 0,
+            _ => self.dedup.bytes_max,
+        }
+    }
+}
+
 impl Default for Quota {
     fn default() -> Self {
         Self {

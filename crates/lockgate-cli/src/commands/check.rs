@@ -3,10 +3,13 @@
 use crate::{
     args::Check,
     exit::{Exit, Failure},
-    folder::{self, Findings, Verdict},
+    folder::{self, Findings, Granted, Verdict},
     output::{Output, Table, count},
     units::show_bytes,
 };
+
+/// So many files that would be changed are named.
+const CHANGES_TOLD: usize = 8;
 
 pub(crate) fn run(args: &Check) -> Result<(), Failure> {
     let overlay = folder::open(&args.folder)?;
@@ -94,6 +97,14 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
                 count(start.possibly_lost, "message")
             ))?;
         }
+        for change in start.changes.iter().take(CHANGES_TOLD) {
+            output.line(&format!("  would {change}"))?;
+        }
+        let more = start.changes.len().saturating_sub(CHANGES_TOLD) as u64;
+        if more > 0 {
+            let more = count(more, "more file");
+            output.line(&format!("  would change {more}; --json names them"))?;
+        }
     }
     if let Some(found) = &findings.records {
         output.line("the log")?;
@@ -121,6 +132,9 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
             "  the state takes {} of memory",
             show_bytes(bytes)
         ))?;
+    }
+    if let Some(granted) = &findings.granted {
+        tell_granted(granted, output)?;
     }
     let queues = findings.queues.as_deref().unwrap_or_default();
     if !queues.is_empty() {
@@ -160,4 +174,38 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
         }
         (None, _) => "clean".to_owned(),
     })
+}
+
+/// What the queues may come to hold, for people.
+fn tell_granted(granted: &Granted, output: &mut Output) -> Result<(), Failure> {
+    let unique_ids = show_bytes(granted.unique_ids_bytes_max);
+    output.line("the queues' limits")?;
+    output.line(&match granted.memory_bytes_max {
+        Some(bytes) => format!(
+            "  add up to {} of memory, {unique_ids} of it for unique ids",
+            show_bytes(bytes)
+        ),
+        None => format!(
+            "  set no limit to memory: any number of messages in {}; unique ids take up to {unique_ids}",
+            some_of(&granted.messages_without_limit)
+        ),
+    })?;
+    output.line(&match granted.message_bytes_max {
+        Some(bytes) => format!("  add up to {} of messages on the disk", show_bytes(bytes)),
+        None => format!(
+            "  set no limit to the disk: any number of bytes in {}",
+            some_of(&granted.bytes_without_limit)
+        ),
+    })
+}
+
+/// The first few names.
+fn some_of(names: &[String]) -> String {
+    match names {
+        [some @ .., _, _] if some.len() >= 3 => {
+            let more = names.len() - 3;
+            format!("{} and {more} more", names[..3].join(", "))
+        }
+        names => names.join(", "),
+    }
 }

@@ -14,7 +14,7 @@ use lockgate_machine::{
 };
 use serde::{Serialize, Serializer};
 
-use super::{Change, Overlay};
+use super::{Change, Granted, Overlay};
 
 /// What is in a folder, what is wrong with it, and what a start would do.
 #[derive(Debug, Serialize)]
@@ -37,6 +37,9 @@ pub(crate) struct Findings {
     /// Bytes of memory that the state takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) state_bytes: Option<u64>,
+    /// What the limits of the queues add up to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) granted: Option<Granted>,
 }
 
 /// What to think of the folder.
@@ -155,6 +158,7 @@ impl Findings {
             records: None,
             queues: None,
             state_bytes: None,
+            granted: None,
         };
         match super::start(overlay.clone()) {
             Ok((mut driver, report)) => {
@@ -169,7 +173,9 @@ impl Findings {
                         source: error.into(),
                     },
                 })?);
-                findings.queues = Some(queues(driver.machine()));
+                let descriptions = descriptions(driver.machine());
+                findings.queues = Some(descriptions.iter().map(QueueFound::of).collect());
+                findings.granted = Some(Granted::of(&descriptions));
                 findings.state_bytes = Some(driver.machine().heap_bytes() as u64);
                 findings.start = Some(start);
             }
@@ -348,31 +354,29 @@ fn live_payloads(machine: &Machine, position: Position, effects: &[Effect]) -> u
 
 /// All queues of a state, in order of their names.
 pub(crate) fn queues(machine: &Machine) -> Vec<QueueFound> {
-    let mut found = Vec::new();
-    for_each_queue(machine, |queue| found.push(QueueFound::of(&queue)));
-    found
+    descriptions(machine).iter().map(QueueFound::of).collect()
 }
 
-fn for_each_queue(machine: &Machine, mut visit: impl FnMut(QueueDescription)) {
+fn descriptions(machine: &Machine) -> Vec<QueueDescription> {
     let clock = SystemClock::new();
     let now = lockgate_core::Now {
         wall: clock.wall(),
         ..machine.clock_state().now
     };
-    let mut after = None;
+    let mut found: Vec<QueueDescription> = Vec::new();
     loop {
         let page = Query::Queues {
             prefix: String::new(),
-            after: after.take(),
+            after: found.last().map(|queue| queue.name.clone()),
             limit: 1_000,
         };
         let Ok(Answer::Queues { queues, more }) = machine.query(&page, now) else {
-            return;
+            return found;
         };
-        after = queues.last().map(|queue| queue.name.clone());
-        queues.into_iter().for_each(&mut visit);
-        if !more || after.is_none() {
-            return;
+        let is_last = !more || queues.is_empty();
+        found.extend(queues);
+        if is_last {
+            return found;
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod effects;
 mod findings;
+mod granted;
 mod overlay;
 
 use std::{path::Path, sync::Arc};
@@ -14,6 +15,7 @@ use lockgate_log::{LocalLog, LocalLogOptions, SystemClock};
 
 pub(crate) use effects::{Bodies, EffectJson, effect_json, queues_of};
 pub(crate) use findings::{Findings, Verdict, queues, snapshots};
+pub(crate) use granted::Granted;
 pub(crate) use overlay::{Change, Overlay};
 
 use crate::exit::{Exit, Failure};

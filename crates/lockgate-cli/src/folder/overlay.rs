@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     fs::{self, File, TryLockError},
     io,
     os::unix::fs::FileExt as _,
@@ -45,6 +46,16 @@ pub(crate) enum Change {
     Renamed { from: String, to: String },
     /// Removed.
     Removed { name: String },
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cut { name, len } => write!(f, "cut {name} to {len} bytes"),
+            Self::Renamed { from, to } => write!(f, "rename {from} to {to}"),
+            Self::Removed { name } => write!(f, "remove {name}"),
+        }
+    }
 }
 
 /// What a file holds: the folder's bytes, with those written since over them.

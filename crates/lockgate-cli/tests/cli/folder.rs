@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Done, Sandbox, Server};
 
@@ -120,6 +120,81 @@ fn a_good_folder_is_clean_and_stays_as_it_is() {
     assert_eq!(server.recovered["epoch"], found["start"]["epoch"]);
 }
 
+/// What the limits of all queues add up to, and which queue has none.
+#[test]
+fn the_sum_of_all_limits_is_told() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox);
+    let url = server.url.clone();
+    let run = |command: &str| sandbox.run(&format!("{command} --endpoint {url}")).ok();
+    let check = |sandbox: &Sandbox| -> (Value, String) {
+        let found: Value = serde_json::from_str(&sandbox.run("check --json data").ok()).unwrap();
+        (found["granted"].clone(), sandbox.run("check data").ok())
+    };
+    for name in ["a", "b", "dead", "later", "other"] {
+        run(&format!("queue create {name}"));
+    }
+    for name in ["a", "dead"] {
+        run(&format!(
+            "queue set {name} --messages-max 1000 --bytes-max 1MiB"
+        ));
+    }
+    server.signal(Signal::TERM);
+    server.wait();
+    let (granted, text) = check(&sandbox);
+    assert_eq!(
+        granted,
+        json!({
+            "messages_max": null,
+            "message_bytes_max": null,
+            "memory_bytes_max": null,
+            "unique_ids_bytes_max": 5 * (256 << 20),
+            "messages_without_limit": ["b", "later", "other"],
+            "bytes_without_limit": ["b", "later", "other"],
+        })
+    );
+    let none = "set no limit to memory: any number of messages in b, later, other; unique ids take up \
+                to 1.2 GiB\n";
+    assert!(text.contains(none), "{text}");
+
+    let server = Server::start(&sandbox);
+    let url = server.url.clone();
+    let run = |command: &str| sandbox.run(&format!("{command} --endpoint {url}")).ok();
+    for name in ["b", "later", "other"] {
+        run(&format!(
+            "queue set {name} --messages-max 1000 --bytes-max 1MiB"
+        ));
+    }
+    server.signal(Signal::TERM);
+    server.wait();
+    let (granted, text) = check(&sandbox);
+    assert_eq!(granted["messages_max"], 5000, "{granted}");
+    assert_eq!(granted["message_bytes_max"], 5 << 20, "{granted}");
+    let memory = 5 * ((256 << 20) + 1000 * 360);
+    assert_eq!(granted["memory_bytes_max"], memory, "{granted}");
+    assert!(
+        text.contains("add up to 1.2 GiB of memory, 1.2 GiB of it"),
+        "{text}"
+    );
+    assert!(
+        text.contains("add up to 5.0 MiB of messages on the disk"),
+        "{text}"
+    );
+
+    // Dead letters come whatever the quota of their queue says.
+    let server = Server::start(&sandbox);
+    let url = server.url.clone();
+    sandbox
+        .run(&format!(
+            "queue set a --dead-letter dead --attempts 3 --endpoint {url}"
+        ))
+        .ok();
+    server.signal(Signal::TERM);
+    server.wait();
+    let (granted, _) = check(&sandbox);
+    assert_eq!(granted["messages_without_limit"], json!(["dead"]));
+}
+
 /// Not even the lock is written. Where the tests run as root, who may write everything, the program
 /// runs as nobody.
 #[test]
@@ -222,6 +297,8 @@ fn a_torn_tail_is_no_damage() {
     fs::write(&last, bytes).unwrap();
     let text = sandbox.run("check data").ok();
     assert!(text.contains("of a torn tail"), "{text}");
+    let name = last.file_name().unwrap().to_str().unwrap();
+    assert!(text.contains(&format!("  would cut {name} to ")), "{text}");
     assert!(text.contains("did not end in good order"), "{text}");
     assert!(
         text.contains("1 message in the queues, all readable"),

@@ -47,7 +47,7 @@ fn found(folder: &Path) -> Value {
     let folder = folder.to_str().unwrap();
     let mut check: Value = serde_json::from_str(&lockgate(&["check", "--json", folder])).unwrap();
     for (of, names) in [
-        ("", &["folder", "files", "state_bytes"][..]),
+        ("", &["folder", "files", "state_bytes", "granted"][..]),
         ("start", &["bytes", "changes"]),
     ] {
         let part = if of.is_empty() {

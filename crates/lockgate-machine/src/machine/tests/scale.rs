@@ -1,6 +1,9 @@
 //! What a receive looks at does not grow with what it cannot have.
 
+use lockgate_core::{HolderName, Key, UniqueId};
+
 use super::harness::{Run, check, name};
+use crate::{Command, CreateQueue, Dedup, QueueSettings, Quota, Receive, SendMessage};
 
 /// How many keys a receive would walk over.
 fn ready_keys(run: &Run, queue: &str) -> usize {
@@ -31,4 +34,58 @@ fn a_long_key_counts_as_one() {
     assert_eq!(ready_keys(&run, "q"), 2);
     let run = check(&(script + "receive q 1 => 1\nreceive q 1 => 2001"));
     assert_eq!(ready_keys(&run, "q"), 0);
+}
+
+/// What an operator is told that the queues' limits add up to is no less than what they can take.
+#[test]
+fn a_queue_that_is_full_takes_no_more_memory_than_its_settings_say() {
+    const MESSAGES: u32 = 20_000;
+    let settings = QueueSettings {
+        keyed: true,
+        quota: Quota {
+            messages_max: MESSAGES.into(),
+            ..Quota::default()
+        },
+        dedup: Dedup {
+            bytes_max: 64 * u64::from(MESSAGES),
+            ..Dedup::default()
+        },
+        in_flight_max: MESSAGES,
+        ..QueueSettings::default()
+    };
+    let most = settings.memory_bytes_max().unwrap();
+    assert_eq!(most, 20_000 * (96 + 200 + 64 + 64));
+    let mut run = Run::new();
+    let empty = run.machine.heap_bytes();
+    run.give(&Command::CreateQueue(Box::new(CreateQueue {
+        name: name("q"),
+        settings,
+        annotations: [].into(),
+        tags: [].into(),
+    })))
+    .unwrap();
+    let mut worst = 0;
+    for number in 1..=u64::from(MESSAGES) {
+        let mut message = lockgate_core::Message::new("");
+        message.key = Some(Key::new(&format!("key-{number}")).unwrap());
+        message.unique_id = Some(UniqueId::new(&format!("id-{number}")).unwrap());
+        run.give(&Command::Send(Box::new(SendMessage {
+            queue: name("q"),
+            message,
+        })))
+        .unwrap();
+        run.give(&Command::Receive(Receive {
+            queue: name("q"),
+            max: 1,
+            lease: None,
+            holder: HolderName::new("worker").unwrap(),
+        }))
+        .unwrap();
+        // A key's text stands beside two counters, in steps of sixteen bytes.
+        let texts = number * 48;
+        worst = worst.max((run.machine.heap_bytes() - empty) as u64 + texts);
+    }
+    assert!(worst <= most, "{worst} of {most}");
+    // Not so much more that the figure would say nothing.
+    assert!(worst >= most / 2, "{worst} of {most}");
 }

@@ -1,0 +1,67 @@
+//! What the queues may come to hold by their own limits.
+
+use std::collections::BTreeSet;
+
+use lockgate_machine::QueueDescription;
+use serde::Serialize;
+
+/// The sums of the limits of all queues.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Granted {
+    /// Messages; `None` if a queue has no limit.
+    pub(crate) messages_max: Option<u64>,
+    /// Bytes of bodies and headers, which are kept on disk; `None` if a queue has no limit.
+    pub(crate) message_bytes_max: Option<u64>,
+    /// Bytes of memory for all of it; `None` if a queue has no limit of messages.
+    pub(crate) memory_bytes_max: Option<u64>,
+    /// Bytes of memory for remembered unique ids, which always have a limit.
+    pub(crate) unique_ids_bytes_max: u64,
+    /// The queues without a limit of messages, in order of their names.
+    pub(crate) messages_without_limit: Vec<String>,
+    /// The queues without a limit of bytes.
+    pub(crate) bytes_without_limit: Vec<String>,
+}
+
+impl Granted {
+    pub(crate) fn of(queues: &[QueueDescription]) -> Self {
+        // What is moved there is past the quota.
+        let takes_dead_letters: BTreeSet<_> = (queues.iter())
+            .filter_map(|queue| queue.settings.dead_letter.as_ref())
+            .map(|dead_letter| &dead_letter.queue)
+            .collect();
+        let mut granted = Self {
+            messages_max: Some(0),
+            message_bytes_max: Some(0),
+            memory_bytes_max: Some(0),
+            ..Self::default()
+        };
+        for queue in queues {
+            let settings = &queue.settings;
+            let is_held = !takes_dead_letters.contains(&queue.name);
+            let limit = |max: u64| Some(max).filter(|&max| is_held && max < u64::MAX);
+            let messages = limit(settings.quota.messages_max);
+            let bytes = limit(settings.quota.bytes_max);
+            let memory = settings.memory_bytes_max().filter(|_| is_held);
+            add(&mut granted.messages_max, messages);
+            add(&mut granted.message_bytes_max, bytes);
+            add(&mut granted.memory_bytes_max, memory);
+            let unique_ids = settings.unique_ids_bytes_max();
+            granted.unique_ids_bytes_max = granted.unique_ids_bytes_max.saturating_add(unique_ids);
+            if messages.is_none() {
+                granted.messages_without_limit.push(queue.name.to_string());
+            }
+            if bytes.is_none() {
+                granted.bytes_without_limit.push(queue.name.to_string());
+            }
+        }
+        granted
+    }
+}
+
+/// Nothing is a sum of which a part has no limit.
+fn add(sum: &mut Option<u64>, part: Option<u64>) {
+    *sum = match (*sum, part) {
+        (Some(sum), Some(part)) => Some(sum.saturating_add(part)),
+        _ => None,
+    };
+}
