@@ -95,8 +95,9 @@ pub enum Command {
     Move {
         /// From which queue.
         from: QueueName,
-        /// To which queue, of the same kind. `None`: each to the queue it was dead-lettered from; the
-        /// first one that has none, or none any more, ends the step and stays.
+        /// To which queue, of the same kind. `None`: each to the queue whose dead letter it is,
+        /// however it came here; the first one that has none, or none any more, ends the step and
+        /// stays.
         to: Option<QueueName>,
         /// At most how many; 1 to [`MOVES_MAX`](Self::MOVES_MAX). To be repeated until fewer went.
         max: u16,

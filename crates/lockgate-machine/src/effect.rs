@@ -269,7 +269,21 @@ pub enum DeadLetterReason {
         reason: Option<Arc<str>>,
     },
     /// An operator moved it (back).
-    Redriven,
+    Redriven {
+        /// The queue whose dead letter it still is, and to which it goes back. `None`: it is nobody's.
+        source: Option<QueueId>,
+    },
+}
+
+impl DeadLetterReason {
+    /// Whose dead letter a message is that was moved out of the queue `from` for this reason.
+    #[must_use]
+    pub fn source(&self, from: QueueId) -> Option<QueueId> {
+        match self {
+            Self::Attempts { .. } | Self::Rejected { .. } => Some(from),
+            Self::Redriven { source } => *source,
+        }
+    }
 }
 
 /// Why a message left without being acknowledged. The numbers are written to disk and never reused.

@@ -105,6 +105,8 @@ pub struct Origin {
     pub sequence: Sequence,
     /// Why it was moved.
     pub reason: DeadLetterReason,
+    /// The queue whose dead letter it is, if it is one and that still exists.
+    pub source: Option<QueueName>,
     /// When.
     pub at: WallTime,
 }
@@ -122,7 +124,7 @@ pub struct Stuck {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StuckReason {
-    /// It was sent to this queue, or an operator moved it here.
+    /// It is nobody's dead letter: it was sent to this queue, or an operator moved it here.
     NoOrigin,
     /// The queue it came from was deleted, or made again of the other kind.
     OriginGone,

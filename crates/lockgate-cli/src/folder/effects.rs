@@ -296,7 +296,10 @@ fn dead_letter_json(reason: &DeadLetterReason, bodies: Bodies) -> Value {
             Bodies::Shown => json!({ "reason": "rejected", "words": reason.as_deref() }),
             Bodies::Hidden => json!({ "reason": "rejected" }),
         },
-        DeadLetterReason::Redriven => json!({ "reason": "moved by an operator" }),
+        DeadLetterReason::Redriven { source: None } => json!({ "reason": "moved by an operator" }),
+        DeadLetterReason::Redriven { source } => {
+            json!({ "reason": "moved by an operator", "source": source.map(|queue| queue.0) })
+        }
         other => json!({ "reason": format!("{other:?}") }),
     }
 }

@@ -49,6 +49,7 @@ const UNTIL: u8 = 1;
 // Fields of moved.
 const ATTEMPTS: u8 = 1;
 const REJECTED_BECAUSE: u8 = 2;
+const SOURCE: u8 = 3;
 // Numbers of dead-letter reasons.
 const REASON_ATTEMPTS: u8 = 1;
 const REASON_REJECTED: u8 = 2;
@@ -215,7 +216,12 @@ fn write_body(effect: &Effect, writer: &mut Writer<'_>) {
                         writer.tagged_bytes(REJECTED_BECAUSE, text.as_bytes());
                     }
                 }
-                DeadLetterReason::Redriven => writer.byte(REASON_REDRIVEN),
+                DeadLetterReason::Redriven { source } => {
+                    writer.byte(REASON_REDRIVEN);
+                    if let Some(source) = source {
+                        writer.tagged_number(SOURCE, u64::from(source.0));
+                    }
+                }
             }
         }
         Effect::Dropped {
@@ -395,11 +401,12 @@ fn read_moved(mut reader: Reader<'_>) -> Result<Effect, DecodeError> {
     let (to, to_sequence) = (reader.queue()?, reader.sequence()?);
     let at = reader.wall()?;
     let number = reader.byte()?;
-    let (mut attempts, mut because) = (None, None);
+    let (mut attempts, mut because, mut source) = (None, None, None);
     reader.fields(|tag, value| {
         match (number, tag) {
             (REASON_ATTEMPTS, ATTEMPTS) => attempts = Some(value.small()?),
             (REASON_REJECTED, REJECTED_BECAUSE) => because = Some(value.rest_text()?.into()),
+            (REASON_REDRIVEN, SOURCE) => source = Some(value.queue()?),
             _ => return Ok(false),
         }
         Ok(true)
@@ -409,7 +416,7 @@ fn read_moved(mut reader: Reader<'_>) -> Result<Effect, DecodeError> {
             attempts: attempts.ok_or_else(|| reader.malformed("the attempts are missing"))?,
         },
         REASON_REJECTED => DeadLetterReason::Rejected { reason: because },
-        REASON_REDRIVEN => DeadLetterReason::Redriven,
+        REASON_REDRIVEN => DeadLetterReason::Redriven { source },
         _ => return Err(reader.newer("dead-letter reason", number)),
     };
     Ok(Effect::Moved {

@@ -256,6 +256,27 @@ fn every_kind_of_effect_has_its_golden_bytes() {
     }
 }
 
+/// The one with no field is as it was before there was one.
+#[test]
+fn moves_by_an_operator_have_their_golden_bytes() {
+    for (source, golden) in [
+        (None, "120c07ac02080180d095ffbc3103"),
+        (Some(QueueId(7)), "120f07ac02080180d095ffbc3103030107"),
+    ] {
+        let moved = Effect::Moved {
+            from: QueueId(7),
+            sequence: Sequence(300),
+            to: QueueId(8),
+            to_sequence: Sequence(1),
+            reason: DeadLetterReason::Redriven { source },
+            at: WallTime(1_700_000_000_000),
+        };
+        let bytes = encode(std::slice::from_ref(&moved));
+        assert_eq!(hex(&bytes), golden, "{moved:?}");
+        assert_eq!(decode_record(&bytes).unwrap()[..], [moved]);
+    }
+}
+
 /// People who read a dump look names up there.
 #[test]
 fn every_kind_of_effect_stands_in_the_format_under_its_name() {
@@ -682,7 +703,7 @@ fn effect_at(place: usize) -> BoxedStrategy<Effect> {
                 any::<u16>().prop_map(|attempts| DeadLetterReason::Attempts { attempts }),
                 prop::option::of(shared_text())
                     .prop_map(|reason| DeadLetterReason::Rejected { reason }),
-                Just(DeadLetterReason::Redriven),
+                prop::option::of(queue()).prop_map(|source| DeadLetterReason::Redriven { source }),
             ];
             (message(), message(), reason, wall())
                 .prop_map(

@@ -7,9 +7,7 @@
 use lockgate_core::{Key, MachineTime, MessageId, Now, QueueName, Sequence, WallTime};
 
 use super::{Machine, state::State};
-use crate::{
-    Answer, MessageStatus, MessageWait, Origin, Query, Rejection, SettingsError, slab::NONE,
-};
+use crate::{Answer, MessageStatus, MessageWait, Query, Rejection, SettingsError, slab::NONE};
 
 /// Messages or keys that one page looks at, shown or not.
 const STEPS_MAX: usize = 10_000;
@@ -136,15 +134,7 @@ impl Machine {
                 },
                 _ => MessageWait::Turn,
             },
-            origin: origin.map(|origin| Origin {
-                queue: origin.queue,
-                name: self
-                    .queue_index(origin.queue)
-                    .map(|queue| self.queues[queue].name.clone()),
-                sequence: origin.sequence,
-                reason: origin.reason.clone(),
-                at: origin.at,
-            }),
+            origin: origin.map(|origin| self.origin_view(origin)),
         }
     }
 

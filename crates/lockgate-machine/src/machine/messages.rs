@@ -10,7 +10,7 @@ use super::{
     state::{Message, OriginEntry, State, TimeToLive, Timer, U48, flag},
 };
 use crate::{
-    DeadLetterReason, DropReason, Effect, QueueTotals, Rejection, Reply, slab::NONE,
+    DeadLetterReason, DropReason, Effect, Origin, QueueTotals, Rejection, Reply, slab::NONE,
     table::hash_pair,
 };
 
@@ -262,6 +262,18 @@ impl Machine {
                 self.origins[origin].message == index
             })
             .map(|origin| &self.origins[origin])
+    }
+
+    pub(super) fn origin_view(&self, origin: &OriginEntry) -> Origin {
+        let name = |queue| Some(self.queues[self.queue_index(queue)?].name.clone());
+        Origin {
+            queue: origin.queue,
+            name: name(origin.queue),
+            sequence: origin.sequence,
+            reason: origin.reason.clone(),
+            source: origin.reason.source(origin.queue).and_then(name),
+            at: origin.at,
+        }
     }
 
     pub(super) fn drop_origin(&mut self, index: u32) {

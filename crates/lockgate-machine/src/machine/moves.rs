@@ -4,7 +4,7 @@
 //! them out, so that a task that empties a long queue neither stops others nor turns a key's order
 //! round. It ends at the first message that has nowhere to go: that one stays where it is.
 
-use lockgate_core::{Now, QueueName};
+use lockgate_core::{Now, QueueId, QueueName};
 
 use super::{Machine, draft::Draft, send::check_range, state::Queue};
 use crate::{
@@ -43,7 +43,9 @@ impl Machine {
             match self.destination(index, message, target) {
                 Ok(to) => {
                     let level = queue.settings.level.max(self.queues[to].settings.level);
-                    let reason = DeadLetterReason::Redriven;
+                    let reason = DeadLetterReason::Redriven {
+                        source: self.source_after(message, self.queues[to].id),
+                    };
                     self.move_away(draft, (index, message), to, reason, now, level);
                     moved += 1;
                 }
@@ -108,14 +110,29 @@ impl Machine {
         if let Target::Queue(to) = target {
             return Ok(to);
         }
-        let origin = self
+        let source = self
             .origin(message)
-            .filter(|origin| origin.reason != DeadLetterReason::Redriven)
+            .and_then(|origin| origin.reason.source(origin.queue))
             .ok_or(StuckReason::NoOrigin)?;
-        self.queue_index(origin.queue)
+        self.queue_index(source)
             .filter(|&to| to != from)
             .filter(|&to| self.queues[to].settings.keyed == self.queues[from].settings.keyed)
             .ok_or(StuckReason::OriginGone)
+    }
+
+    /// Whose dead letter the message is once an operator has moved it to the queue `to`.
+    ///
+    /// A move elsewhere changes nothing. One that takes it home does: it is nobody's then, unless that
+    /// home is a dead-letter queue itself. Then it is the dead letter of the queue it was sent to,
+    /// which its id names, so that a chain of any length is gone back in steps, and no message
+    /// carries its whole way along.
+    fn source_after(&self, message: u32, to: QueueId) -> Option<QueueId> {
+        let origin = self.origin(message)?;
+        let source = origin.reason.source(origin.queue)?;
+        if source != to {
+            return Some(source);
+        }
+        Some(origin.id.queue()).filter(|&first| first != to)
     }
 }
 

@@ -14,9 +14,7 @@ use super::{
     send::check_range,
     state::{Queue, Timer},
 };
-use crate::{
-    DeadLetterReason, Delivery, Effect, KeyPolicy, Origin, Receive, Rejection, Reply, slab::NONE,
-};
+use crate::{DeadLetterReason, Delivery, Effect, KeyPolicy, Receive, Rejection, Reply, slab::NONE};
 
 /// The longest lease, counted from when it was given (as SQS has it).
 pub(super) const LEASE_MS_MAX: Millis = 12 * 3600 * 1000;
@@ -216,15 +214,7 @@ impl Machine {
                 .filter(|touch| touch.attempts > 0)
                 .map_or(choice.now.wall, |touch| touch.first_leased()),
             deadline: choice.deadline,
-            origin: origin.map(|origin| Origin {
-                queue: origin.queue,
-                name: self
-                    .queue_index(origin.queue)
-                    .map(|queue| self.queues[queue].name.clone()),
-                sequence: origin.sequence,
-                reason: origin.reason.clone(),
-                at: origin.at,
-            }),
+            origin: origin.map(|origin| self.origin_view(origin)),
         });
         true
     }

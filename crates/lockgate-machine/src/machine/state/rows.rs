@@ -139,7 +139,7 @@ impl Row for OriginEntry {
             id: MessageId::from_bits(0),
             queue: QueueId(0),
             sequence: Sequence(0),
-            reason: DeadLetterReason::Redriven,
+            reason: DeadLetterReason::Redriven { source: None },
             at: WallTime(0),
         }
     }

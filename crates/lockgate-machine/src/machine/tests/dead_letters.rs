@@ -230,3 +230,52 @@ fn a_move_ends_at_a_message_that_has_nowhere_to_go() {
         ",
     );
 }
+
+#[test]
+fn a_chain_of_dead_letter_queues_is_gone_back_step_by_step() {
+    check(
+        "
+        queue last
+        queue dead dlq=last/1
+        queue q dlq=dead/1
+        send q                          => #1
+        receive q 1                     => 1
+        nack q 1
+        receive q 1                     => nothing
+        receive dead 1                  => 1<q#1
+        nack dead 1
+        receive dead 1                  => nothing
+        move last back 9                => moved 1, left 0
+        // it is a dead letter of q again, and not one of the queue it left last
+        move dead back 9                => moved 1, left 0
+        receive q 1                     => 2<dead#2
+        nack q 2
+        receive q 1                     => nothing
+        move dead back 9                => moved 1, left 0
+        // home, it is nobody's
+        move q back 9                   => moved 0, left 1, stuck NoOrigin
+        ",
+    );
+}
+
+#[test]
+fn a_dead_letter_that_was_moved_elsewhere_still_goes_home() {
+    check(
+        "
+        queue last
+        queue dead
+        queue q dlq=dead/1
+        send q                          => #1
+        receive q 1                     => 1
+        nack q 1
+        receive q 1                     => nothing
+        send dead                       => #2
+        move dead last 1                => moved 1, left 1
+        move last back 9                => moved 1, left 0
+        receive q 1                     => 2<last#1
+        // what was never a dead letter does not become one
+        move dead last 1                => moved 1, left 0
+        move last back 9                => moved 0, left 1, stuck NoOrigin
+        ",
+    );
+}

@@ -774,6 +774,7 @@ impl Model {
                 name: None,
                 sequence,
                 reason,
+                source: None,
                 at: now,
             }),
             waits_for: (target.settings.level >= Level::Disk).then_some(at),

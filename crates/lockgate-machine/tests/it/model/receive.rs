@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lockgate_core::{Key, LeaseToken, Level, MachineTime, QueueName, Sequence};
+use lockgate_core::{Key, LeaseToken, Level, MachineTime, QueueId, QueueName, Sequence};
 use lockgate_machine::*;
 
 use super::{HORIZON, Message, Model, Queue, State};
@@ -171,6 +171,7 @@ impl Model {
             deadline: until,
             origin: message.origin.clone().map(|origin| Origin {
                 name: self.name_of(origin.queue),
+                source: whose(&origin).and_then(|source| self.name_of(source)),
                 ..origin
             }),
         };
@@ -290,11 +291,12 @@ impl Model {
             };
             let reached = level.max(self.queues[&to].settings.level);
             assert!(decision.level >= reached.min(Level::Disk));
+            let source = self.whose_then(from, *sequence, &to);
             self.move_message(
                 from,
                 *sequence,
                 &to,
-                DeadLetterReason::Redriven,
+                DeadLetterReason::Redriven { source },
                 Some(effect),
             );
             moved += 1;
@@ -329,13 +331,25 @@ impl Model {
     /// The queue that a message was dead-lettered from, if it can go back there.
     fn came_from(&self, queue: &QueueName, sequence: Sequence) -> Option<QueueName> {
         let queue = &self.queues[queue];
-        let origin = queue.message(sequence)?.origin.as_ref()?;
+        let source = whose(queue.message(sequence)?.origin.as_ref()?)?;
         let (name, _) = self.queues.iter().find(|(_, other)| {
-            other.id == origin.queue
+            other.id == source
                 && other.id != queue.id
                 && other.settings.keyed == queue.settings.keyed
         })?;
-        (origin.reason != DeadLetterReason::Redriven).then(|| name.clone())
+        Some(name.clone())
+    }
+
+    /// Whose dead letter a message is once it was moved by an operator.
+    fn whose_then(&self, from: &QueueName, sequence: Sequence, to: &QueueName) -> Option<QueueId> {
+        let message = self.queues[from].message(sequence)?;
+        let source = whose(message.origin.as_ref()?)?;
+        let (to, first) = (self.queues[to].id, message.id.queue());
+        match source {
+            // It is home, or on its way there.
+            home if home == to => (first != to).then_some(first),
+            elsewhere => Some(elsewhere),
+        }
     }
 
     /// Whether the queue exists and is of that kind.
@@ -350,5 +364,13 @@ impl Model {
         let exists = self.is_dead_letter_queue(&dead_letter.queue, queue.settings.keyed);
         (queue.policy() == KeyPolicy::Skip && exists)
             .then(|| (dead_letter.attempts_max, dead_letter.queue.clone()))
+    }
+}
+
+/// Whose dead letter a message is.
+fn whose(origin: &Origin) -> Option<QueueId> {
+    match origin.reason {
+        DeadLetterReason::Redriven { source } => source,
+        _ => Some(origin.queue),
     }
 }

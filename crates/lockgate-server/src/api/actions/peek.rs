@@ -2,7 +2,7 @@
 
 use lockgate_core::{Key, Sequence};
 use lockgate_engine::{Peek, Peeked, QueueEntry};
-use lockgate_machine::{Answer, DeadLetterReason, MessageStatus, MessageWait, Query};
+use lockgate_machine::{Answer, MessageStatus, MessageWait, Query};
 
 use super::{
     in_range, invalid_page, leases, messages::message_id, mismatched, page_after, page_start,
@@ -76,8 +76,9 @@ impl Service {
         let source = input.source.as_deref();
         let wanted = |status: &MessageStatus| {
             status.origin.as_ref().is_some_and(|origin| {
-                let name = origin.name.as_ref().map(|name| name.as_str());
-                origin.reason != DeadLetterReason::Redriven && (source.is_none() || name == source)
+                let name = origin.source.as_ref().map(|name| name.as_str());
+                let is_dead = origin.reason.source(origin.queue).is_some();
+                is_dead && (source.is_none() || name == source)
             })
         };
         self.filtered(&queue, None, page, wanted).await

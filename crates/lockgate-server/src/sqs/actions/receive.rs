@@ -248,7 +248,7 @@ impl Service {
                 .origin
                 .as_ref()
                 .filter(|_| wants(SystemAttribute::DeadLetterQueueSourceArn))
-                .and_then(|origin| origin.name.as_ref())
+                .and_then(|origin| origin.source.as_ref())
                 .map(|name| names::queue_arn(&self.config, name)),
             // A queue passes over a number only if the message that had it may be lost.
             previous_sequence_number: filter

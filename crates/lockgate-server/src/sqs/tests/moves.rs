@@ -8,6 +8,8 @@ use super::{HANGS_AFTER, Shop, protocols::in_both_protocols, text};
 in_both_protocols![
     dead_letters_go_back_to_where_they_came_from,
     dead_letters_go_to_the_queue_that_is_named,
+    a_chain_of_dead_letter_queues_is_gone_back,
+    dead_letters_moved_elsewhere_still_go_home,
     a_message_without_a_source_fails_the_task_and_stays,
     a_task_whose_destination_is_gone_fails,
     one_task_runs_at_a_time_and_can_be_cancelled,
@@ -120,6 +122,56 @@ async fn dead_letters_go_to_the_queue_that_is_named(shop: Shop) {
     assert_eq!(task["ApproximateNumberOfMessagesMoved"], 600);
     assert_eq!(shop.counts(&other).await, [600, 0, 0]);
     assert_eq!(shop.counts(&source).await, [0, 0, 0]);
+}
+
+async fn a_chain_of_dead_letter_queues_is_gone_back(shop: Shop) {
+    let last = shop.queue("last", json!({})).await;
+    let dead = shop.dying("dead", "last").await;
+    let a = shop.dying("a", "dead").await;
+    let b = shop.dying("b", "dead").await;
+    for (url, body) in [(&a, "from a"), (&b, "from b")] {
+        shop.send(url, body).await;
+        shop.kill(url).await;
+    }
+    shop.kill(&dead).await;
+    assert_eq!(shop.counts(&last).await, [2, 0, 0]);
+    // To where the policy took them from, and from there to where they were sent.
+    for from in ["last", "dead"] {
+        shop.start(from, json!({})).await;
+        let task = shop.ended(from).await;
+        assert_eq!(task["Status"], "COMPLETED", "{task}");
+        assert_eq!(task["ApproximateNumberOfMessagesMoved"], 2);
+    }
+    let home = shop.receive(&a).await.remove(0);
+    assert_eq!(text(&home["Body"]), "from a");
+    assert!(home["Attributes"]["DeadLetterQueueSourceArn"].is_null());
+    assert_eq!(shop.bodies(&b).await, ["from b"]);
+}
+
+async fn dead_letters_moved_elsewhere_still_go_home(shop: Shop) {
+    let last = shop.queue("last", json!({})).await;
+    shop.dying("dead", "last").await;
+    let a = shop.dying("a", "dead").await;
+    let b = shop.dying("b", "dead").await;
+    for (url, body) in [(&a, "a"), (&b, "b")] {
+        shop.send(url, body).await;
+        shop.kill(url).await;
+    }
+    shop.start("dead", json!({"DestinationArn": arn("last")}))
+        .await;
+    assert_eq!(shop.ended("dead").await["Status"], "COMPLETED");
+    let input = json!({"QueueUrl": last, "VisibilityTimeout": 0, "MaxNumberOfMessages": 10,
+        "AttributeNames": ["All"]});
+    let output = shop.ok("ReceiveMessage", input).await;
+    for message in output["Messages"].as_array().unwrap() {
+        let source = &message["Attributes"]["DeadLetterQueueSourceArn"];
+        assert_eq!(*source, arn(&text(&message["Body"])));
+    }
+    shop.start("last", json!({})).await;
+    let task = shop.ended("last").await;
+    assert_eq!(task["Status"], "COMPLETED", "{task}");
+    assert_eq!(shop.bodies(&a).await, ["a"]);
+    assert_eq!(shop.bodies(&b).await, ["b"]);
 }
 
 async fn a_message_without_a_source_fails_the_task_and_stays(shop: Shop) {
