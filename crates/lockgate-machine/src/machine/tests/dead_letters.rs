@@ -262,8 +262,9 @@ fn a_chain_of_dead_letter_queues_is_gone_back_step_by_step() {
 fn a_dead_letter_that_was_moved_elsewhere_still_goes_home() {
     check(
         "
+        queue other
         queue last
-        queue dead
+        queue dead dlq=last/1
         queue q dlq=dead/1
         send q                          => #1
         receive q 1                     => 1
@@ -276,6 +277,18 @@ fn a_dead_letter_that_was_moved_elsewhere_still_goes_home() {
         // what was never a dead letter does not become one
         move dead last 1                => moved 1, left 0
         move last back 9                => moved 0, left 1, stuck NoOrigin
+        // home is where it died last, not where it was sent
+        nack q 2
+        receive q 1                     => nothing
+        receive dead 1                  => 3<q#2
+        nack dead 3
+        receive dead 1                  => nothing
+        move last other 9               => moved 2, left 0
+        send last                       => #4
+        move other back 9               => moved 0, left 2, stuck NoOrigin
+        receive other 1                 => 1<last#2
+        move other back 9               => moved 1, left 0
+        counts dead                     => ready 1, in flight 0, delayed 0
         ",
     );
 }
