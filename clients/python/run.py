@@ -27,12 +27,13 @@ def main() -> int:
     parser.add_argument(
         "--signed", action="store_true", help="the server checks signatures, with the keys of access-keys.toml"
     )
+    parser.add_argument("--ca", help="for https: trust the authorities in this file (PEM)")
     parser.add_argument("-v", "--verbose", action="store_true", help="name every test")
     parser.add_argument("--failfast", action="store_true", help="stop at the first failure")
     parser.add_argument("names", nargs="*", help="only tests whose name has one of these in it")
     options = parser.parse_args()
 
-    support.configure(options.endpoint, options.region, options.signed)
+    support.configure(options.endpoint, options.region, options.signed, options.ca)
     try:
         support.client().list_queues(MaxResults=1)
     except (EndpointConnectionError, ClientError) as error:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import ssl
 import struct
 import unittest
 import urllib.error
@@ -19,13 +20,13 @@ from botocore.exceptions import ClientError
 SUITE_KEY = ("SUITE", "secret-of-the-suite")
 READER_KEY = ("READER", "secret-of-the-reader")
 
-_settings = {"endpoint": None, "region": None, "signed": False}
+_settings = {"endpoint": None, "region": None, "signed": False, "ca": None}
 _clients = {}
 
 
-def configure(endpoint, region, signed):
-    """Where the server is, and whether it checks signatures."""
-    _settings.update(endpoint=endpoint, region=region, signed=signed)
+def configure(endpoint, region, signed, ca=None):
+    """Where the server is, whether it checks signatures, and who vouches for it where it speaks TLS."""
+    _settings.update(endpoint=endpoint, region=region, signed=signed, ca=ca)
 
 
 def is_signed():
@@ -40,6 +41,7 @@ def client(key=SUITE_KEY, **config):
             "sqs",
             endpoint_url=_settings["endpoint"],
             region_name=_settings["region"],
+            verify=_settings["ca"],
             aws_access_key_id=key[0],
             aws_secret_access_key=key[1],
             # A refusal is a result here, so nothing is tried again; and waiting in a long poll is
@@ -65,8 +67,9 @@ def get(url, sign=True):
 
 
 def _open(request):
+    context = ssl.create_default_context(cafile=_settings["ca"]) if _settings["ca"] else None
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=30, context=context) as answer:
             return answer.status, answer.headers, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.headers, error.read()

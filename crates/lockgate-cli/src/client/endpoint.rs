@@ -4,14 +4,20 @@ use std::{fmt, str::FromStr};
 
 use hyper::{Uri, http::uri::Authority};
 
-/// The URL of a server: `http://host:port`, or with a path behind a reverse proxy.
+/// The URL of a server: `http://host:port` or `https://host:port`, with a path behind a reverse proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
+    https: bool,
     authority: Authority,
     path: String,
 }
 
 impl Endpoint {
+    /// Whether it is spoken to through TLS.
+    pub(crate) fn is_https(&self) -> bool {
+        self.https
+    }
+
     /// Host and port, as in the Host header.
     pub(crate) fn authority(&self) -> &str {
         self.authority.as_str()
@@ -26,7 +32,8 @@ impl Endpoint {
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.authority.port_u16().unwrap_or(80)
+        let usual = if self.https { 443 } else { 80 };
+        self.authority.port_u16().unwrap_or(usual)
     }
 
     /// The path requests go to.
@@ -41,21 +48,18 @@ impl FromStr for Endpoint {
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("{text:?} is no endpoint, such as http://127.0.0.1:9324");
         let uri: Uri = text.parse().map_err(|_| bad())?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                return Err(format!(
-                    "{text:?}: this client speaks plain HTTP only; use http:// to a server nearby"
-                ));
-            }
+        let https = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
             _ => return Err(bad()),
-        }
+        };
         let authority = uri.authority().ok_or_else(bad)?.clone();
         if authority.host().is_empty() || authority.as_str().contains('@') || uri.query().is_some()
         {
             return Err(bad());
         }
         Ok(Self {
+            https,
             authority,
             path: uri.path().to_owned(),
         })
@@ -68,7 +72,8 @@ impl fmt::Display for Endpoint {
             "/" => "",
             path => path,
         };
-        write!(f, "http://{}{path}", self.authority)
+        let scheme = if self.https { "https" } else { "http" };
+        write!(f, "{scheme}://{}{path}", self.authority)
     }
 }
 
@@ -77,17 +82,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_a_plain_http_url() {
+    fn an_endpoint_is_a_url_without_secrets_or_query() {
         let endpoint: Endpoint = "http://[::1]:9400".parse().unwrap();
         assert_eq!((endpoint.host(), endpoint.port()), ("::1", 9400));
         assert_eq!((endpoint.authority(), endpoint.path()), ("[::1]:9400", "/"));
         let endpoint: Endpoint = "http://queue/sqs/".parse().unwrap();
         assert_eq!((endpoint.host(), endpoint.port()), ("queue", 80));
         assert_eq!(endpoint.to_string(), "http://queue/sqs/");
+        let endpoint: Endpoint = "https://queue".parse().unwrap();
+        assert_eq!((endpoint.is_https(), endpoint.port()), (true, 443));
+        assert_eq!(endpoint.to_string(), "https://queue");
         for text in [
             "",
             "127.0.0.1:9324",
-            "https://a",
+            "https://",
             "ftp://a",
             "http://",
             "http://u:p@a",

@@ -3,10 +3,12 @@
 mod api;
 mod credentials;
 mod endpoint;
+mod trust;
 
 pub(crate) use api::*;
 pub(crate) use credentials::Credentials;
 pub(crate) use endpoint::Endpoint;
+pub(crate) use trust::Trust;
 
 use std::{io, time::Duration};
 
@@ -22,7 +24,11 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use lockgate_server::sign_request;
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time::timeout,
+};
 
 use crate::exit::{Exit, Failure};
 
@@ -38,6 +44,7 @@ pub(crate) struct Client {
     timeout: Duration,
     consumer: Option<String>,
     credentials: Option<Credentials>,
+    trust: Option<Trust>,
     connection: Option<SendRequest<Full<Bytes>>>,
 }
 
@@ -49,6 +56,13 @@ pub(crate) enum CallError {
     Connect {
         endpoint: Endpoint,
         source: io::Error,
+    },
+    /// Nothing was sent: the server is not who it should be, or speaks no TLS.
+    #[error("no TLS with {endpoint}: {what}")]
+    NoTls {
+        endpoint: Endpoint,
+        what: String,
+        hint: Option<String>,
     },
     /// The request left, or part of it; whether it was carried out is unknown.
     #[error("the connection to {endpoint} was lost before the answer came")]
@@ -80,6 +94,7 @@ impl Client {
             timeout,
             consumer: None,
             credentials: None,
+            trust: None,
             connection: None,
         }
     }
@@ -93,6 +108,12 @@ impl Client {
     /// The same client, whose requests are signed.
     pub(crate) fn with_credentials(mut self, credentials: Option<Credentials>) -> Self {
         self.credentials = credentials;
+        self
+    }
+
+    /// The same client, which speaks TLS: what an endpoint with `https` needs.
+    pub(crate) fn with_trust(mut self, trust: Option<Trust>) -> Self {
+        self.trust = trust;
         self
     }
 
@@ -306,6 +327,28 @@ impl Client {
             .map_err(connect)?;
         // Requests are written whole; waiting for more to fill a packet only adds latency.
         stream.set_nodelay(true).map_err(connect)?;
+        let Some(Trust { connector, name }) = &self.trust else {
+            return self.speak(stream).await;
+        };
+        let stream = timeout(CONNECT_TIMEOUT, connector.connect(name.clone(), stream))
+            .await
+            .unwrap_or_else(|elapsed| Err(elapsed.into()))
+            .map_err(|error| match trust::explain(&error, &self.endpoint) {
+                Some((what, hint)) => CallError::NoTls {
+                    endpoint: self.endpoint.clone(),
+                    what,
+                    hint,
+                },
+                None => connect(error),
+            })?;
+        self.speak(stream).await
+    }
+
+    /// Begins HTTP on a connection.
+    async fn speak(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) -> Result<SendRequest<Full<Bytes>>, CallError> {
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|source| self.lost(source))?;
@@ -315,6 +358,13 @@ impl Client {
     }
 
     fn lost(&self, source: hyper::Error) -> CallError {
+        if source.is_parse() {
+            let https = match self.trust {
+                Some(_) => "",
+                None => "; does it serve HTTPS? then it is https:// in --endpoint",
+            };
+            return self.not_sqs(format!("what it says is not HTTP{https}"));
+        }
         CallError::Lost {
             endpoint: self.endpoint.clone(),
             source,
@@ -358,7 +408,7 @@ impl CallError {
     /// Whether the request certainly had no effect.
     pub(crate) fn nothing_done(&self) -> bool {
         match self {
-            Self::Connect { .. } => true,
+            Self::Connect { .. } | Self::NoTls { .. } => true,
             // A server whose storage fails under the request cannot know itself.
             Self::Refused { status, .. } => *status != StatusCode::INTERNAL_SERVER_ERROR,
             Self::Lost { .. } | Self::Timeout { .. } | Self::NotSqs { .. } => false,
@@ -372,7 +422,7 @@ impl CallError {
             Self::Refused { status, .. } => {
                 status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
             }
-            Self::NotSqs { .. } => false,
+            Self::NotSqs { .. } | Self::NoTls { .. } => false,
         }
     }
 
@@ -386,7 +436,7 @@ impl CallError {
         match self {
             Self::Connect { .. } => Exit::Unreachable,
             Self::Timeout { .. } => Exit::Timeout,
-            Self::Lost { .. } | Self::NotSqs { .. } => Exit::Failed,
+            Self::NoTls { .. } | Self::Lost { .. } | Self::NotSqs { .. } => Exit::Failed,
             Self::Refused {
                 status,
                 code,
@@ -405,6 +455,7 @@ impl From<CallError> for Failure {
             {
                 Some("start one with `lockgate serve`, or name another with --endpoint".to_owned())
             }
+            CallError::NoTls { hint, .. } => hint.clone(),
             _ => None,
         };
         let failure = Self::from_error(exit, error);

@@ -24,7 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{
     args::Command,
     bench,
-    client::{CallError, Client, Credentials, GetQueueUrl},
+    client::{CallError, Client, Credentials, GetQueueUrl, Trust},
     exit::{Exit, Failure},
     settings::{ClientFlags, Resolved, ServeFlags, resolve, table},
 };
@@ -64,12 +64,16 @@ fn serve_settings(flags: &ServeFlags) -> Result<Resolved, Failure> {
 /// A client as the settings say.
 fn client(flags: &ClientFlags) -> Result<Client, Failure> {
     let settings = resolve(&flags.0, &environment)?;
-    Ok(Client::new(
-        settings.get(&table::ENDPOINT),
-        settings.get(&table::TIMEOUT),
-    )
-    .with_consumer(settings.get(&table::CONSUMER))
-    .with_credentials(Credentials::from_environment()))
+    let endpoint = settings.get(&table::ENDPOINT);
+    let ca = settings.get(&table::CA);
+    let trust = endpoint
+        .is_https()
+        .then(|| Trust::new(&endpoint, ca.as_deref()))
+        .transpose()?;
+    Ok(Client::new(endpoint, settings.get(&table::TIMEOUT))
+        .with_consumer(settings.get(&table::CONSUMER))
+        .with_credentials(Credentials::from_environment())
+        .with_trust(trust))
 }
 
 /// Runs a command that talks to a server. A signal ends it where it stands.

@@ -35,6 +35,7 @@ pub(crate) static SETTINGS: &[&dyn AnySetting] = &[
     &LOG_FORMAT,
     &LOG_LEVEL,
     &ENDPOINT,
+    &CA,
     &TIMEOUT,
     &CONSUMER,
 ];
@@ -485,9 +486,28 @@ pub(crate) static ENDPOINT: Setting<Endpoint> = Setting {
         form: Form::One,
         scope: Scope::Client,
         help: "The server to talk to",
-        detail: "",
+        detail: "http://, or https:// for a server with a certificate.",
     },
     read: |texts| one(texts, str::parse),
+};
+
+pub(crate) static CA: Setting<Option<PathBuf>> = Setting {
+    about: About {
+        name: "ca",
+        value_name: "FILE",
+        default: &[],
+        form: Form::One,
+        scope: Scope::Client,
+        help: "For https://: trust the authorities in this file (PEM), not those of the system",
+        detail: "For a server whose certificate is of a private authority. Without it: what \
+                 SSL_CERT_FILE and SSL_CERT_DIR name, else the system's.",
+    },
+    read: |texts| {
+        texts
+            .first()
+            .map(|text| not_empty(text).map(PathBuf::from))
+            .transpose()
+    },
 };
 
 pub(crate) static TIMEOUT: Setting<Duration> = Setting {

@@ -101,7 +101,7 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
             "--listen: \"nowhere\" is no address",
         ),
         ("serve --listen 0.0.0.0:0", "--allow-remote"),
-        ("queue list --endpoint https://a", "plain HTTP only"),
+        ("queue list --endpoint ftp://a", "is no endpoint"),
         ("bench --only nothing", "there is no bench \"nothing\""),
         ("bench --size 2MiB", "1B to 1MiB"),
         ("completions tcsh", "invalid value 'tcsh'"),

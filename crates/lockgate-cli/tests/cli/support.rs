@@ -54,6 +54,8 @@ impl Sandbox {
             .env("HOME", self.path())
             .env("XDG_CONFIG_HOME", self.path().join("xdg"))
             .env_remove("COLUMNS")
+            .env_remove("SSL_CERT_DIR")
+            .env_remove("SSL_CERT_FILE")
             .env_remove("CLICOLOR_FORCE")
             .stdin(Stdio::null());
         command

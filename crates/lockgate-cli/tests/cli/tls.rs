@@ -9,21 +9,26 @@ use std::{
     sync::Arc,
 };
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, ProtocolVersion, RootCertStore, StreamOwned,
     crypto::ring,
     version::{TLS12, TLS13},
 };
 
-use crate::support::{Sandbox, Server};
+use crate::support::{Done, Sandbox, Server};
 
 /// Says whom to trust.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
     fn new() -> Self {
+        Self::named("Authority of a test")
+    }
+
+    fn named(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         Self(CertifiedIssuer::self_signed(params, key).unwrap())
@@ -36,6 +41,7 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.0).unwrap();
         write_key(folder, &key.serialize_pem());
         fs::write(folder.join("cert.pem"), certificate.pem()).unwrap();
+        fs::write(folder.join("ca.pem"), self.0.pem()).unwrap();
     }
 
     /// Asks for a page; the answer as it came, or why there was none.
@@ -63,6 +69,11 @@ impl Authority {
         assert_eq!(stream.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
         Ok((answer, stream.conn.protocol_version()))
     }
+}
+
+/// The server under the name its certificate is for.
+fn endpoint(server: &Server) -> String {
+    server.url.replace("127.0.0.1", "localhost")
 }
 
 fn write_key(folder: &Path, pem: &str) {
@@ -181,6 +192,147 @@ fn a_certificate_that_cannot_be_used_is_told() {
     let error = serve(both).fails_with(1);
     assert!(
         error.contains("cert.pem: there is no certificate in it"),
+        "{error}"
+    );
+}
+
+/// Every way in which the commands talk to a server: SQS, the admin API, a backup.
+#[test]
+fn commands_talk_to_a_server_over_https() {
+    let sandbox = Sandbox::new();
+    Authority::new().write(sandbox.path());
+    sandbox.write("lockgate.toml", CONFIG);
+    let server = Server::start(&sandbox);
+    let url = endpoint(&server);
+    let send = "send --queue orders.fifo --create --key user-42";
+    sandbox
+        .run(&format!("{send} --endpoint {url} --ca ca.pem first"))
+        .ok();
+
+    // Each of the places a setting can stand in, and the system's authorities.
+    let by_variable = sandbox
+        .command(&format!("{send} --endpoint {url} second"))
+        .env("LOCKGATE_CA", "ca.pem")
+        .output();
+    Done::from(by_variable.unwrap()).ok();
+    let of_system = sandbox
+        .command(&format!("{send} --endpoint {url} third"))
+        .env("SSL_CERT_FILE", sandbox.path().join("ca.pem"))
+        .output();
+    Done::from(of_system.unwrap()).ok();
+    sandbox.write(
+        "client.toml",
+        &format!("endpoint = \"{url}\"\nca = \"ca.pem\"\n"),
+    );
+    let run = |command: &str| sandbox.run(&format!("{command} --config client.toml"));
+
+    let seen = run("peek --queue orders.fifo --json").json();
+    assert_eq!(seen.len(), 3, "{seen:?}");
+    let received = run("receive --queue orders.fifo --ack").json();
+    let bodies: Vec<_> = received.iter().map(|message| &message["body"]).collect();
+    assert_eq!(bodies, ["first", "second", "third"]);
+    run("backup whole.backup").ok();
+    sandbox.run("restore whole.backup --data copy").ok();
+    run("queue delete orders.fifo --yes").ok();
+}
+
+#[test]
+fn a_server_that_cannot_be_trusted_gets_no_request_and_the_reason_is_told() {
+    let sandbox = Sandbox::new();
+    let authority = Authority::new();
+    authority.write(sandbox.path());
+    sandbox.write("lockgate.toml", CONFIG);
+    let server = Server::start(&sandbox);
+    let url = endpoint(&server);
+    let list = |arguments: &str| sandbox.run(&format!("queue list {arguments}"));
+
+    // The authority of somebody else, and one that only has the name of the right one.
+    for other in [Authority::named("Another"), Authority::new()] {
+        sandbox.write("other.pem", &other.0.pem());
+        let error = list(&format!("--endpoint {url} --ca other.pem")).fails_with(1);
+        let told =
+            format!("no TLS with {url}: its certificate is of an authority that is not trusted");
+        assert!(
+            error.contains(&told) && error.contains("--ca FILE"),
+            "{error}"
+        );
+    }
+    // --ca is instead of the system's authorities, not beside them.
+    let beside = sandbox
+        .command(&format!("queue list --endpoint {url} --ca other.pem"))
+        .env("SSL_CERT_FILE", sandbox.path().join("ca.pem"))
+        .output();
+    Done::from(beside.unwrap()).fails_with(1);
+
+    let error = list(&format!("--endpoint {} --ca ca.pem", server.url)).fails_with(1);
+    let told = "its certificate is not for 127.0.0.1, but for localhost\n";
+    assert!(error.contains(told), "{error}");
+
+    // The other scheme than the server's, both ways.
+    let error = list(&format!("--endpoint {}", url.replace("https", "http"))).fails_with(1);
+    assert!(error.contains("does it serve HTTPS?"), "{error}");
+    sandbox.write("lockgate.toml", "");
+    let plain = Server::start_on(&sandbox, "plain");
+    let url = plain.url.replace("http", "https");
+    let error = list(&format!("--endpoint {url} --ca ca.pem")).fails_with(1);
+    let told = format!("no TLS with {url}: it does not speak TLS\n");
+    let hint = format!("--endpoint {}", plain.url);
+    assert!(error.contains(&told) && error.contains(&hint), "{error}");
+}
+
+#[test]
+fn authorities_that_cannot_be_read_are_told_before_anything_is_sent() {
+    let sandbox = Sandbox::new();
+    let list = |ca: &str| {
+        let fixed = "queue list --endpoint https://localhost:1";
+        sandbox.run(&format!("{fixed} --ca {ca}")).fails_with(2)
+    };
+    let error = list("gone.pem");
+    assert!(error.contains("--ca gone.pem: No such file"), "{error}");
+    sandbox.write("ca.pem", "secret");
+    let error = list("ca.pem");
+    assert!(
+        error.contains("--ca ca.pem: there is no certificate in it"),
+        "{error}"
+    );
+    sandbox.write(
+        "ca.pem",
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    );
+    let error = list("ca.pem");
+    assert!(
+        error.contains("--ca ca.pem: a certificate in it cannot be used"),
+        "{error}"
+    );
+
+    let nobody = sandbox
+        .command("queue list --endpoint https://localhost:1")
+        .env("SSL_CERT_FILE", sandbox.write("empty.pem", ""))
+        .output();
+    let error = Done::from(nobody.unwrap()).fails_with(2);
+    assert!(
+        error.contains("this system names no authorities to trust"),
+        "{error}"
+    );
+}
+
+/// A certificate as `openssl req -x509` makes it: an authority's, used as a server's.
+#[test]
+fn a_self_signed_certificate_says_what_is_wrong_with_it() {
+    let sandbox = Sandbox::new();
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    sandbox.write("cert.pem", &params.self_signed(&key).unwrap().pem());
+    write_key(sandbox.path(), &key.serialize_pem());
+    sandbox.write("lockgate.toml", CONFIG);
+    let server = Server::start(&sandbox);
+    let url = endpoint(&server);
+    let error = sandbox
+        .run(&format!("queue list --endpoint {url} --ca cert.pem"))
+        .fails_with(1);
+    assert!(
+        error.contains("an authority's own") && error.contains("CA:FALSE"),
         "{error}"
     );
 }
