@@ -17,6 +17,7 @@ mod error;
 mod extension;
 mod message_attributes;
 mod names;
+mod policy;
 mod query;
 mod queue_attributes;
 mod receipt;

@@ -14,6 +14,7 @@ use super::{
     error::{ErrorCode, SqsError},
     extension,
     names::{self, Kind},
+    policy,
     shapes::TextMap,
 };
 
@@ -263,9 +264,8 @@ impl Form {
                 self.keep(attribute, value);
             }
             Attribute::Policy => {
-                let is_object = |value| matches!(serde_json::from_str(value), Ok(Value::Object(_)));
-                if !value.is_empty() && !is_object(value) {
-                    return Err(invalid(attribute));
+                if !value.is_empty() {
+                    policy::check(value)?;
                 }
                 self.keep(attribute, value);
             }

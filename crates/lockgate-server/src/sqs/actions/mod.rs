@@ -142,3 +142,15 @@ fn in_range(
         })
         .transpose()
 }
+
+/// The same for the newer parameters, whose values AWS does not repeat.
+fn in_range_unnamed(
+    value: Option<i64>,
+    min: u64,
+    max: u64,
+    parameter: &str,
+    rule: impl std::fmt::Display,
+) -> Result<Option<u64>, SqsError> {
+    let text = format!("Value for parameter {parameter} is invalid. Reason: {rule}");
+    in_range(value, min, max, parameter, rule).map_err(|_| SqsError::invalid_parameter(text))
+}

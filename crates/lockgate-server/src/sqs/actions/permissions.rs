@@ -17,6 +17,7 @@ use crate::{
     sqs::{
         error::{ErrorCode, SqsError},
         names,
+        policy::{ACTIONS_MAX, STATEMENTS_MAX},
         queue_attributes::Attribute,
         shapes::{AddPermissionInput, Nothing, RemovePermissionInput},
         text::Text,
@@ -24,8 +25,6 @@ use crate::{
 };
 
 const LABEL_LEN_MAX: usize = 80;
-const ACTIONS_MAX: usize = 7;
-const STATEMENTS_MAX: usize = 20;
 const ACCOUNT_DIGITS: usize = 12;
 
 /// What an account may be let do on another's queue.

@@ -9,7 +9,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use lockgate_core::{MachineTime, Millis, QueueId, QueueName};
 use lockgate_machine::{Command, CreateQueue, Reply};
 
-use super::{Call, Service, in_range, required, tags};
+use super::{Call, Service, in_range_unnamed, required, tags};
 use crate::{
     auth::Verb,
     sqs::{
@@ -237,7 +237,7 @@ struct Page {
 
 impl Page {
     fn new(max_results: Option<i64>, token: Option<&Text<'_>>) -> Result<Self, SqsError> {
-        let limit = in_range(
+        let limit = in_range_unnamed(
             max_results,
             1,
             PAGE_MAX,

@@ -22,7 +22,7 @@ use self::{
     runner::Start,
     task::{Status, Task},
 };
-use super::{Call, Service, in_range, required};
+use super::{Call, Service, in_range_unnamed, required};
 use crate::{
     auth::Verb,
     sqs::{
@@ -49,12 +49,12 @@ impl Service {
         input: StartMessageMoveTaskInput<'_>,
     ) -> Result<StartMessageMoveTaskOutput, SqsError> {
         let source_arn = required(input.source_arn, "SourceArn")?;
-        let rate = in_range(
+        let rate = in_range_unnamed(
             input.max_number_of_messages_per_second,
             1,
             RATE_MAX,
             "MaxNumberOfMessagesPerSecond",
-            "MaxNumberOfMessagesPerSecond must be an integer between 1 and 500.",
+            "You must enter a number that's between 1 and 500.",
         )?
         .and_then(|rate| u16::try_from(rate).ok());
         let source = self.in_arn(call, Verb::Receive, &source_arn, "SourceArn")?;
@@ -156,12 +156,12 @@ impl Service {
         input: ListMessageMoveTasksInput<'_>,
     ) -> Result<ListMessageMoveTasksOutput, SqsError> {
         let arn = required(input.source_arn, "SourceArn")?;
-        let limit = in_range(
+        let limit = in_range_unnamed(
             input.max_results,
             1,
             TASKS_MAX as u64,
             "MaxResults",
-            "MaxResults must be an integer between 1 and 10.",
+            "You must enter a number that's between 1 and 10.",
         )?
         .and_then(|limit| usize::try_from(limit).ok())
         .unwrap_or(1);

@@ -4,7 +4,10 @@ use serde_json::{Value, json};
 
 use super::{
     Row, arn,
-    codes::{ATTRIBUTE_NAME, ATTRIBUTE_VALUE, MISSING, NO_QUEUE, NO_QUEUE_TEXT, SERIALIZATION},
+    codes::{
+        ATTRIBUTE_NAME, ATTRIBUTE_VALUE, MISSING, NO_QUEUE, NO_QUEUE_TEXT, OVER_LIMIT,
+        SERIALIZATION,
+    },
     dead_letters, row, url,
 };
 
@@ -134,10 +137,60 @@ pub(super) fn values(sets: &Sets<'_>) -> Vec<Row> {
             "Invalid value for the parameter SqsManagedSseEnabled.",
         ),
     ]);
+    rows.extend(policies(sets));
     for policy in ["x", "[]", "\"\"", "{"] {
         rows.push(
             sets(row(format!("the policy {policy}")), &[("Policy", policy)])
                 .refused(&ATTRIBUTE_VALUE, "Invalid value for the parameter Policy."),
+        );
+    }
+    rows
+}
+
+/// Rows about how much a policy may say.
+fn policies(sets: &Sets<'_>) -> Vec<Row> {
+    let statements = |count: usize| {
+        let statement = json!({"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage"});
+        json!({"Version": "2012-10-17", "Statement": vec![statement; count]}).to_string()
+    };
+    let actions =
+        |count: usize| json!({"Statement": {"Action": vec!["sqs:SendMessage"; count]}}).to_string();
+    let bytes = |count: usize| {
+        let id = "x".repeat(count - json!({"Id": ""}).to_string().len());
+        json!({"Id": id}).to_string()
+    };
+    let mut rows = Vec::new();
+    for (what, policy) in [
+        ("20 statements", statements(20)),
+        ("7 actions in a statement", actions(7)),
+        ("8192 bytes", bytes(8192)),
+    ] {
+        rows.push(
+            sets(row(format!("a policy of {what}")), &[("Policy", &policy)])
+                .works()
+                .then_attribute("q", "Policy", json!(policy)),
+        );
+    }
+    for (what, policy, message) in [
+        (
+            "21 statements",
+            statements(21),
+            "21 statements were found in the submitted policy, max allowed is 20",
+        ),
+        (
+            "8 actions in a statement",
+            actions(8),
+            "8 actions were found in a statement from the submitted policy, max allowed is 7",
+        ),
+        (
+            "8193 bytes",
+            bytes(8193),
+            "Submitted policy is over max allowed size.",
+        ),
+    ] {
+        rows.push(
+            sets(row(format!("a policy of {what}")), &[("Policy", &policy)])
+                .refused(&OVER_LIMIT, message),
         );
     }
     rows

@@ -50,7 +50,8 @@ fn not_there(parameter: &str) -> String {
 }
 
 pub(super) fn start_message_move_task() -> Vec<Row> {
-    let range = "MaxNumberOfMessagesPerSecond must be an integer between 1 and 500.";
+    let range = "Value for parameter MaxNumberOfMessagesPerSecond is invalid. Reason: You must enter a \
+        number that's between 1 and 500.";
     let mut rows = vec![
         dead("to a queue that is named")
             .asks(start(&json!({})))
@@ -119,10 +120,7 @@ pub(super) fn start_message_move_task() -> Vec<Row> {
         rows.push(
             dead(format!("a rate of {rate}"))
                 .asks(start(&json!({"MaxNumberOfMessagesPerSecond": rate})))
-                .refused(
-                    &INVALID,
-                    invalid(&rate.to_string(), "MaxNumberOfMessagesPerSecond", range),
-                ),
+                .refused(&INVALID, range),
         );
     }
     rows
@@ -168,7 +166,8 @@ pub(super) fn cancel_message_move_task() -> Vec<Row> {
 
 pub(super) fn list_message_move_tasks() -> Vec<Row> {
     let list = |queue: &str| json!({"SourceArn": arn(queue)});
-    let range = "MaxResults must be an integer between 1 and 10.";
+    let range = "Value for parameter MaxResults is invalid. Reason: You must enter a number that's \
+        between 1 and 10.";
     let mut rows = vec![
         dead("none")
             .asks(list("dead"))
@@ -202,7 +201,7 @@ pub(super) fn list_message_move_tasks() -> Vec<Row> {
         rows.push(
             dead(format!("a page of {max}"))
                 .asks(json!({"SourceArn": arn("dead"), "MaxResults": max}))
-                .refused(&INVALID, invalid(&max.to_string(), "MaxResults", range)),
+                .refused(&INVALID, range),
         );
     }
     rows

@@ -333,7 +333,7 @@ pub(super) fn list_queues() -> Vec<Row> {
                 .asks(json!({"MaxResults": max}))
                 .refused(
                     &INVALID,
-                    format!("Value {max} for parameter MaxResults is invalid. Reason: {range}"),
+                    format!("Value for parameter MaxResults is invalid. Reason: {range}"),
                 ),
         );
     }
