@@ -20,6 +20,12 @@ use crate::{
 /// as after [`shutdown`](Self::shutdown), but nobody waits for it: the log may stay in use for a
 /// moment longer.
 ///
+/// # Order
+/// A caller that awaits each answer has its requests decided in its order. Of several requests on the
+/// way at once, sends are decided in the order they came and all others in theirs, but the others pass
+/// sends that wait: do not delete a queue behind a send whose answer is still to come. What must
+/// happen in order and at once goes into one [`submit_all`](Self::submit_all).
+///
 /// # Cancellation
 /// The future of a request may be dropped at any time. As long as it waits for room in the inbox,
 /// the request never happens. Later it may happen, exactly as if its answer had been lost on the

@@ -1,4 +1,11 @@
 //! Where requests wait for the owner thread: bounded, with back-pressure, sheddable.
+//!
+//! # Order
+//! There are two queues. What frees load (settles, receives, queries, everything that is not a send
+//! and nothing else) passes sends that wait: a full inbox of sends holds up an acknowledgement by one
+//! share of them, not by 64 MiB. Sends keep their order among themselves, and so does the rest. A
+//! caller that awaits each answer thus sees its requests happen in its order; one that has several on
+//! the way must not expect a send to happen before something else that it submitted behind it.
 
 use std::{
     collections::VecDeque,
@@ -91,6 +98,14 @@ pub(crate) type OwnerTask = Box<dyn FnOnce(&mut crate::Driver<Ticket>, Now) + Se
 /// [`inbox_requests_max`](EngineOptions::inbox_requests_max), so one count bounds both.
 const UNIT_BYTES: u32 = 64;
 
+/// How many bytes of others may pass sends that wait, before a share of those is taken: 256 settles.
+const OTHERS_SHARE_BYTES: u64 = 256 << 10;
+/// How many bytes of sends are taken then, and at least one. So many a settle waits for at most,
+/// beside one that is larger, for each share of others that came before it.
+const SENDS_SHARE_BYTES: u64 = 64 << 10;
+/// What a request takes of its share at least: deciding it takes time even if it brings nothing.
+const SHARE_BYTES_MIN: u64 = 1 << 10;
+
 pub(crate) struct Inbox {
     state: Mutex<State>,
     arrived: Condvar,
@@ -105,7 +120,10 @@ pub(crate) struct Inbox {
 
 #[derive(Default)]
 struct State {
-    requests: VecDeque<Entry>,
+    sends: VecDeque<Entry>,
+    /// Everything else.
+    others: VecDeque<Entry>,
+    turn: Turn,
     bytes: u64,
     /// Commands nobody waits for: leases that go back, payloads found damaged. Not bounded by a
     /// count of their own: there are never more than messages in flight.
@@ -124,8 +142,67 @@ struct Entry {
     request: Request<Ticket>,
     bytes: u64,
     units: u32,
-    is_send: bool,
     since: Millis,
+}
+
+/// Whose turn it is while both wait.
+#[derive(Default)]
+struct Turn {
+    /// Bytes of others that have passed waiting sends since sends had their share.
+    passed: u64,
+    /// What is left of the sends' share.
+    sends_left: u64,
+}
+
+impl State {
+    fn is_empty(&self) -> bool {
+        self.sends.is_empty() && self.others.is_empty()
+    }
+
+    /// Whether the next request to be taken is a send.
+    fn is_sends_turn(&mut self) -> bool {
+        if self.sends.is_empty() || self.others.is_empty() {
+            // Nobody passes anybody.
+            self.turn = Turn::default();
+            return self.others.is_empty();
+        }
+        if self.turn.passed >= OTHERS_SHARE_BYTES {
+            self.turn = Turn {
+                passed: 0,
+                sends_left: SENDS_SHARE_BYTES,
+            };
+        }
+        self.turn.sends_left > 0
+    }
+
+    /// The next request, and whether it is a send.
+    fn pop(&mut self) -> Option<(Entry, bool)> {
+        let is_send = self.is_sends_turn();
+        if is_send {
+            let entry = self.sends.pop_front()?;
+            self.turn.sends_left = self.turn.sends_left.saturating_sub(entry.share());
+            Some((entry, true))
+        } else {
+            let entry = self.others.pop_front()?;
+            self.turn.passed += entry.share();
+            Some((entry, false))
+        }
+    }
+
+    /// Since when the oldest request waits.
+    fn oldest(&self) -> Option<Millis> {
+        let first = |queue: &VecDeque<Entry>| queue.front().map(|entry| entry.since);
+        first(&self.sends)
+            .into_iter()
+            .chain(first(&self.others))
+            .min()
+    }
+}
+
+impl Entry {
+    fn share(&self) -> u64 {
+        self.bytes.max(SHARE_BYTES_MIN)
+    }
 }
 
 /// What the owner took out of the inbox.
@@ -194,11 +271,15 @@ impl Inbox {
             return Err(error);
         }
         state.bytes += bytes;
-        state.requests.push_back(Entry {
+        let queue = if is_send {
+            &mut state.sends
+        } else {
+            &mut state.others
+        };
+        queue.push_back(Entry {
             request,
             bytes,
             units,
-            is_send,
             since,
         });
         self.wake(state);
@@ -250,7 +331,7 @@ impl Inbox {
     }
 
     /// For the owner: waits for something to do, at most `timeout` (`None`: for ever), and takes up
-    /// to the limits. Takes at least one request if there is one.
+    /// to the limits. Takes at least one request if there is one, and by shares if both kinds wait.
     pub(crate) fn take(
         &self,
         timeout: Option<Duration>,
@@ -260,7 +341,7 @@ impl Inbox {
     ) {
         let mut state = self.lock();
         let idle = |state: &State| {
-            state.requests.is_empty()
+            state.is_empty()
                 && state.notices.is_empty()
                 && state.tasks.is_empty()
                 && !state.poked
@@ -290,11 +371,11 @@ impl Inbox {
         while taken.requests.len() < requests_max
             && (taken.requests.is_empty() || bytes < bytes_max as u64)
         {
-            let Some(entry) = state.requests.pop_front() else {
+            let Some((entry, is_send)) = state.pop() else {
                 break;
             };
             bytes += entry.bytes;
-            *(if entry.is_send {
+            *(if is_send {
                 &mut units_of_sends
             } else {
                 &mut units_of_others
@@ -302,7 +383,7 @@ impl Inbox {
             taken.requests.push(entry.request);
         }
         state.bytes -= bytes;
-        state.finished = state.closed.is_some() && state.requests.is_empty();
+        state.finished = state.closed.is_some() && state.is_empty();
         taken.finished = state.finished;
         drop(state);
         if units_of_sends > 0 {
@@ -316,11 +397,9 @@ impl Inbox {
     /// Requests and bytes in it, and how long the oldest has waited.
     pub(crate) fn depth(&self, now: Millis) -> (u64, u64, Millis) {
         let state = self.lock();
-        let age = state
-            .requests
-            .front()
-            .map_or(0, |entry| now.saturating_sub(entry.since));
-        (state.requests.len() as u64, state.bytes, age)
+        let age = state.oldest().map_or(0, |since| now.saturating_sub(since));
+        let requests = state.sends.len() + state.others.len();
+        (requests as u64, state.bytes, age)
     }
 
     fn room(&self, is_send: bool) -> &Semaphore {
@@ -334,8 +413,8 @@ impl Inbox {
     /// Refuses a send while the oldest request waits too long. Age, not length, says whether the
     /// engine keeps up: a long inbox that moves is no reason to refuse anything.
     fn shed(&self, state: &State, now: Millis) -> Result<(), EngineError> {
-        match state.requests.front() {
-            Some(oldest) if now.saturating_sub(oldest.since) > self.shed_after => {
+        match state.oldest() {
+            Some(since) if now.saturating_sub(since) > self.shed_after => {
                 Err(EngineError::Overloaded)
             }
             _ => Ok(()),
@@ -366,4 +445,132 @@ impl Inbox {
 /// Whole milliseconds, rounded up so that a wait is never shorter than asked.
 pub(crate) fn millis(span: Duration) -> Millis {
     u64::try_from(span.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use lockgate_core::{Clock as _, Message, QueueName};
+    use lockgate_machine::{Query, SendMessage};
+    use lockgate_sim::ManualClock;
+
+    use super::*;
+    use crate::Work;
+
+    /// A send of so many bytes, or a query.
+    #[derive(Clone, Copy)]
+    enum Kind {
+        Send(usize),
+        Query,
+    }
+
+    async fn enter(inbox: &Inbox, clock: &ManualClock, kind: Kind, number: usize) {
+        let queue = QueueName::new(&format!("q{number}")).unwrap();
+        let work = match kind {
+            Kind::Send(bytes) => {
+                let message = Message::new("x".repeat(bytes));
+                Work::one(Command::Send(Box::new(SendMessage { queue, message })))
+            }
+            Kind::Query => Work::Query(Query::Queue { queue }),
+        };
+        let ticket = Ticket::nobody();
+        let request = Request { work, ticket };
+        inbox.enter(request, clock).await.unwrap();
+    }
+
+    /// What the owner takes at once, as "s" and "q" with their numbers.
+    fn take(inbox: &Inbox, requests_max: usize, bytes_max: usize) -> Vec<String> {
+        let mut taken = Taken::default();
+        inbox.take(Some(Duration::ZERO), requests_max, bytes_max, &mut taken);
+        let name = |request: Request<Ticket>| match request.work {
+            Work::Commands(commands) => match &commands[0] {
+                Command::Send(send) => send.queue.to_string().replace('q', "s"),
+                other => panic!("{other:?}"),
+            },
+            Work::Query(Query::Queue { queue }) => queue.to_string(),
+            other => panic!("{other:?}"),
+        };
+        taken.requests.into_iter().map(name).collect()
+    }
+
+    fn inbox() -> (Inbox, ManualClock) {
+        (
+            Inbox::new(&EngineOptions::default()),
+            ManualClock::default(),
+        )
+    }
+
+    #[tokio::test]
+    async fn what_is_no_send_passes_the_sends_that_wait() {
+        let (inbox, clock) = inbox();
+        for number in 0..5 {
+            enter(&inbox, &clock, Kind::Send(1 << 20), number).await;
+        }
+        for number in 0..3 {
+            enter(&inbox, &clock, Kind::Query, number).await;
+        }
+        assert_eq!(take(&inbox, 2, usize::MAX), ["q0", "q1"]);
+        assert_eq!(take(&inbox, 9, 1 << 20), ["q2", "s0"], "a group has bounds");
+        enter(&inbox, &clock, Kind::Query, 3).await;
+        assert_eq!(
+            take(&inbox, 9, usize::MAX),
+            ["q3", "s1", "s2", "s3", "s4"],
+            "both in their order"
+        );
+        assert_eq!(inbox.depth(0), (0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn neither_kind_starves_the_other() {
+        let (inbox, clock) = inbox();
+        // A hundred sends of a kilobyte, and more queries than may pass them at once.
+        let sends = 100;
+        for number in 0..sends {
+            enter(&inbox, &clock, Kind::Send(1_000), number).await;
+        }
+        let passing = usize::try_from(OTHERS_SHARE_BYTES / SHARE_BYTES_MIN).unwrap();
+        for number in 0..3 * passing {
+            enter(&inbox, &clock, Kind::Query, number).await;
+        }
+        let mut order = String::new();
+        loop {
+            // A group of one is the smallest there can be: shares go on from group to group.
+            let one = take(&inbox, 1, 1);
+            let Some(one) = one.first() else { break };
+            order.push_str(&one[..1]);
+        }
+        let runs = |kind| order.split(kind).map(str::len).filter(|&len| len > 0);
+        assert_eq!(
+            runs('s').collect::<Vec<_>>(),
+            [passing; 3],
+            "queries at a time"
+        );
+        let shares: Vec<_> = runs('q').collect();
+        assert_eq!(shares.iter().sum::<usize>(), sends);
+        assert!(
+            shares[0].abs_diff(52) < 3 && shares[1].abs_diff(48) < 3,
+            "64 KiB of sends at a time: {shares:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_oldest_request_is_looked_for_in_both_queues() {
+        let (inbox, clock) = inbox();
+        enter(&inbox, &clock, Kind::Send(10), 0).await;
+        clock.advance(5);
+        enter(&inbox, &clock, Kind::Query, 0).await;
+        clock.advance(7);
+        let age = |inbox: &Inbox| inbox.depth(clock.since_boot()).2;
+        assert_eq!((inbox.depth(0).0, age(&inbox)), (2, 12), "the send");
+        assert_eq!(take(&inbox, 1, 1), ["q0"]);
+        assert_eq!(take(&inbox, 1, 1), ["s0"]);
+        enter(&inbox, &clock, Kind::Query, 1).await;
+        clock.advance(3);
+        enter(&inbox, &clock, Kind::Send(10), 1).await;
+        assert_eq!(age(&inbox), 3, "the query");
+        // By the age of a query a send is shed, too.
+        clock.advance(998);
+        assert!(inbox.shed(&inbox.lock(), clock.since_boot()).is_err());
+        assert_eq!(take(&inbox, 1, 1), ["q1"]);
+        assert!(inbox.shed(&inbox.lock(), clock.since_boot()).is_ok());
+    }
 }

@@ -31,6 +31,66 @@ const SETTLE_STEP: Duration = Duration::from_millis(200);
 /// Steps without a change after which nothing more is expected.
 const STILL_STEPS: u32 = 10;
 
+/// What was written, and for what.
+struct Written {
+    /// Everything given to the operating system, where that can be told.
+    total: Option<u64>,
+    /// Records of what callers asked for.
+    records: u64,
+    /// Records written again to empty a part of the log.
+    relocated: u64,
+    /// Snapshots that became complete.
+    snapshots: u64,
+}
+
+impl Written {
+    /// Since the start.
+    fn now(engine: &Engine) -> Self {
+        let metrics = engine.metrics();
+        let relocated = metrics.keeper.relocated_bytes;
+        Self {
+            total: folder::transferred().map(|(_, written)| written),
+            // Relocated records are counted with their headers and all of them without, so this is
+            // a little less than was accepted, and makes the amplification no smaller than it is.
+            records: metrics.bytes.saturating_sub(relocated),
+            relocated,
+            snapshots: metrics.keeper.snapshot_bytes,
+        }
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            total: self.total.zip(before.total).map(|(now, then)| now - then),
+            records: self.records.saturating_sub(before.records),
+            relocated: self.relocated - before.relocated,
+            snapshots: self.snapshots - before.snapshots,
+        }
+    }
+
+    fn report(&self, params: &Params, report: &mut Report) {
+        let Some(total) = self.total else {
+            return;
+        };
+        report.quantity(
+            "disk.amplification",
+            params,
+            as_f64(total) / as_f64(self.records.max(1)),
+            "bytes written per byte accepted",
+            Some(1.5),
+        );
+        // Headers, zeros ahead of segments, alignment, and snapshots that were not finished.
+        let rest = total.saturating_sub(self.records + self.relocated + self.snapshots);
+        for (figure, bytes) in [
+            ("disk.written.records", self.records),
+            ("disk.written.relocated", self.relocated),
+            ("disk.written.snapshots", self.snapshots),
+            ("disk.written.rest", rest),
+        ] {
+            report.quantity(figure, params, as_f64(bytes), "bytes", None);
+        }
+    }
+}
+
 struct DiskCourse {
     engine: Engine,
     queue: QueueName,
@@ -170,18 +230,10 @@ impl Course for DiskCourse {
         runtime.block_on(self.fill(setup, self.messages))?;
         let mut tokens = runtime.block_on(self.lease_all())?;
         self.churn(setup, &mut tokens)?;
-        let before = (folder::transferred(), self.engine.metrics().bytes);
+        let before = Written::now(&self.engine);
         self.churn(setup, &mut tokens)?;
-        let after = (folder::transferred(), self.engine.metrics().bytes);
-        if let ((Some((_, first)), asked_first), (Some((_, last)), asked_last)) = (before, after) {
-            report.quantity(
-                "disk.amplification",
-                &params,
-                as_f64(last - first) / as_f64((asked_last - asked_first).max(1)),
-                "bytes written per byte of records",
-                Some(1.5),
-            );
-        }
+        let written = Written::now(&self.engine).since(&before);
+        written.report(&params, report);
 
         let peak = folder::taken(&self.folder)?;
         report.quantity("disk.peak", &params, as_f64(peak), "bytes", None);

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::Sandbox;
 
 /// Figures that are no rates.
-const QUANTITIES: [&str; 24] = [
+const QUANTITIES: [&str; 28] = [
     "backlog.stall",
     "http.cpu",
     "http.cpu.floor",
@@ -24,6 +24,10 @@ const QUANTITIES: [&str; 24] = [
     "backlog.recovery.bytes",
     "backlog.recovery.ratio",
     "disk.amplification",
+    "disk.written.records",
+    "disk.written.relocated",
+    "disk.written.snapshots",
+    "disk.written.rest",
     "disk.peak",
     "disk.half",
     "disk.drained",
