@@ -37,6 +37,8 @@ class Deleting(SqsTest):
         handle = message["ReceiptHandle"]
         changed = handle[:-2] + ("A" if handle[-2] != "A" else "B") + handle[-1]
         for queue, bad in [(url, "garbage"), (url, ""), (url, changed), (url, handle + "A"), (other, handle)]:
+            made_up = f'The input receipt handle "{bad}" is not a valid receipt handle.'
+            of_another = f'The receipt handle "{bad}" is not valid for this queue.'
             with self.subTest(handle=bad):
                 self.refused(
                     "ReceiptHandleIsInvalid",
@@ -44,7 +46,7 @@ class Deleting(SqsTest):
                     QueueUrl=queue,
                     ReceiptHandle=bad,
                     status=404,
-                    text=f'The input receipt handle "{bad}" is not a valid receipt handle.',
+                    text=of_another if queue == other else made_up,
                 )
                 self.refused(
                     "ReceiptHandleIsInvalid",
