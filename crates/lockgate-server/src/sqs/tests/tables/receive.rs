@@ -374,6 +374,35 @@ fn order() -> Vec<Row> {
             .after(30_000)
             .asks(receive("q.fifo", &json!({"MaxNumberOfMessages": 10})))
             .answers(json!({"Messages": [{"Body": "1"}, {"Body": "2"}, {"Body": "3"}]})),
+        three("again by its id")
+            .given(
+                "ReceiveMessage",
+                receive("q.fifo", &json!({"ReceiveRequestAttemptId": "id"})),
+            )
+            .asks(receive("q.fifo", &json!({"ReceiveRequestAttemptId": "id"})))
+            .answers(
+                json!({"Messages": [{"Body": "a1", "MessageId": "{5/Messages/0/MessageId}",
+                "ReceiptHandle": "{5/Messages/0/ReceiptHandle}"}]}),
+            ),
+        three("by another id")
+            .given(
+                "ReceiveMessage",
+                receive("q.fifo", &json!({"ReceiveRequestAttemptId": "id"})),
+            )
+            .asks(receive(
+                "q.fifo",
+                &json!({"ReceiveRequestAttemptId": "other"}),
+            ))
+            .answers(json!({"Messages": [{"Body": "b1"}]})),
+        row("again by its id from a standard queue, where it means nothing")
+            .queue("q")
+            .message("q", "x")
+            .given(
+                "ReceiveMessage",
+                receive("q", &json!({"ReceiveRequestAttemptId": "id"})),
+            )
+            .asks(receive("q", &json!({"ReceiveRequestAttemptId": "id"})))
+            .answers(json!({})),
         three("with an id to repeat it by")
             .asks(receive(
                 "q.fifo",
