@@ -11,6 +11,8 @@ use lockgate_core::{
     SnapshotStore, SnapshotWriter, SpaceState,
 };
 
+use tokio_postgres::{Config, config::SslMode};
+
 use crate::{
     options::{OpenError, PostgresLogOptions, SHARD_NAME_BYTES_MAX},
     reader::Reader,
@@ -116,7 +118,10 @@ impl PostgresLog {
                 name: shard.to_owned(),
             });
         }
-        let config = url.parse().map_err(OpenError::Url)?;
+        let config: Config = url.parse().map_err(OpenError::Url)?;
+        if config.get_ssl_mode() == SslMode::Require {
+            return Err(OpenError::Tls);
+        }
         let link = Link::new(config, options.timeout).map_err(OpenError::Thread)?;
         let link = Arc::new(link);
         let connect = |commit| {

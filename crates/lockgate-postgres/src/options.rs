@@ -81,6 +81,12 @@ pub enum OpenError {
     /// The text is no connection string. The text itself may hold a password and is not shown.
     #[error("the connection string of the database cannot be read")]
     Url(#[source] tokio_postgres::Error),
+    /// The connection string insists on TLS, which this log does not speak.
+    #[error(
+        "the connection string asks for TLS (sslmode=require), which this log cannot do: use a loopback \
+         connection, a private network or a tunnel, and sslmode=disable"
+    )]
+    Tls,
     /// The server would not keep what this log promises.
     #[error("the server's setting {setting} is {value:?}, which {problem}")]
     Setting {

@@ -46,10 +46,15 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! With the feature `postgres` the queues can be kept in a PostgreSQL database instead of a folder:
+//! `Lockgate::postgres(url, shard)`.
 
 mod delivery;
 mod error;
 mod open;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod queue;
 mod transaction;
 
@@ -71,7 +76,11 @@ pub use lockgate_machine::{
     KeyStatus, KeyWait, Origin, QueueCounts, QueueDescription, QueueSettings, QueueTotals, Quota,
     Rejection, Sent, SettingsError, StaleReason,
 };
+#[cfg(feature = "postgres")]
+pub use lockgate_postgres::PostgresLogOptions;
 pub use open::{Builder, Lockgate, OpenError};
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresBuilder;
 pub use queue::{Queue, QueueBuilder};
 pub use transaction::{Transaction, TransactionError};
 

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use lockgate_core::DiskError;
+use lockgate_core::{DiskError, Log};
 use lockgate_engine::{Engine, EngineMetrics, EngineOptions, StartError, StartReport, Status};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use tokio::sync::oneshot;
@@ -64,8 +64,28 @@ pub enum OpenError {
         #[source]
         source: StartError,
     },
+    /// The database cannot be reached, or would not keep what a log promises.
+    #[cfg(feature = "postgres")]
+    #[error("opening the shard {shard:?} of the database")]
+    Database {
+        /// Which.
+        shard: String,
+        /// What failed.
+        #[source]
+        source: lockgate_postgres::OpenError,
+    },
+    /// What is in the shard cannot be served.
+    #[cfg(feature = "postgres")]
+    #[error("starting from the shard {shard:?} of the database")]
+    StartShard {
+        /// Which.
+        shard: String,
+        /// What failed.
+        #[source]
+        source: StartError,
+    },
     /// The thread that opens it could not be started, or died.
-    #[error("starting a thread to open the data folder")]
+    #[error("starting a thread to open it")]
     Thread(#[source] io::Error),
 }
 
@@ -160,16 +180,8 @@ impl Builder {
     /// # Errors
     /// See [`OpenError`].
     pub async fn open(self) -> Result<Lockgate, OpenError> {
-        let (sender, opened) = oneshot::channel();
-        thread::Builder::new()
-            .name(format!("{}-open", self.engine.thread_name))
-            // If nobody waits any more, what was opened is dropped and thereby closed.
-            .spawn(move || drop(sender.send(self.open_blocking())))
-            .map_err(OpenError::Thread)?;
-        opened.await.unwrap_or_else(|_died| {
-            let died = io::Error::other("it panicked; the panic's message is on standard error");
-            Err(OpenError::Thread(died))
-        })
+        let name = self.engine.thread_name.clone();
+        on_a_thread(&name, move || self.open_blocking()).await
     }
 
     /// Opens the folder on the caller's thread, which may take as long as reading the log: not for
@@ -187,14 +199,34 @@ impl Builder {
             Ok(log) => log,
             Err(source) => return Err(OpenError::Log { path, source }),
         };
-        match Engine::start(Box::new(log), Arc::new(SystemClock::new()), engine) {
-            Ok((engine, report)) => Ok(Lockgate {
-                engine,
-                report: Arc::new(report),
-            }),
-            Err(source) => Err(OpenError::Start { path, source }),
-        }
+        start(Box::new(log), engine).map_err(|source| OpenError::Start { path, source })
     }
+}
+
+/// Serves what is in the log.
+pub(crate) fn start(log: Box<dyn Log>, options: EngineOptions) -> Result<Lockgate, StartError> {
+    let (engine, report) = Engine::start(log, Arc::new(SystemClock::new()), options)?;
+    Ok(Lockgate {
+        engine,
+        report: Arc::new(report),
+    })
+}
+
+/// Opens on a thread of its own, because that may take as long as reading a log.
+pub(crate) async fn on_a_thread(
+    name: &str,
+    open: impl FnOnce() -> Result<Lockgate, OpenError> + Send + 'static,
+) -> Result<Lockgate, OpenError> {
+    let (sender, opened) = oneshot::channel();
+    thread::Builder::new()
+        .name(format!("{name}-open"))
+        // If nobody waits any more, what was opened is dropped and thereby closed.
+        .spawn(move || drop(sender.send(open())))
+        .map_err(OpenError::Thread)?;
+    opened.await.unwrap_or_else(|_died| {
+        let died = io::Error::other("it panicked; the panic's message is on standard error");
+        Err(OpenError::Thread(died))
+    })
 }
 
 impl fmt::Debug for Lockgate {

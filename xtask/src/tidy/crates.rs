@@ -42,6 +42,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
             "lockgate-machine",
             "lockgate-log",
             "lockgate-engine",
+            "lockgate-postgres",
         ],
     ),
     (
@@ -56,6 +57,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
             "lockgate-log",
             "lockgate-engine",
             "lockgate-server",
+            "lockgate-postgres",
             "lockgate",
         ],
     ),

@@ -18,6 +18,9 @@ pub(crate) fn run(args: &Config) -> Result<(), Failure> {
     }
 }
 
+/// What stands for a value that may hold a password.
+const HIDDEN: &str = "(hidden)";
+
 /// One setting as `--json` prints it.
 #[derive(Serialize)]
 struct Shown<'a> {
@@ -38,7 +41,11 @@ fn show(json: bool, flags: &crate::settings::Flags) -> Result<(), Failure> {
         let about = setting.about();
         let place = source.to_string();
         if !json {
-            table.row([about.name.to_owned(), texts.join(","), place]);
+            let value = match (about.form, texts) {
+                (Form::Secret, [_, ..]) => HIDDEN.to_owned(),
+                (_, texts) => texts.join(","),
+            };
+            table.row([about.name.to_owned(), value, place]);
             continue;
         }
         let (source, place) = match source {
@@ -54,6 +61,7 @@ fn show(json: bool, flags: &crate::settings::Flags) -> Result<(), Failure> {
                 Form::Switch => json!(texts == ["true"]),
                 Form::Number => json!(texts.first().and_then(|text| text.parse::<u64>().ok())),
                 Form::One => json!(texts.first()),
+                Form::Secret => json!(texts.first().map(|_| HIDDEN)),
             },
             source,
             place,

@@ -2,7 +2,7 @@
 
 use std::{error::Error as _, io, path::Path, sync::Arc, time::Duration};
 
-use lockgate_core::{LockError, LogError};
+use lockgate_core::{LockError, Log, LogError};
 use lockgate_engine::{Engine, EngineOptions, StartError, StartReport, Status};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock};
 use lockgate_server::{
@@ -52,8 +52,7 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
     options.check().map_err(bind_failure)?;
     let queues = declared_queues(settings)?;
     allow_open_files(options.limits.connections_max);
-    let data = settings.get(&table::DATA);
-    let engine = start_engine(&data, settings)?;
+    let engine = start_engine(settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("lockgate-http")
@@ -85,7 +84,7 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
         info!(
             target: telemetry::ALWAYS,
             url = format!("{scheme}://{}", server.local_addr()),
-            data = %data.display(),
+            data = place_of(settings),
             version = env!("CARGO_PKG_VERSION"),
             space = engine.metrics().keeper.space.state.name(),
             "ready"
@@ -146,28 +145,68 @@ fn allow_open_files(connections_max: usize) {
     }
 }
 
-/// Recovers what is in the folder and starts serving it.
-fn start_engine(data: &Path, settings: &Resolved) -> Result<Engine, Failure> {
+/// Where the queues are kept, for people.
+fn place_of(settings: &Resolved) -> String {
+    match settings.get(&table::POSTGRES) {
+        Some(_) => format!(
+            "the shard {:?} in PostgreSQL",
+            settings.get(&table::POSTGRES_SHARD)
+        ),
+        None => settings.get(&table::DATA).display().to_string(),
+    }
+}
+
+/// Recovers what is there and starts serving it.
+fn start_engine(settings: &Resolved) -> Result<Engine, Failure> {
+    let log = match settings.get(&table::POSTGRES) {
+        Some(url) => open_database(&url, &settings.get(&table::POSTGRES_SHARD))?,
+        None => open_folder(&settings.get(&table::DATA), log_options(settings))?,
+    };
+    let mut options = EngineOptions::default();
+    options.sync_window.after = settings.get(&table::SYNC_WINDOW);
+    let (engine, report) = Engine::start(log, Arc::new(SystemClock::new()), options)
+        .map_err(|error| start_failure(error, settings))?;
+    log_start(&report);
+    Ok(engine)
+}
+
+fn open_folder(data: &Path, options: LocalLogOptions) -> Result<Box<dyn Log>, Failure> {
     let disk = FolderDisk::open(data).map_err(|error| {
         Failure::from_error(Exit::Failed, error).context("opening the data folder")
     })?;
-    let log = LocalLog::open(Arc::new(disk), log_options(settings)).map_err(|error| {
+    let log = LocalLog::open(Arc::new(disk), options).map_err(|error| {
         let exit = match error {
             OpenError::Lock(LockError::Held { .. }) => Exit::Conflict,
             _ => Exit::Failed,
         };
         Failure::from_error(exit, error)
     })?;
-    let mut options = EngineOptions::default();
-    options.sync_window.after = settings.get(&table::SYNC_WINDOW);
-    let (engine, report) = Engine::start(Box::new(log), Arc::new(SystemClock::new()), options)
-        .map_err(|error| start_failure(error, data))?;
-    log_start(&report);
-    Ok(engine)
+    Ok(Box::new(log))
+}
+
+#[cfg(feature = "postgres")]
+fn open_database(url: &str, shard: &str) -> Result<Box<dyn Log>, Failure> {
+    use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions};
+
+    let log = PostgresLog::open(url, shard, PostgresLogOptions::default()).map_err(|error| {
+        let exit = match error {
+            OpenError::Log(LogError::NewerFormat { .. }) => Exit::Refused,
+            _ => Exit::Failed,
+        };
+        let what = format!("opening the shard {shard:?} in PostgreSQL");
+        Failure::from_error(exit, error).context(what)
+    })?;
+    Ok(Box::new(log))
+}
+
+#[cfg(not(feature = "postgres"))]
+fn open_database(_url: &str, _shard: &str) -> Result<Box<dyn Log>, Failure> {
+    let what = "this program was built without PostgreSQL (the feature `postgres`)";
+    Err(Failure::usage(what.to_owned()))
 }
 
 /// Why the data could not be served, and whether it is the data's fault.
-fn start_failure(error: StartError, data: &Path) -> Failure {
+fn start_failure(error: StartError, settings: &Resolved) -> Failure {
     let refused = match &error {
         StartError::NewerFormat { .. }
         | StartError::NoSnapshot { .. }
@@ -178,12 +217,12 @@ fn start_failure(error: StartError, data: &Path) -> Failure {
         _ => false,
     };
     let exit = if refused { Exit::Refused } else { Exit::Failed };
-    Failure::from_error(exit, error)
-        .context(format!("starting on {}", data.display()))
-        .hint(format!(
-            "see what is there with `lockgate check {}`",
-            data.display()
-        ))
+    let place = place_of(settings);
+    let failure = Failure::from_error(exit, error).context(format!("starting on {place}"));
+    match settings.get(&table::POSTGRES) {
+        Some(_) => failure,
+        None => failure.hint(format!("see what is there with `lockgate check {place}`")),
+    }
 }
 
 fn log_start(report: &StartReport) {

@@ -103,7 +103,7 @@ fn flag(setting: &'static dyn AnySetting) -> Arg {
         Scope::Client => flag.help_heading("Settings"),
     };
     match about.form {
-        Form::One | Form::Number => flag.action(ArgAction::Set),
+        Form::One | Form::Secret | Form::Number => flag.action(ArgAction::Set),
         Form::Many => flag.action(ArgAction::Append),
         Form::Switch => flag
             .action(ArgAction::Set)

@@ -44,6 +44,8 @@ pub(crate) struct About {
 pub(crate) enum Form {
     /// Exactly one value.
     One,
+    /// Exactly one value, which may hold a password: it is never shown.
+    Secret,
     /// Exactly one value, a whole number.
     Number,
     /// `true` or `false`; the bare flag means `true`.

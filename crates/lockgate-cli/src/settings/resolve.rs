@@ -75,7 +75,7 @@ fn value(
     let variable = about.variable();
     let from_variable = environment(&variable).map(|text| match about.form {
         Form::Many => text.split(',').map(|part| part.trim().to_owned()).collect(),
-        Form::One | Form::Number | Form::Switch => vec![text],
+        Form::One | Form::Secret | Form::Number | Form::Switch => vec![text],
     });
     let from_flag = flags.given.get(about.name);
 

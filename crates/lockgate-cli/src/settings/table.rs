@@ -9,6 +9,8 @@ use crate::{client::Endpoint, queue_file::Format, telemetry::LogFormat, units};
 pub(crate) static SETTINGS: &[&dyn AnySetting] = &[
     &LISTEN,
     &DATA,
+    &POSTGRES,
+    &POSTGRES_SHARD,
     &QUEUES,
     &QUEUES_FORMAT,
     &ALLOWED_HOST,
@@ -71,6 +73,46 @@ pub(crate) static DATA: Setting<PathBuf> = Setting {
                  can have it. A relative path counts from the working directory.",
     },
     read: |texts| one(texts, |text| not_empty(text).map(PathBuf::from)),
+};
+
+pub(crate) static POSTGRES: Setting<Option<String>> = Setting {
+    about: About {
+        name: "postgres",
+        value_name: "URL",
+        default: &[],
+        form: Form::Secret,
+        scope: Scope::Serve,
+        help: "PostgreSQL database the queues are kept in, instead of the folder",
+        detail: "postgres://USER:PASSWORD@HOST:PORT/DATABASE. Whoever starts last on a shard owns it, and \
+                 the server before ends. Better in LOCKGATE_POSTGRES or the configuration file, since \
+                 command lines can be read by everybody on the machine. What it needs and what the \
+                 levels mean there: docs/logs.md.",
+    },
+    read: |texts| {
+        let Some(text) = texts.first() else {
+            return Ok(None);
+        };
+        // It is not told what was given: there may be a password in it.
+        let is_url = ["postgres://", "postgresql://"]
+            .iter()
+            .any(|scheme| text.starts_with(scheme));
+        is_url
+            .then(|| Some(text.clone()))
+            .ok_or_else(|| "the value does not begin with postgres://".to_owned())
+    },
+};
+
+pub(crate) static POSTGRES_SHARD: Setting<String> = Setting {
+    about: About {
+        name: "postgres-shard",
+        value_name: "NAME",
+        default: &["lockgate"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "Name of the queues' shard in the database; each server needs its own",
+        detail: "",
+    },
+    read: |texts| one(texts, not_empty),
 };
 
 pub(crate) static QUEUES: Setting<Option<PathBuf>> = Setting {

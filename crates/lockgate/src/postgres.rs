@@ -1,0 +1,100 @@
+//! Queues in a PostgreSQL database.
+
+use std::fmt;
+
+use lockgate_engine::EngineOptions;
+use lockgate_postgres::{PostgresLog, PostgresLogOptions};
+
+use crate::{
+    Lockgate, OpenError,
+    open::{on_a_thread, start},
+};
+
+/// Opens a shard of a database with other than the default options.
+#[derive(Clone)]
+#[must_use]
+pub struct PostgresBuilder {
+    url: String,
+    shard: String,
+    engine: EngineOptions,
+    log: PostgresLogOptions,
+}
+
+impl Lockgate {
+    /// Starts to open the queues that are kept as the shard of that name in a PostgreSQL database,
+    /// making tables and shard if they are not there.
+    ///
+    /// Whoever opens a shard last owns it: an instance that has it open is refused at its next append or
+    /// sync and stops. `docs/logs.md` says what the database must be like and what the levels mean there.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockgate::OpenError> {
+    /// use lockgate::Lockgate;
+    ///
+    /// let url = "postgres://lockgate:secret@127.0.0.1:5432/queues";
+    /// let lockgate = Lockgate::postgres(url, "orders").open().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn postgres(url: &str, shard: &str) -> PostgresBuilder {
+        PostgresBuilder {
+            url: url.to_owned(),
+            shard: shard.to_owned(),
+            engine: EngineOptions::default(),
+            log: PostgresLogOptions::default(),
+        }
+    }
+}
+
+impl PostgresBuilder {
+    /// Limits and windows of the engine.
+    pub fn engine_options(mut self, options: EngineOptions) -> Self {
+        self.engine = options;
+        self
+    }
+
+    /// Deadlines, sizes and limits of the log.
+    pub fn log_options(mut self, options: PostgresLogOptions) -> Self {
+        self.log = options;
+        self
+    }
+
+    /// Opens the shard; reading it takes place on a thread of its own.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub async fn open(self) -> Result<Lockgate, OpenError> {
+        let name = self.engine.thread_name.clone();
+        on_a_thread(&name, move || self.open_blocking()).await
+    }
+
+    /// Opens the shard on the caller's thread, which may take as long as reading it: not for an async
+    /// task.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_blocking(self) -> Result<Lockgate, OpenError> {
+        let Self {
+            url,
+            shard,
+            engine,
+            log,
+        } = self;
+        match PostgresLog::open(&url, &shard, log) {
+            Ok(log) => start(Box::new(log), engine)
+                .map_err(|source| OpenError::StartShard { shard, source }),
+            Err(source) => Err(OpenError::Database { shard, source }),
+        }
+    }
+}
+
+/// Without the URL, which may hold a password.
+impl fmt::Debug for PostgresBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresBuilder")
+            .field("shard", &self.shard)
+            .field("engine", &self.engine)
+            .field("log", &self.log)
+            .finish_non_exhaustive()
+    }
+}
