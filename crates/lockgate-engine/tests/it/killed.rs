@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use lockgate_core::{Now, Position};
+use lockgate_core::{Now, Position, UniqueId};
 use lockgate_engine::{Chore, ChoreStep, Driver, EngineOptions, Outcome, Request, What, Work};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 use lockgate_machine::{QueueSettings, SettleAction, Snapshot, read_message};
@@ -97,7 +97,14 @@ impl<'a> Shard<'a> {
         let (driver, report) = start(copied.path(), &self.clock);
         assert!(report.is_clean() && report.crashed, "{report:?}");
         let found = driver.machine().snapshot();
-        assert!(found.queues == self.state().queues, "something is lost");
+        let expected = self.state();
+        assert!(found.queues == expected.queues, "something is lost");
+        assert_eq!(found.deleted, expected.deleted);
+        assert_eq!(found.next_queue, expected.next_queue);
+        assert_eq!(found.secret, expected.secret);
+        // What says which part of the log may be given back, and how much moving it is worth.
+        let live = |driver: &Driver<u64>| driver.machine().live_ranges().collect::<Vec<_>>();
+        assert_eq!(live(&driver), live(&self.driver));
         let reader = driver.reader();
         for queue in found.queues.into_values() {
             // Some of very many: each is a read.
@@ -108,6 +115,12 @@ impl<'a> Shard<'a> {
                 assert_eq!((stored.id, stored.sequence), (message.id, sequence));
             }
         }
+        // That start was killed too, before it had done anything.
+        drop((reader, driver));
+        let (driver, report) = start(copied.path(), &self.clock);
+        assert!(report.is_clean() && report.crashed, "{report:?}");
+        let again = driver.machine().snapshot();
+        assert!(again.queues == expected.queues, "lost by the second start");
     }
 
     /// Does a chore, killed behind every step. How often that was.
@@ -154,22 +167,44 @@ fn a_kill_in_the_middle_of_a_snapshot_loses_nothing() {
     let body = "x".repeat(1_000);
     let fill = |shard: &mut Shard<'_>| {
         for batch in 0..20 {
+            let now = shard.now();
             let sends = (0..1_000).map(|number| {
                 let key = format!("{batch} {number} {}", "k".repeat(60));
-                send("q", keyed(&body, &key))
+                let mut message = keyed(&body, &key);
+                match number % 4 {
+                    1 => message.due = Some(now.wall.plus(3_600_000)),
+                    2 => message.unique_id = Some(UniqueId::new(&key).unwrap()),
+                    _ => {}
+                }
+                send("q", message)
             });
             shard.run(Work::Commands(sends.collect()));
+            // Some stay in flight, some are to be tried again later, some are done.
+            let tokens = shard.run(Work::Receive {
+                receive: receive("q", 30),
+                until: None,
+            });
+            let settles = tokens.iter().zip(0..20).map(|(&token, index)| {
+                let action = match index % 2 {
+                    0 => SettleAction::Nack { delay: 60_000 },
+                    _ => SettleAction::Ack,
+                };
+                settle(token, action)
+            });
+            shard.run(Work::Commands(settles.collect()));
         }
         shard.sync();
     };
     fill(&mut shard);
-    // The first snapshot has none to fall back to, the second has.
-    for _ in 0..2 {
+    // The first snapshot has none to fall back to, the second has; behind the third there is nothing.
+    for is_busy in [true, true, false] {
         let now = shard.now();
         let chore = shard.driver.next_chore(now).unwrap().unwrap();
         assert_eq!(chore.name(), "snapshot");
         // What comes while it is written.
-        fill(&mut shard);
+        if is_busy {
+            fill(&mut shard);
+        }
         let kills = shard.kill_within(chore, KILLS_MAX);
         assert!(kills >= 4, "killed {kills} times only");
     }
@@ -215,5 +250,30 @@ fn a_kill_in_the_middle_of_a_relocation_loses_nothing() {
         kills += shard.kill_within(chore, kills_max);
     }
     assert!(kills >= 8, "killed {kills} times only");
+    shard.check_killed();
+
+    // What messages were moved out of is given back once two snapshots are behind it: whoever still
+    // pointed there would find nothing.
+    let released = |shard: &Shard<'_>| shard.driver.keeper_counts().ranges_released;
+    let before = released(&shard);
+    for _ in 0..20 {
+        let sends = (0..400).map(|_| send("q", text(&body)));
+        shard.run(Work::Commands(sends.collect()));
+        shard.sync();
+        let now = shard.now();
+        let was = released(&shard);
+        let chore = shard.driver.next_chore(now).unwrap();
+        if released(&shard) > was {
+            shard.check_killed();
+        }
+        if let Some(chore) = chore {
+            shard.kill_within(chore, 0);
+        }
+    }
+    assert!(
+        released(&shard) >= before + 4,
+        "{} ranges",
+        released(&shard)
+    );
     shard.check_killed();
 }
