@@ -44,7 +44,11 @@ pub(crate) enum Command {
     Peek(Peek),
     Nack(Nack),
     Defer(Defer),
+    Extend(Extend),
     Reject(Reject),
+    Transact(Transact),
+    Cancel(Cancel),
+    Reschedule(Reschedule),
     #[command(subcommand)]
     Queue(Queue),
     #[command(subcommand)]
@@ -213,6 +217,7 @@ pub(crate) struct Ack {
 pub(crate) enum Queue {
     List(QueueList),
     Create(Box<QueueCreate>),
+    Apply(QueueApply),
     Show(QueueShow),
     Settings(QueueSettings),
     Set(Box<QueueSet>),

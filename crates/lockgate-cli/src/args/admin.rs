@@ -1,11 +1,12 @@
 //! The commands that speak the admin API.
 
-use std::{str::FromStr, time::Duration};
+use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Args, Subcommand};
 
 use super::pair;
 use crate::{
+    queue_file::Format,
     settings::ClientFlags,
     units::{duration, size},
 };
@@ -45,6 +46,23 @@ pub(crate) struct Defer {
     pub(crate) receipts: Receipts,
 }
 
+/// Hold received messages for longer by their receipts
+///
+/// The lease lasts for --lease from now on, and not longer than 12h after it was given. Where it has
+/// ended already the command exits with 4: somebody else may have the message.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate extend --queue orders.fifo --lease 10m \"$receipt\"")]
+pub(crate) struct Extend {
+    /// How long the leases last from now on
+    #[arg(long, short, value_name = "TIME", value_parser = duration)]
+    pub(crate) lease: Duration,
+
+    #[command(flatten)]
+    pub(crate) receipts: Receipts,
+}
+
 /// Send received messages to the dead-letter queue by their receipts
 ///
 /// For messages that can never succeed: they go at once, whatever attempts they have left, with
@@ -76,6 +94,155 @@ pub(crate) struct Receipts {
     /// Receipts of the messages
     #[arg(value_name = "RECEIPT", required = true)]
     pub(crate) receipts: Vec<String>,
+}
+
+/// Cancel messages by their ids: they are removed before anybody receives them
+///
+/// Exits with 4 where a message is in flight and with 3 where there is none of an id; the others are
+/// cancelled all the same. `lockgate send --json` and `lockgate peek` show ids.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate cancel --queue mail 00000001-0000-8000-8000-00000000a001
+  lockgate peek --queue mail --state delayed --json | jq -r .id | xargs lockgate cancel --queue mail")]
+pub(crate) struct Cancel {
+    /// Queue of the messages
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) queue: String,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Ids of messages
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
+}
+
+/// Give a message another due time
+///
+/// It must not be in flight, and counts as accepted when it is due: behind what its key has by then.
+/// Exits with 4 where it is in flight, and with 3 where there is no message of that id.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate reschedule --queue mail --delay 2h 00000001-0000-8000-8000-00000000a001
+  lockgate reschedule --queue mail --delay 0s 00000001-0000-8000-8000-00000000a001
+  lockgate reschedule --queue mail --at 2027-01-01T00:00:00Z 00000001-0000-8000-8000-00000000a001")]
+pub(crate) struct Reschedule {
+    /// Due when so much time has passed; 0s is now
+    #[arg(long, value_name = "TIME", value_parser = duration, required_unless_present = "at")]
+    pub(crate) delay: Option<Duration>,
+
+    /// Due at this instant
+    #[arg(long, value_name = "INSTANT", value_parser = instant, conflicts_with = "delay")]
+    pub(crate) at: Option<jiff::Timestamp>,
+
+    /// Print a JSON object: id, due_at
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Queue of the message
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) queue: String,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Id of the message
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+}
+
+/// Settle received messages and send new ones, all or nothing
+///
+/// Either everything is done or nothing is: where one lease has ended, or one message is refused, the
+/// command says why and exits with 4 or 1. If the answer is lost, repeat it: leases that were settled
+/// are then refused as gone, which says that it was done.
+///
+/// One message goes to --queue; more of them, and settles of other kinds, stand in a --file of the
+/// admin API's words: {"settles": [{"receipt": ..., "action": "ack"}], "sends": [{"queue": ...,
+/// "message": {"body": ...}}]}.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate transact --ack \"$receipt\" --queue mail 'order 17 is on its way'
+  lockgate transact --ack \"$receipt\" --queue shipping.fifo --key user-42 'order 17'
+  lockgate transact --file step.json")]
+pub(crate) struct Transact {
+    /// Receipt of a message that is done; repeatable
+    #[arg(long, value_name = "RECEIPT", required_unless_present = "file")]
+    pub(crate) ack: Vec<String>,
+
+    /// Queue that the new message goes to
+    #[arg(long, short, value_name = "NAME", requires = "body")]
+    pub(crate) queue: Option<String>,
+
+    /// Ordering key of the new message
+    #[arg(long, short, value_name = "KEY", requires = "body")]
+    pub(crate) key: Option<String>,
+
+    /// Unique id of the new message, for deduplication
+    #[arg(long, value_name = "ID", requires = "body")]
+    pub(crate) unique_id: Option<String>,
+
+    /// Deliver the new message no earlier than after this time
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "body")]
+    pub(crate) delay: Option<Duration>,
+
+    /// File with all of it as one JSON object; - is standard input
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["ack", "queue", "key", "unique_id", "delay", "body"])]
+    pub(crate) file: Option<PathBuf>,
+
+    /// Print one JSON object for each message sent: id, sequence, duplicate
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// The new message
+    #[arg(value_name = "BODY", requires = "queue")]
+    pub(crate) body: Option<String>,
+}
+
+/// Make the queues that a file declares, or change them to be so, on a running server
+///
+/// The file is that of `lockgate serve --queues`: TOML with a [[queue]] for each (name, lease, delay,
+/// retention, dead_letter, attributes, tags), or a configuration file of ElasticMQ. What it does not
+/// name is left alone, queues too. Again with the same file: nothing changes.
+///
+/// Everything is checked before the first queue is made, and what is wrong is told by file and line. If
+/// the server refuses something after all, the queues before it are done: put it right and apply again.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate queue apply queues.toml --dry-run
+  lockgate queue apply queues.toml
+  lockgate queue apply elasticmq.conf --json | jq 'select(.outcome != \"unchanged\")'")]
+pub(crate) struct QueueApply {
+    /// Say what would be done, and do nothing
+    #[arg(long, short = 'n')]
+    pub(crate) dry_run: bool,
+
+    /// What the file is written in: toml, elasticmq, or auto
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "auto",
+        help = "What the file is written in: toml, elasticmq, or auto, by its extension"
+    )]
+    pub(crate) format: Format,
+
+    /// Print one JSON object for each queue: queue, outcome, changes
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// File that declares queues
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
 }
 
 /// Stop giving messages to consumers; sending and settling go on
@@ -478,4 +645,9 @@ fn or_default<T>(
 
 fn number(text: &str) -> Result<u64, String> {
     u64::from_str(text).map_err(|_| format!("{text:?} is no whole number"))
+}
+
+fn instant(text: &str) -> Result<jiff::Timestamp, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is no instant, such as 2027-01-01T00:00:00Z"))
 }

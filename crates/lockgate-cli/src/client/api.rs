@@ -23,7 +23,9 @@ actions! {
     DeleteQueue => Nothing, "DeleteQueue";
     PurgeQueue => Nothing, "PurgeQueue";
     GetQueueAttributes => Attributes, "GetQueueAttributes";
+    SetQueueAttributes => Nothing, "SetQueueAttributes";
     ListQueueTags => Tags, "ListQueueTags";
+    TagQueue => Nothing, "TagQueue";
     SendMessageBatch => SendMessageBatchAnswer, "SendMessageBatch";
     ReceiveMessage => Messages, "ReceiveMessage";
     DeleteMessageBatch<'_> => BatchAnswer, "DeleteMessageBatch";
@@ -73,6 +75,20 @@ pub(crate) struct PurgeQueue {
 pub(crate) struct GetQueueAttributes {
     pub(crate) queue_url: String,
     pub(crate) attribute_names: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct SetQueueAttributes {
+    pub(crate) queue_url: String,
+    pub(crate) attributes: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct TagQueue {
+    pub(crate) queue_url: String,
+    pub(crate) tags: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Serialize)]

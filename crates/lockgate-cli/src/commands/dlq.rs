@@ -4,7 +4,7 @@ use hyper::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{block_on, client, part, peek, queue_settings::NOTHING};
+use super::{block_on, client, message, part, peek, queue_settings::NOTHING};
 use crate::{
     args::{Dlq, DlqDrop, DlqList, DlqRedrive},
     client::Client,
@@ -47,9 +47,6 @@ struct Counts {
 struct Purged {
     messages: u64,
 }
-
-#[derive(Deserialize)]
-struct Nothing {}
 
 pub(super) fn run(args: &Dlq) -> Result<(), Failure> {
     let settings = match args {
@@ -186,24 +183,7 @@ async fn drop_all(client: &mut Client, args: &DlqDrop) -> Result<(), Failure> {
 }
 
 async fn drop_some(client: &mut Client, args: &DlqDrop) -> Result<(), Failure> {
-    let mut dropped = 0;
-    let mut first = None;
-    for id in &args.ids {
-        let target = format!("/queues/{}/messages/{}", part(&args.name), part(id));
-        let result = client
-            .admin::<Nothing>(Method::DELETE, &target, NOTHING)
-            .await;
-        match result {
-            Ok(Nothing {}) => dropped += 1,
-            Err(error) if error.nothing_done() && !error.may_pass() => {
-                first.get_or_insert(error);
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let (dropped, first) = message::remove(client, &args.name, &args.ids).await?;
     note(&format!("dropped {}", count(dropped, "message")));
-    match first {
-        None => Ok(()),
-        Some(error) => Err(error.into()),
-    }
+    first.map_or(Ok(()), |error| Err(error.into()))
 }

@@ -7,14 +7,17 @@ mod config;
 mod dlq;
 mod dump;
 mod key;
+mod message;
 mod peek;
 mod queue;
+mod queue_apply;
 mod queue_settings;
 mod receive;
 mod restore;
 mod send;
 mod serve;
 mod settle;
+mod transact;
 
 use std::{future::Future, time::Duration};
 
@@ -38,7 +41,11 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Peek(args) => peek::run(&args),
         Command::Nack(args) => settle::nack(&args),
         Command::Defer(args) => settle::defer(&args),
+        Command::Extend(args) => settle::extend(&args),
         Command::Reject(args) => settle::reject(&args),
+        Command::Transact(args) => transact::run(&args),
+        Command::Cancel(args) => message::cancel(&args),
+        Command::Reschedule(args) => message::reschedule(&args),
         Command::Queue(args) => queue::run(args),
         Command::Key(args) => key::run(&args),
         Command::Dlq(args) => dlq::run(&args),
@@ -63,7 +70,10 @@ fn serve_settings(flags: &ServeFlags) -> Result<Resolved, Failure> {
 
 /// A client as the settings say.
 fn client(flags: &ClientFlags) -> Result<Client, Failure> {
-    let settings = resolve(&flags.0, &environment)?;
+    client_of(&resolve(&flags.0, &environment)?)
+}
+
+fn client_of(settings: &Resolved) -> Result<Client, Failure> {
     let endpoint = settings.get(&table::ENDPOINT);
     let ca = settings.get(&table::CA);
     let trust = endpoint
@@ -145,6 +155,11 @@ impl Retry {
         self.pause = (self.pause * 2).min(Duration::from_secs(1));
         true
     }
+}
+
+/// A time as the admin API has it.
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A name as one part of a path of the admin API.

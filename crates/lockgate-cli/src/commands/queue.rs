@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{block_on, client, find_queue, no_such_queue, queue_settings, queue_url};
+use super::{
+    block_on, client, client_of, environment, find_queue, no_such_queue, queue_apply,
+    queue_settings, queue_url,
+};
 use crate::{
     args::{Queue, QueueCreate, QueueDelete, QueueList, QueuePurge, QueueShow},
     client::{
@@ -13,6 +16,7 @@ use crate::{
     },
     exit::{Exit, Failure},
     output::{Output, Table, confirm, note},
+    settings::resolve,
 };
 
 pub(crate) fn run(args: Queue) -> Result<(), Failure> {
@@ -24,6 +28,10 @@ pub(crate) fn run(args: Queue) -> Result<(), Failure> {
         Queue::Create(args) => {
             let mut client = client(&args.settings)?;
             block_on(async { create(&mut client, *args).await })
+        }
+        Queue::Apply(args) => {
+            let settings = resolve(&args.settings.0, &environment)?;
+            queue_apply::run(&args, &settings, client_of(&settings)?)
         }
         Queue::Show(args) => {
             let mut client = client(&args.settings)?;
@@ -144,7 +152,7 @@ async fn create(client: &mut Client, args: QueueCreate) -> Result<(), Failure> {
     if let Some(dead_letter) = &args.dead_letter {
         attributes.insert(
             "RedrivePolicy".to_owned(),
-            redrive_policy(client, dead_letter, args.attempts).await?,
+            redrive_policy(client, dead_letter, args.attempts.into()).await?,
         );
     }
     for (name, value) in args.attribute {
@@ -169,10 +177,10 @@ async fn create(client: &mut Client, args: QueueCreate) -> Result<(), Failure> {
 }
 
 /// The attribute that names a dead-letter queue, which SQS wants as an ARN.
-async fn redrive_policy(
+pub(super) async fn redrive_policy(
     client: &mut Client,
     dead_letter: &str,
-    attempts: u16,
+    attempts: u64,
 ) -> Result<String, Failure> {
     let url = queue_url(client, dead_letter).await?;
     let arn = attributes(client, &url)
@@ -288,7 +296,7 @@ async fn counts(client: &mut Client, name: &str, url: &str) -> Result<Counts, Fa
 }
 
 /// All attributes of a queue, or `None` if it is gone.
-async fn attributes(
+pub(super) async fn attributes(
     client: &mut Client,
     url: &str,
 ) -> Result<Option<BTreeMap<String, String>>, Failure> {
@@ -311,6 +319,6 @@ fn name_of(url: &str) -> &str {
     url.rsplit('/').next().unwrap_or(url)
 }
 
-fn is_fifo(name: &str) -> bool {
+pub(super) fn is_fifo(name: &str) -> bool {
     name.ends_with(".fifo")
 }

@@ -276,7 +276,7 @@ fn log_options(settings: &Resolved) -> LocalLogOptions {
     }
 }
 
-fn server_options(settings: &Resolved) -> ServerOptions {
+pub(super) fn server_options(settings: &Resolved) -> ServerOptions {
     ServerOptions {
         listen: settings.get(&table::LISTEN),
         allow_remote: settings.get(&table::ALLOW_REMOTE),

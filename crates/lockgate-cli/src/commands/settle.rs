@@ -1,14 +1,12 @@
-//! `lockgate nack`, `lockgate defer` and `lockgate reject`.
-
-use std::time::Duration;
+//! `lockgate nack`, `lockgate defer`, `lockgate extend` and `lockgate reject`.
 
 use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{block_on, client, part};
+use super::{block_on, client, millis, part};
 use crate::{
-    args::{Defer, Nack, Receipts, Reject},
+    args::{Defer, Extend, Nack, Receipts, Reject},
     exit::{Exit, Failure},
 };
 
@@ -41,6 +39,11 @@ pub(super) fn nack(args: &Nack) -> Result<(), Failure> {
 pub(super) fn defer(args: &Defer) -> Result<(), Failure> {
     let settle = json!({"action": "defer", "delay_ms": millis(args.delay)});
     run(&args.receipts, &settle, "deferred")
+}
+
+pub(super) fn extend(args: &Extend) -> Result<(), Failure> {
+    let settle = json!({"action": "extend", "lease_ms": millis(args.lease)});
+    run(&args.receipts, &settle, "held for longer")
 }
 
 pub(super) fn reject(args: &Reject) -> Result<(), Failure> {
@@ -86,10 +89,6 @@ fn run(args: &Receipts, settle: &Value, done: &str) -> Result<(), Failure> {
             )),
         }
     })
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Why a lease is not current.

@@ -11,6 +11,7 @@ use std::{
     collections::BTreeMap,
     fmt, io,
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
 use lockgate_server::{DeclareProblem, DeclaredPart, DeclaredQueue, ServerOptions, check_queues};
@@ -29,6 +30,19 @@ pub(crate) enum Format {
     Toml,
     /// ElasticMQ's `queues { ... }`.
     ElasticMq,
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "toml" => Ok(Self::Toml),
+            "elasticmq" => Ok(Self::ElasticMq),
+            _ => Err(format!("{text:?} is none of auto, toml and elasticmq")),
+        }
+    }
 }
 
 /// What a file declares.

@@ -146,14 +146,7 @@ pub(crate) static QUEUES_FORMAT: Setting<Format> = Setting {
         help: "What the file of queues is written in: toml, elasticmq, or auto",
         detail: "auto takes a file that ends in .conf for ElasticMQ's and any other for TOML.",
     },
-    read: |texts| {
-        one(texts, |text| match text {
-            "auto" => Ok(Format::Auto),
-            "toml" => Ok(Format::Toml),
-            "elasticmq" => Ok(Format::ElasticMq),
-            _ => Err(format!("{text:?} is none of auto, toml and elasticmq")),
-        })
-    },
+    read: |texts| one(texts, str::parse),
 };
 
 pub(crate) static ALLOWED_HOST: Setting<Vec<String>> = Setting {

@@ -7,6 +7,7 @@
 
 mod admin;
 mod bench;
+mod beyond;
 mod config;
 mod folder;
 mod help;

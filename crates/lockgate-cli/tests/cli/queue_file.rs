@@ -2,7 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::{Sandbox, Server};
+use serde_json::{Value, json};
+
+use crate::{
+    messages::Town,
+    support::{Done, Sandbox, Server},
+};
 
 const FILE: &str = r#"
 [[queue]]
@@ -72,6 +77,134 @@ fn a_server_has_the_queues_of_its_file() {
         shown(&sandbox, &server, "other")["attributes"]["DelaySeconds"],
         "5"
     );
+}
+
+/// The same file makes the same queues, whoever reads it.
+#[test]
+fn a_file_is_applied_to_a_running_server() {
+    let declared = Sandbox::new();
+    declared.write("lockgate.toml", "queues = \"queues.toml\"\n");
+    declared.write("queues.toml", FILE);
+    let as_declared = Server::start(&declared);
+    let town = Town::new();
+    town.sandbox.write("queues.toml", FILE);
+    let apply = |options: &str| town.run(&format!("queue apply queues.toml {options}"));
+    let outcomes = |done: Done| -> Vec<String> {
+        let plans = done.json();
+        let words = |plan: &Value| plan["outcome"].as_str().unwrap().to_owned();
+        plans.iter().map(words).collect()
+    };
+    let dry = apply("--dry-run");
+    assert!(
+        dry.stderr
+            .contains("2 queues: 2 created, 0 changed, 0 as declared already; nothing was"),
+        "{dry:?}"
+    );
+    assert_eq!(dry.ok().lines().count(), 2);
+    assert_eq!(town.run("queue list --json").ok(), "");
+
+    assert_eq!(outcomes(apply("--json")), ["created", "created"]);
+    for queue in ["orders.fifo", "orders-dead.fifo"] {
+        let is = town.run(&format!("queue show {queue} --json")).json();
+        let should = shown(&declared, &as_declared, queue);
+        for part in ["attributes", "tags"] {
+            let known = |queue: &Value| {
+                let mut part = queue[part].clone();
+                for time in ["CreatedTimestamp", "LastModifiedTimestamp"] {
+                    part.as_object_mut().unwrap().remove(time);
+                }
+                part
+            };
+            assert_eq!(known(&is[0]), known(&should));
+        }
+    }
+    assert_eq!(outcomes(apply("--json")), ["unchanged", "unchanged"]);
+
+    // What the file does not name stays.
+    town.run("queue set orders.fifo --tag owner=eve --delay 3s")
+        .ok();
+    let file = FILE
+        .replace("45s", "1m")
+        .replace("attempts = 3", "attempts = 4");
+    town.sandbox
+        .write("queues.toml", &file.replace("shop", "ads"));
+    let plans = apply("--json --dry-run").json();
+    assert_eq!(
+        plans[0],
+        json!({"queue": "orders.fifo", "outcome": "changed", "changes": [
+            {"tag": "team", "before": "shop", "after": "ads"},
+            {"attribute": "VisibilityTimeout", "before": "45", "after": "60"},
+            {"dead_letter": "orders-dead.fifo", "before": "orders-dead.fifo after 3",
+             "after": "orders-dead.fifo after 4"},
+        ]})
+    );
+    assert_eq!(outcomes(apply("--json")), ["changed", "unchanged"]);
+    assert_eq!(outcomes(apply("--json")), ["unchanged", "unchanged"]);
+    let settings = town.run("queue settings orders.fifo --json").json();
+    let after = ["lease_ms", "delay_ms", "dead_letter"].map(|name| &settings[0][name]);
+    let dead_letter = json!({"queue": "orders-dead.fifo", "attempts_max": 4});
+    assert_eq!(json!(after), json!([60_000, 3_000, dead_letter]));
+    let tags = &town.run("queue show orders.fifo --json").json()[0]["tags"];
+    assert_eq!(*tags, json!({"team": "ads", "owner": "eve"}));
+}
+
+/// Tags allow attributes, and dead-letter queues allow tags: the order of the steps is the command's.
+#[test]
+fn what_is_applied_needs_no_order() {
+    let town = Town::new();
+    let file = "[[queue]]\nname = \"a.fifo\"\ndelay = \"1h\"\n\
+                dead_letter = { queue = \"d.fifo\", attempts = 3 }\n\
+                tags = { \"lockgate:key-policy\" = \"skip\", \"lockgate:delay-max\" = \"2h\" }\n\
+                [[queue]]\nname = \"d.fifo\"\n";
+    town.sandbox.write("queues.toml", file);
+    town.run("queue apply queues.toml").ok();
+    let again = town.run("queue apply queues.toml --json").json();
+    assert_eq!(again[0]["outcome"], "unchanged", "{again:?}");
+    let settings = town.run("queue settings a.fifo --json").json();
+    assert_eq!(
+        json!([settings[0]["key_policy"], settings[0]["delay_ms"]]),
+        json!(["skip", 3_600_000])
+    );
+    // And for a queue that is there already.
+    town.run("queue create b.fifo").ok();
+    town.sandbox
+        .write("queues.toml", &file.replace("a.fifo", "b.fifo"));
+    town.run("queue apply queues.toml").ok();
+    let again = town.run("queue apply queues.toml --json").json();
+    assert_eq!(again[0]["outcome"], "unchanged", "{again:?}");
+
+    let elasticmq = "queues {\n c { defaultVisibilityTimeout = 7 s }\n}\n";
+    town.sandbox.write("elasticmq.conf", elasticmq);
+    town.run("queue apply elasticmq.conf").ok();
+    town.sandbox.write("imported", elasticmq);
+    let again = town
+        .run("queue apply imported --format elasticmq --json")
+        .json();
+    assert_eq!(again[0]["outcome"], "unchanged", "{again:?}");
+}
+
+#[test]
+fn a_wrong_file_is_not_applied() {
+    let town = Town::new();
+    for (text, says) in [
+        (
+            "[[queue]]\nname = \"a\"\n[[queue]]\nname = \"b\"\nlease = \"13h\"\n",
+            "queues.toml:5: queue \"b\": ",
+        ),
+        (
+            "[[queue]]\nname = \"a\"\n[[queue]]\nname = \"b\"\ndead_letter = { queue = \"d\", attempts = 3 }\n",
+            "queues.toml:5: queue \"b\": its dead-letter queue d is neither declared nor there",
+        ),
+    ] {
+        town.sandbox.write("queues.toml", text);
+        let error = town.run("queue apply queues.toml").fails_with(2);
+        assert!(error.contains(says), "{error}");
+        assert_eq!(town.run("queue list --json").ok(), "");
+    }
+    town.run("queue apply none.toml").fails_with(3);
+    // A target that is there, though not in the file.
+    town.run("queue create d").ok();
+    town.run("queue apply queues.toml").ok();
 }
 
 /// A file with something wrong anywhere makes no queue, no folder and no server.
