@@ -31,9 +31,11 @@ struct State {
     wanted: Position,
     /// Everything that starts before this is durable.
     durable: Position,
-    /// Records appended since the last sync began, and when the first of them was.
+    /// Records appended since the last sync began, how many of them there may be, and when the next
+    /// one must begin for them.
     unsynced_records: u64,
-    unsynced_since: Option<Instant>,
+    unsynced_max: u64,
+    sync_by: Option<Instant>,
     /// Since when somebody has waited for a sync without one coming to its end.
     waiting_since: Option<Instant>,
     /// Whether the owner must know of each sync at once: somebody waits for a message.
@@ -54,8 +56,8 @@ enum SyncThread {
     Awake,
     /// It sleeps until there is something to sync.
     Idle,
-    /// It sleeps until the window of records that nobody waits for ends.
-    InWindow,
+    /// It sleeps until then, when the window of records that nobody waits for ends.
+    InWindow(Instant),
 }
 
 /// What is counted here, and what the owner files with its answers for others to see.
@@ -80,6 +82,8 @@ pub(crate) struct Filing<'a> {
     /// What the machine took for durable while it decided the group.
     pub(crate) known_durable: Position,
     pub(crate) counts: DriverCounts,
+    /// The shortest window that the queues of the group's records asked for.
+    pub(crate) window: lockgate_machine::SyncWindow,
     pub(crate) waiters: usize,
     pub(crate) keeper: KeeperCounts,
 }
@@ -87,17 +91,45 @@ pub(crate) struct Filing<'a> {
 impl State {
     /// Whether the sync thread must be told. Beside a stream of records that nobody waits for it is
     /// told once a window, not once a group: each time costs two threads a system call.
-    fn wake_sync_thread(&mut self, window: &SyncWindow) -> bool {
+    fn wake_sync_thread(&mut self) -> bool {
         let wanted = self.wanted > self.durable;
         let wake = match self.sync_thread {
             SyncThread::Awake => false,
             SyncThread::Idle => wanted || self.unsynced_records > 0,
-            SyncThread::InWindow => wanted || self.unsynced_records >= window.records,
+            SyncThread::InWindow(end) => {
+                wanted
+                    || self.unsynced_records >= self.unsynced_max
+                    || self.sync_by.is_some_and(|by| by < end)
+            }
         };
         if wake {
             self.sync_thread = SyncThread::Awake;
         }
         wake
+    }
+
+    /// Records were appended at `now`, of queues of which some ask for a shorter window than the
+    /// log's. A record that came before keeps its own.
+    fn note_unsynced(
+        &mut self,
+        records: u64,
+        now: Instant,
+        of_log: SyncWindow,
+        of_queues: lockgate_machine::SyncWindow,
+    ) {
+        let after = of_queues.after.map_or(Duration::MAX, Duration::from_millis);
+        // A window that ends past the end of time never does.
+        let by = now.checked_add(of_log.after.min(after));
+        self.sync_by = self.sync_by.into_iter().chain(by).min();
+        self.unsynced_records += records;
+        let records_max = of_log.records.min(of_queues.records.unwrap_or(u64::MAX));
+        self.unsynced_max = self.unsynced_max.min(records_max);
+    }
+
+    fn forget_unsynced(&mut self) {
+        self.unsynced_records = 0;
+        self.unsynced_max = u64::MAX;
+        self.sync_by = None;
     }
 
     fn note_waiting(&mut self) {
@@ -116,7 +148,8 @@ impl Desk {
                 wanted: Position::default(),
                 durable,
                 unsynced_records: 0,
-                unsynced_since: None,
+                unsynced_max: u64::MAX,
+                sync_by: None,
                 waiting_since: None,
                 owner_cares: false,
                 sync_thread: SyncThread::Awake,
@@ -176,8 +209,7 @@ impl Desk {
         let records = filing.counts.records - state.counts.driver.records;
         if records > 0 {
             state.appended = filing.appended;
-            state.unsynced_records += records;
-            state.unsynced_since.get_or_insert_with(Instant::now);
+            state.note_unsynced(records, Instant::now(), self.window, filing.window);
         }
         state.wanted = state.wanted.max(filing.wanted);
         state.note_waiting();
@@ -192,7 +224,7 @@ impl Desk {
                 .outputs
                 .extract_if(.., |output| output.durable > durable),
         );
-        let wake = state.wake_sync_thread(&self.window);
+        let wake = state.wake_sync_thread();
         drop(state);
         if wake {
             self.work.notify_one();
@@ -252,8 +284,7 @@ impl Desk {
                 self.reached.notify_all();
                 return Ok(());
             }
-            state.unsynced_records = 0;
-            state.unsynced_since = None;
+            state.forget_unsynced();
             drop(state);
 
             let started = Instant::now();
@@ -279,8 +310,7 @@ impl Desk {
                 }
             }
             if state.durable >= state.appended {
-                state.unsynced_records = 0;
-                state.unsynced_since = None;
+                state.forget_unsynced();
             }
             while state
                 .held
@@ -312,16 +342,16 @@ impl Desk {
                 return state;
             }
             let left = state
-                .unsynced_since
-                .map(|since| self.window.after.saturating_sub(since.elapsed()));
-            if left == Some(Duration::ZERO)
-                || (state.unsynced_records > 0 && state.unsynced_records >= self.window.records)
+                .sync_by
+                .map(|by| (by, by.saturating_duration_since(Instant::now())));
+            if left.is_some_and(|(_, left)| left.is_zero())
+                || (state.unsynced_records > 0 && state.unsynced_records >= state.unsynced_max)
             {
                 return state;
             }
             state = match left {
-                Some(left) => {
-                    state.sync_thread = SyncThread::InWindow;
+                Some((end, left)) => {
+                    state.sync_thread = SyncThread::InWindow(end);
                     self.work
                         .wait_timeout(state, left)
                         .unwrap_or_else(PoisonError::into_inner)
@@ -375,6 +405,7 @@ mod tests {
                 records: 1,
                 ..DriverCounts::default()
             },
+            window: lockgate_machine::SyncWindow::default(),
             waiters,
             keeper: KeeperCounts::default(),
         }
@@ -413,31 +444,60 @@ mod tests {
 
     #[test]
     fn records_that_nobody_waits_for_wake_the_sync_thread_once_a_window() {
-        let desk = Desk::new(
-            SyncWindow {
-                records: 3,
-                ..SyncWindow::default()
-            },
-            Position(1),
-            KeeperCounts::default(),
-        );
+        let desk = Desk::new(SyncWindow::default(), Position(1), KeeperCounts::default());
         let mut state = desk.lock();
+        let end = Instant::now() + Duration::from_secs(3_600);
+        let in_window = SyncThread::InWindow(end);
+        state.unsynced_max = 3;
+        state.sync_by = Some(end);
         let mut wakes = |records, wanted, sync_thread| {
             state.unsynced_records = records;
             state.wanted = Position(wanted);
             state.sync_thread = sync_thread;
-            let wakes = state.wake_sync_thread(&desk.window);
+            let wakes = state.wake_sync_thread();
             assert!(!wakes || state.sync_thread == SyncThread::Awake);
             wakes
         };
         assert!(!wakes(0, 0, SyncThread::Idle));
         assert!(wakes(1, 0, SyncThread::Idle));
-        assert!(!wakes(2, 0, SyncThread::InWindow));
-        assert!(wakes(3, 0, SyncThread::InWindow));
-        assert!(wakes(2, 9, SyncThread::InWindow));
+        assert!(!wakes(2, 0, in_window));
+        assert!(wakes(3, 0, in_window));
+        assert!(wakes(2, 9, in_window));
+        let later = SyncThread::InWindow(end + Duration::from_millis(1));
+        assert!(
+            wakes(1, 0, later),
+            "its window ends before the one slept for"
+        );
         // An answer may come to wait for a record of an earlier group.
         assert!(wakes(0, 9, SyncThread::Idle));
         assert!(!wakes(3, 9, SyncThread::Awake));
+    }
+
+    #[test]
+    fn the_shortest_window_holds_until_a_sync_begins() {
+        let log = SyncWindow {
+            after: Duration::from_millis(100),
+            records: 50,
+        };
+        let asked = |after, records| lockgate_machine::SyncWindow { after, records };
+        let desk = Desk::new(log, Position(1), KeeperCounts::default());
+        let mut state = desk.lock();
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let holds = |state: &State| (state.unsynced_records, state.unsynced_max, state.sync_by);
+
+        state.note_unsynced(1, at(0), log, asked(None, None));
+        assert_eq!(holds(&state), (1, 50, Some(at(100))));
+        state.note_unsynced(2, at(10), log, asked(Some(5), None));
+        assert_eq!(holds(&state), (3, 50, Some(at(15))), "it is due before");
+        state.note_unsynced(1, at(12), log, asked(Some(5), Some(7)));
+        assert_eq!(holds(&state), (4, 7, Some(at(15))), "an older one stays");
+        state.note_unsynced(1, at(13), log, asked(Some(900), Some(900)));
+        assert_eq!(holds(&state), (5, 7, Some(at(15))), "none lengthens it");
+        state.forget_unsynced();
+        assert_eq!(holds(&state), (0, u64::MAX, None));
+        state.note_unsynced(1, at(20), log, asked(Some(900), Some(900)));
+        assert_eq!(holds(&state), (1, 50, Some(at(120))), "the log's own holds");
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub struct Driver<T> {
     after_append: Vec<Output<T>>,
     stopped: Option<Arc<str>>,
     counts: DriverCounts,
+    /// The shortest window asked for by what was decided since it was last taken.
+    sync_window: lockgate_machine::SyncWindow,
     /// Everything that starts before it is durable.
     pub(crate) durable: Position,
     /// Bytes of relocated messages in `group`.
@@ -187,6 +189,7 @@ impl<T: Ticket> Driver<T> {
             after_append: Vec::new(),
             stopped: None,
             counts: DriverCounts::default(),
+            sync_window: lockgate_machine::SyncWindow::default(),
             durable: Position::default(),
             trimmed: Position::default(),
             group_relocated_bytes: 0,
@@ -390,6 +393,12 @@ impl<T: Ticket> Driver<T> {
         self.counts
     }
 
+    /// The shortest window that queues asked for in which something was decided, below level `disk`,
+    /// since this was last called.
+    pub fn take_sync_window(&mut self) -> lockgate_machine::SyncWindow {
+        mem::take(&mut self.sync_window)
+    }
+
     /// Appends the record with which the term begins.
     pub(crate) fn begin(&mut self, start: &Command, now: Now) -> Result<(), StartError> {
         self.machine_time = now.machine;
@@ -452,6 +461,10 @@ impl<T: Ticket> Driver<T> {
             return (Err(rejection), Wait::Sync(self.promised));
         }
         let decision = self.machine.decide(command, now);
+        if decision.level < Level::Disk {
+            let window = self.machine.sync_window(&decision.effects);
+            self.sync_window = self.sync_window.shorter(window);
+        }
         self.machine.note_outcome(command, &decision.outcome);
         // The record at that position included.
         let rests_on = decision.rests_on.map(|at| Position(at.0 + 1));

@@ -292,6 +292,7 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
             wanted: driver.promised(),
             known_durable: durable,
             counts: driver.counts(),
+            window: driver.take_sync_window(),
             waiters: driver.waiting(),
             keeper: driver.keeper_counts(),
         };

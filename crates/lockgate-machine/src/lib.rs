@@ -91,4 +91,5 @@ pub use reply::{
 };
 pub use settings::{
     DeadLetter, Dedup, DedupScope, KeyPolicy, KeyProfile, QueueSettings, Quota, SettingsError,
+    SyncWindow,
 };

@@ -40,6 +40,34 @@ pub struct QueueSettings {
     pub quota: Quota,
     /// How many messages may be in flight. Default 120,000 (as SQS).
     pub in_flight_max: u32,
+    /// What a power cut may take of what the queue answered below [`Level::Disk`].
+    pub sync_window: SyncWindow,
+}
+
+/// How long records may stay unsynced that were answered below [`Level::Disk`]: whatever comes first
+/// starts a sync. Queues share a log, so the shortest of the windows asked for holds, the log's own
+/// one included, and one sync serves all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SyncWindow {
+    /// The oldest is never older than this when a sync starts. 1 ms to 1 h; default: as the log.
+    pub after: Option<Millis>,
+    /// Never more records than this, whosever they are, are unsynced when a sync starts. 1 or more;
+    /// default: as the log.
+    pub records: Option<u64>,
+}
+
+impl SyncWindow {
+    /// The one that holds where both are asked for.
+    #[must_use]
+    pub fn shorter(self, other: Self) -> Self {
+        fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
+            one.into_iter().chain(other).min()
+        }
+        Self {
+            after: least(self.after, other.after),
+            records: least(self.records, other.records),
+        }
+    }
 }
 
 /// Deduplication by unique id.
@@ -178,6 +206,7 @@ impl Default for QueueSettings {
             key_profile: KeyProfile::default(),
             quota: Quota::default(),
             in_flight_max: 120_000,
+            sync_window: SyncWindow::default(),
         }
     }
 }

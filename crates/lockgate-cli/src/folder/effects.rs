@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use lockgate_core::{MachineTime, Message, Now, QueueId, WallTime};
-use lockgate_machine::{DeadLetterReason, Effect, QueueSettings, StoredMessage};
+use lockgate_machine::{DeadLetterReason, Effect, QueueSettings, StoredMessage, SyncWindow};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -257,7 +257,7 @@ fn text_or_hex(name: &str, bytes: &Bytes) -> Map<String, Value> {
 }
 
 fn settings_json(settings: &QueueSettings) -> Value {
-    json!({
+    let mut json = json!({
         "keyed": settings.keyed,
         "level": settings.level.to_string(),
         "lease_ms": settings.lease,
@@ -284,7 +284,15 @@ fn settings_json(settings: &QueueSettings) -> Value {
             "bytes_max": settings.quota.bytes_max,
         },
         "in_flight_max": settings.in_flight_max,
-    })
+    });
+    // Shown where it says something: most queues sync as the log does.
+    if settings.sync_window != SyncWindow::default() {
+        json["sync_window"] = json!({
+            "after_ms": settings.sync_window.after,
+            "records": settings.sync_window.records,
+        });
+    }
+    json
 }
 
 fn dead_letter_json(reason: &DeadLetterReason, bodies: Bodies) -> Value {

@@ -176,6 +176,70 @@ async fn a_time_starts_a_sync_too() {
     shard.engine.shutdown().await;
 }
 
+/// A queue of level process with that window, in an engine whose own never ends.
+async fn with_window(window: lockgate_machine::SyncWindow) -> Watched {
+    let options = EngineOptions {
+        sync_window: SyncWindow {
+            after: LONG,
+            records: u64::MAX,
+        },
+        ..EngineOptions::default()
+    };
+    let shard = Watched::with_options(options);
+    let settings = QueueSettings {
+        sync_window: window,
+        ..at_level(Level::Process)
+    };
+    shard.engine.submit(create("q", settings)).await.unwrap();
+    let idle = create("idle", at_level(Level::Process));
+    shard.engine.submit(idle).await.unwrap();
+    shard
+}
+
+/// How many messages are there after a power cut.
+async fn after_a_power_cut(shard: Watched) -> u64 {
+    let disk = shard.disk.crash(lockgate_sim::PowerCut::LoseAllUnsynced);
+    let log = Box::new(local_log(&disk));
+    let clock = Arc::new(shard.clock.clone());
+    let (again, report) = Engine::start(log, clock, EngineOptions::default()).unwrap();
+    again.shutdown().await;
+    report.messages
+}
+
+#[tokio::test]
+async fn a_queue_may_ask_for_a_shorter_time_and_its_sync_serves_all() {
+    let shard = with_window(lockgate_machine::SyncWindow {
+        after: Some(1),
+        records: None,
+    })
+    .await;
+    // Nothing else happens later that a sync could be for.
+    shard.engine.submit(send("idle", text("a"))).await.unwrap();
+    let before = shard.engine.metrics().syncs;
+    shard.engine.submit(send("q", text("b"))).await.unwrap();
+    until(|| shard.engine.metrics().syncs > before).await;
+    assert_eq!(after_a_power_cut(shard).await, 2);
+}
+
+#[tokio::test]
+async fn a_queue_may_ask_for_fewer_records_and_loses_no_more() {
+    let shard = with_window(lockgate_machine::SyncWindow {
+        after: None,
+        records: Some(3),
+    })
+    .await;
+    let rounds = 5;
+    for _ in 0..rounds {
+        let before = shard.engine.metrics().syncs;
+        for _ in 0..3 {
+            shard.engine.submit(send("q", text("a"))).await.unwrap();
+        }
+        until(|| shard.engine.metrics().syncs > before).await;
+    }
+    let left = after_a_power_cut(shard).await;
+    assert!(left >= rounds * 3 - 2, "{left} messages");
+}
+
 #[tokio::test]
 async fn a_failed_sync_stops_the_engine_and_is_never_tried_again() {
     let shard = Watched::with_queue(QueueSettings::default()).await;

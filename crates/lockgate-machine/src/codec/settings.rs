@@ -52,6 +52,10 @@ const QUOTA_MESSAGES: u8 = 17;
 const QUOTA_BYTES: u8 = 18;
 /// Messages.
 const IN_FLIGHT_MAX: u8 = 19;
+/// Milliseconds. Absent: as the log.
+const SYNC_AFTER: u8 = 20;
+/// Records. Absent: as the log.
+const SYNC_RECORDS: u8 = 21;
 
 /// The fields a record of this format always has.
 const ALWAYS: u32 = ((1 << (IN_FLIGHT_MAX + 1)) - 2) & !(1 << DEAD_LETTER) & !(1 << KEY_POLICY);
@@ -72,6 +76,7 @@ pub(super) fn write(settings: &QueueSettings, writer: &mut Writer<'_>) {
         key_profile,
         quota,
         in_flight_max,
+        sync_window,
     } = settings;
     let Dedup {
         window,
@@ -114,6 +119,12 @@ pub(super) fn write(settings: &QueueSettings, writer: &mut Writer<'_>) {
     writer.tagged_number(QUOTA_MESSAGES, *messages_max);
     writer.tagged_number(QUOTA_BYTES, *bytes_max);
     writer.tagged_number(IN_FLIGHT_MAX, u64::from(*in_flight_max));
+    if let Some(after) = sync_window.after {
+        writer.tagged_number(SYNC_AFTER, after);
+    }
+    if let Some(records) = sync_window.records {
+        writer.tagged_number(SYNC_RECORDS, records);
+    }
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<Box<QueueSettings>, DecodeError> {
@@ -166,6 +177,8 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Box<QueueSettings>, Decode
             QUOTA_MESSAGES => settings.quota.messages_max = value.number()?,
             QUOTA_BYTES => settings.quota.bytes_max = value.number()?,
             IN_FLIGHT_MAX => settings.in_flight_max = value.small()?,
+            SYNC_AFTER => settings.sync_window.after = Some(value.number()?),
+            SYNC_RECORDS => settings.sync_window.records = Some(value.number()?),
             _ => return Ok(false),
         }
         seen |= 1 << tag;

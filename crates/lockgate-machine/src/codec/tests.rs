@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     DeadLetter, DeadLetterReason, Dedup, DedupScope, DropReason, KeyPolicy, KeyProfile,
-    QueueSettings, Quota,
+    QueueSettings, Quota, SyncWindow,
 };
 
 /// The number of kinds of effects. A new effect makes the match in `place` incomplete; giving it the
@@ -254,6 +254,32 @@ fn every_kind_of_effect_has_its_golden_bytes() {
         assert_eq!(hex(&bytes), golden, "{effect:?}");
         assert_eq!(decode_record(&bytes).unwrap()[..], [effect]);
     }
+}
+
+/// What has no window of its own is as it was before there were any.
+#[test]
+fn sync_windows_have_their_golden_bytes() {
+    let changed = |sync_window| Effect::QueueChanged {
+        queue: QueueId(7),
+        settings: Box::new(QueueSettings {
+            sync_window,
+            ..QueueSettings::default()
+        }),
+        annotations: BTreeMap::new(),
+        tags: BTreeMap::new(),
+        at: WallTime(0),
+    };
+    let plain = hex(&encode(&[changed(SyncWindow::default())]));
+    let window = SyncWindow {
+        after: Some(50),
+        records: Some(1_000),
+    };
+    let with = encode(&[changed(window)]);
+    // Behind what was there before: in-flight at most, which is 120,000.
+    let fields = "1303c0a907".to_owned() + "140132" + "1502e807";
+    assert!(plain.contains(&fields[..10]) && hex(&with).contains(&fields));
+    assert_eq!(hex(&with).len(), plain.len() + fields.len() - 10);
+    assert_eq!(decode_record(&with).unwrap()[..], [changed(window)]);
 }
 
 /// The one with no field is as it was before there was one.
@@ -593,6 +619,10 @@ fn settings() -> impl Strategy<Value = Box<QueueSettings>> {
                     bytes_max: bytes,
                 },
                 in_flight_max: small.2,
+                sync_window: SyncWindow {
+                    after: survives_purge.then_some(window),
+                    records: content_based.then_some(messages),
+                },
             })
         })
 }

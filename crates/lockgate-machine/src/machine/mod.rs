@@ -60,7 +60,7 @@ use self::{
     state::{Awaiting, Contents, Holder, Keys, Message, OriginEntry, Queues, TimeToLive, Touch},
 };
 use crate::{
-    Command, Decision, Effect, QueueTotals, Rejection, Reply, Settled,
+    Command, Decision, Effect, QueueTotals, Rejection, Reply, Settled, SyncWindow,
     live::LiveRanges,
     slab::Slab,
     table::{HashSeed, Table, hash_bytes, hash_pair},
@@ -520,6 +520,34 @@ impl Machine {
         self.queue_names
             .get(name)
             .map(|&queue| self.queues[queue].id)
+    }
+
+    /// The shortest window that the queues of these effects ask for. Leases ask for none: what a
+    /// power cut may take of them is bounded by the horizon.
+    #[must_use]
+    pub fn sync_window(&self, effects: &[Effect]) -> SyncWindow {
+        let of = |id: &QueueId| {
+            let queue = self.queue_index(*id);
+            queue.map_or(SyncWindow::default(), |queue| {
+                self.queues[queue].settings.sync_window
+            })
+        };
+        effects
+            .iter()
+            .fold(SyncWindow::default(), |window, effect| match effect {
+                Effect::Accepted(stored) => window.shorter(of(&stored.queue)),
+                Effect::Acked { queue, .. }
+                | Effect::Nacked { queue, .. }
+                | Effect::Extended { queue, .. }
+                | Effect::Dropped { queue, .. }
+                | Effect::Rescheduled { queue, .. }
+                | Effect::Paused { queue, .. }
+                | Effect::Purged { queue }
+                | Effect::KeyParked { queue, .. }
+                | Effect::KeyResumed { queue, .. } => window.shorter(of(queue)),
+                Effect::Moved { from, to, .. } => window.shorter(of(from)).shorter(of(to)),
+                _ => window,
+            })
     }
 
     fn queue_index(&self, id: QueueId) -> Option<u32> {

@@ -23,6 +23,8 @@ use crate::{
     QueueTotals, Rejection, Reply, SettingsError, dedup::DedupWindow, slab::NONE, table::hash_pair,
 };
 
+/// The longest sync window: an hour.
+const SYNC_AFTER_MS_MAX: Millis = 3600 * 1000;
 /// The longest dedup window: ten years. `Forever` needs an index that is not in memory.
 const DEDUP_WINDOW_MS_MAX: Millis = 3653 * 24 * 3600 * 1000;
 
@@ -404,6 +406,18 @@ fn check_numbers(settings: &QueueSettings) -> Result<(), SettingsError> {
             u64::from(settings.in_flight_max),
             1,
             u64::from(u32::MAX),
+        ),
+        (
+            "sync_window.after",
+            settings.sync_window.after.unwrap_or(1),
+            1,
+            SYNC_AFTER_MS_MAX,
+        ),
+        (
+            "sync_window.records",
+            settings.sync_window.records.unwrap_or(1),
+            1,
+            u64::MAX,
         ),
     ];
     for (setting, value, min, max) in ranges {

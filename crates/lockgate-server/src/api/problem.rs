@@ -267,6 +267,8 @@ fn field_of(setting: &str) -> &'static str {
         "dead_letter.attempts_max" => "settings.dead_letter.attempts_max",
         "park_after" => "settings.park_after",
         "in_flight_max" => "settings.in_flight_max",
+        "sync_window.after" => "settings.sync_window.after_ms",
+        "sync_window.records" => "settings.sync_window.records",
         "key policy park" => "settings.key_policy",
         _ => "settings",
     }

@@ -186,13 +186,32 @@ const SWITCHES: &[Switch] = &[
             })
         },
     },
-    // Here so that whoever asks for it is told where it can be had.
+    Switch {
+        tag: "lockgate:sync-records",
+        fifo_only: false,
+        values: "a number, 1 or more",
+        apply: |settings, value| {
+            set(&mut settings.sync_window.records, value, None, |value| {
+                number(value).filter(|&records| records > 0).map(Some)
+            })
+        },
+    },
     Switch {
         tag: "lockgate:sync-window",
         fifo_only: false,
-        values: "left out: queues share one log, and its window is set for the whole server, by \
-                 --sync-window",
-        apply: |_, value| value.is_none(),
+        values: "a time from 1ms to 1h, as in 50ms or 2s",
+        apply: |settings, value| {
+            set(&mut settings.sync_window.after, value, None, |value| {
+                let units = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
+                let (_, factor) = units.iter().find(|(unit, _)| {
+                    let digits = value.strip_suffix(unit);
+                    digits.is_some_and(|digits| number(digits).is_some())
+                })?;
+                let digits = value.trim_end_matches(char::is_alphabetic);
+                let after = number(digits)?.checked_mul(*factor)?;
+                (1..=3_600_000).contains(&after).then_some(Some(after))
+            })
+        },
     },
     Switch {
         tag: ZERO_VISIBILITY,
@@ -435,9 +454,11 @@ mod tests {
             ("park-after", "3"),
             ("quota-bytes", "2GiB"),
             ("quota-messages", "9"),
+            ("sync-records", "100"),
+            ("sync-window", "50ms"),
             ("zero-visibility", "defer"),
         ]);
-        assert_eq!(set.len() + 1, SWITCHES.len(), "all but the one refused");
+        assert_eq!(set.len(), SWITCHES.len());
         let mut settings = defaults();
         apply(&Tags::new(), &set, &mut settings).unwrap();
         assert_eq!(settings.dedup.bytes_max, 1 << 20);
@@ -450,6 +471,8 @@ mod tests {
         assert_eq!(settings.park_after, 3);
         assert_eq!(settings.quota.bytes_max, 2 << 30);
         assert_eq!(settings.quota.messages_max, 9);
+        assert_eq!(settings.sync_window.after, Some(50));
+        assert_eq!(settings.sync_window.records, Some(100));
         assert_eq!(delay_seconds_max(&set), DELAY_SECONDS_UNLIMITED);
         assert_eq!(batch_max(&set), 100);
         assert!(fifo_delay(&set) && zero_visibility_defers(&set));
@@ -471,6 +494,9 @@ mod tests {
             ("park-after", ["1", "1000"], ["0", "1001"]),
             ("quota-bytes", ["1", "16777215TiB"], ["0", "16777216TiB"]),
             ("quota-messages", ["1", "18446744073709551615"], ["0", "1m"]),
+            ("sync-records", ["1", "18446744073709551615"], ["0", "1s"]),
+            ("sync-window", ["1ms", "1h"], ["0ms", "61m"]),
+            ("sync-window", ["20s", "60m"], ["100", "ms"]),
         ] {
             for value in allowed {
                 assert!(

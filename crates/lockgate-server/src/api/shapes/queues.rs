@@ -131,6 +131,16 @@ pub(crate) struct Dropped {
     pub(crate) key_dropped: u64,
 }
 
+/// How much may be unsynced of what was answered below `disk`.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct SyncWindow {
+    /// The oldest unsynced record is never older than this when a sync starts.
+    pub(crate) after_ms: Option<Millis>,
+    /// Never more records than this are unsynced when a sync starts.
+    pub(crate) records: Option<u64>,
+}
+
 /// A queue's settings.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -149,6 +159,8 @@ pub(crate) struct Settings {
     pub(crate) message_bytes_max: u32,
     /// How many messages may be in flight.
     pub(crate) in_flight_max: u32,
+    /// What a power cut may take of what was answered below `disk`; the server's own window holds too.
+    pub(crate) sync_window: SyncWindow,
     /// Deduplication by unique id.
     pub(crate) dedup: Dedup,
     /// Where messages go after too many attempts; `null`: nowhere.
@@ -326,6 +338,8 @@ pub(crate) struct SettingsChange {
     /// How many messages may be in flight. Default 120,000.
     #[serde(deserialize_with = "given")]
     pub(crate) in_flight_max: Option<Option<u32>>,
+    /// What a power cut may take of what was answered below `disk`.
+    pub(crate) sync_window: SyncWindowChange,
     /// Deduplication by unique id.
     pub(crate) dedup: DedupChange,
     /// Where messages go after too many attempts; `null`, the default: nowhere. It must exist and be
@@ -344,6 +358,21 @@ pub(crate) struct SettingsChange {
     pub(crate) key_profile: Option<Option<KeyProfileWord>>,
     /// How much the queue may hold.
     pub(crate) quota: QuotaChange,
+}
+
+/// What is to change about the sync window.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct SyncWindowChange {
+    /// The oldest unsynced record is never older than this when a sync starts. 1 ms to 1 h; `null`, the
+    /// default: the server's window alone.
+    #[serde(deserialize_with = "given")]
+    pub(crate) after_ms: Option<Option<Millis>>,
+    /// Never more records than this are unsynced when a sync starts. 1 and more; `null`, the default:
+    /// no limit.
+    #[serde(deserialize_with = "given")]
+    pub(crate) records: Option<Option<u64>>,
 }
 
 /// What is to change about deduplication.
@@ -429,6 +458,12 @@ impl SettingsChange {
         set(&mut to.message_bytes_max, bytes_max, from.message_bytes_max);
         set(&mut to.in_flight_max, in_flight_max, from.in_flight_max);
         set(&mut to.park_after, self.park_after, from.park_after);
+        if let Some(after) = self.sync_window.after_ms {
+            to.sync_window.after = after;
+        }
+        if let Some(records) = self.sync_window.records {
+            to.sync_window.records = records;
+        }
         set(&mut to.key_profile, self.key_profile, from.key_profile);
         if let Some(policy) = self.key_policy {
             to.key_policy = policy.map(Into::into);
@@ -543,6 +578,10 @@ impl From<QueueSettings> for Settings {
             receive_wait_ms: settings.receive_wait,
             message_bytes_max: settings.message_bytes_max,
             in_flight_max: settings.in_flight_max,
+            sync_window: SyncWindow {
+                after_ms: settings.sync_window.after,
+                records: settings.sync_window.records,
+            },
             dedup: Dedup {
                 window_ms: settings.dedup.window,
                 scope: settings.dedup.scope.into(),
