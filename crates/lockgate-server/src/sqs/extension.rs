@@ -201,15 +201,13 @@ const SWITCHES: &[Switch] = &[
         fifo_only: false,
         values: "a time from 1ms to 1h, as in 50ms or 2s",
         apply: |settings, value| {
+            // A bare number would be milliseconds to some and seconds to others.
+            let units = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
             set(&mut settings.sync_window.after, value, None, |value| {
-                let units = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
-                let (_, factor) = units.iter().find(|(unit, _)| {
-                    let digits = value.strip_suffix(unit);
-                    digits.is_some_and(|digits| number(digits).is_some())
-                })?;
-                let digits = value.trim_end_matches(char::is_alphabetic);
-                let after = number(digits)?.checked_mul(*factor)?;
-                (1..=3_600_000).contains(&after).then_some(Some(after))
+                with_unit(value, &units)
+                    .filter(|_| value.ends_with(char::is_alphabetic))
+                    .filter(|after| (1..=3_600_000).contains(after))
+                    .map(Some)
             })
         },
     },

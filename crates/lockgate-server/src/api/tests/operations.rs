@@ -55,6 +55,16 @@ async fn a_value_that_is_not_allowed_is_named() {
         ),
         (
             "/queues",
+            settings(json!({"sync_window": {"after_ms": 3_600_001}})),
+            "settings.sync_window.after_ms",
+        ),
+        (
+            "/queues",
+            settings(json!({"sync_window": {"records": 0}})),
+            "settings.sync_window.records",
+        ),
+        (
+            "/queues",
             settings(json!({"receive_wait_ms": 20_001})),
             "settings.receive_wait_ms",
         ),
@@ -165,9 +175,11 @@ async fn a_change_changes_what_it_names_and_null_is_the_default() {
         "delay_ms": 2000,
         "dead_letter": {"queue": "dead"},
         "quota": {"messages_max": 10},
+        "sync_window": {"after_ms": 50, "records": 1000},
     });
     queue(&shop, "mail", given).await;
-    let change = json!({"settings": {"lease_ms": null, "level": "process", "dead_letter": null},
+    let change = json!({"settings": {"lease_ms": null, "level": "process", "dead_letter": null,
+                                     "sync_window": {"after_ms": null}},
                         "tags": {"a": "1"}});
     let changed = shop.ok(Method::PATCH, "/queues/mail", change).await;
     let settings = &changed["settings"];
@@ -176,6 +188,8 @@ async fn a_change_changes_what_it_names_and_null_is_the_default() {
     assert_eq!(settings["level"], "process");
     assert_eq!(settings["dead_letter"], Value::Null);
     assert_eq!(settings["quota"]["messages_max"], 10);
+    let window = json!({"after_ms": null, "records": 1000});
+    assert_eq!(settings["sync_window"], window);
     assert_eq!(changed["tags"], json!({"a": "1"}));
     assert_eq!(shop.get("/queues/mail").await, changed);
     let change = json!({"settings": {"quota": {"messages_max": null}}, "tags": {"a": null}});

@@ -1,6 +1,7 @@
 //! What tags switch on, and that nothing is switched on without.
 
 use lockgate_core::{Level, QueueName};
+use lockgate_machine::SyncWindow;
 use serde_json::{Value, json};
 
 use super::{Shop, protocols::in_both_protocols, text};
@@ -16,6 +17,7 @@ in_both_protocols![
     a_tag_makes_zero_visibility_cost_no_attempt,
     quotas_and_the_limit_in_flight_are_set_by_tags,
     durability_is_set_by_a_tag,
+    what_a_power_cut_may_take_is_set_by_tags,
     one_bad_tag_refuses_the_whole_call,
     the_previous_sequence_number_is_told_by_name_only,
 ];
@@ -295,10 +297,20 @@ async fn durability_is_set_by_a_tag(shop: Shop) {
     let (code, message) = shop.refused("TagQueue", replicated).await;
     assert_eq!(code, INVALID);
     assert!(message.contains("the log reaches disk"), "{message}");
-    let window = json!({"QueueUrl": url, "Tags": {"lockgate:sync-window": "50ms"}});
-    let (code, message) = shop.refused("TagQueue", window).await;
+}
+
+async fn what_a_power_cut_may_take_is_set_by_tags(shop: Shop) {
+    let tags = json!({"lockgate:durability": "process", "lockgate:sync-window": "50ms",
+        "lockgate:sync-records": "1000"});
+    let url = shop.tagged_queue("q", json!({}), tags).await;
+    let window = |after, records| SyncWindow { after, records };
+    assert_eq!(shop.settings("q").sync_window, window(Some(50), Some(1000)));
+    shop.untag(&url, "lockgate:sync-window").await;
+    assert_eq!(shop.settings("q").sync_window, window(None, Some(1000)));
+    let bare = json!({"QueueUrl": url, "Tags": {"lockgate:sync-window": "50"}});
+    let (code, message) = shop.refused("TagQueue", bare).await;
     assert_eq!(code, INVALID);
-    assert!(message.contains("set for the whole server"), "{message}");
+    assert!(message.contains("from 1ms to 1h"), "{message}");
 }
 
 async fn one_bad_tag_refuses_the_whole_call(shop: Shop) {
