@@ -75,6 +75,9 @@ struct State {
     seen: DiskSpace,
     is_low: bool,
     is_full: bool,
+    /// As far as was seen nobody has been refused, but the next one would be. Only shows: what is
+    /// refused, and until when, is the business of [`Self::is_full`].
+    is_short: bool,
 }
 
 /// A file to make a segment of.
@@ -195,6 +198,7 @@ impl Spares {
                 let wanted = self.wanted(&state, segments, is_growth);
                 if state.spares.len() + state.in_hand >= wanted {
                     state.is_full &= !is_growth;
+                    state.is_short &= !is_growth;
                     return Ok(());
                 }
                 // While it is full and somebody else looks at the disk, nobody need ask for every
@@ -317,7 +321,7 @@ impl Spares {
     pub(crate) fn space(&self) -> (u64, u64, SpaceState) {
         let state = self.state();
         let files = state.spares.len() + state.in_hand + state.retired.len();
-        let judgement = if state.is_full {
+        let judgement = if state.is_full || state.is_short {
             SpaceState::Full
         } else if state.is_low {
             SpaceState::Low
@@ -558,9 +562,12 @@ impl Spares {
 
     fn judge_fullness(&self, state: &mut State) {
         let count = state.spares.len() + state.in_hand + self.obtainable(state);
-        // Back only with a segment to spare.
-        let segments = usize::from(state.is_full);
-        state.is_full = count < self.wanted(state, segments, true);
+        if state.is_full && count >= self.wanted(state, 1, true) {
+            state.is_full = false;
+        }
+        // Back only with a segment to spare, so that it does not come and go.
+        let segments = usize::from(state.is_short);
+        state.is_short = count < self.wanted(state, segments, true);
     }
 
     /// How many spares there must be before `segments` may be begun. A log that holds little needs
