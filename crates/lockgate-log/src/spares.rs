@@ -141,12 +141,13 @@ impl Spares {
 
     /// Takes over the spares a recovery found, and removes what cannot be one or is too much.
     pub(crate) fn start(&self, found: &[(u32, bool)], held: usize) -> Result<(), DiskError> {
+        let spares_max = self.limits.reserve_segments as usize + kept_for_growth(held);
         let mut spares = Vec::new();
         for &(number, is_named_written) in found {
             let name = spare_name(number, is_named_written);
             let file = self.disk.open(&name, OpenMode::Existing)?;
             let is_whole = file.len()? == u64::from(self.limits.segment_bytes);
-            if !is_whole || spares.len() > self.limits.reserve_segments as usize {
+            if !is_whole || spares.len() >= spares_max {
                 self.disk.remove(&name)?;
                 continue;
             }
@@ -381,18 +382,23 @@ impl Spares {
             spare.is_blank = true;
             self.state().spares.push(spare);
         }
+        // In place of those that would have to be written first. Only now: a reserve is never short.
+        while self.shrink()? {}
         let seen = self.disk.space()?;
         self.note_space(&mut self.state(), seen);
         Ok(true)
     }
 
-    /// Renames a released segment to a spare, if one is wanted besides `more`, or else removes it.
+    /// Renames a released segment to a spare, if one is wanted besides `more` or better than one there
+    /// is, or else removes it.
     fn to_spare(&self, segment: u32, more: usize) -> Result<Option<Spare>, DiskError> {
         let name = segment_name(segment);
         let number = {
             let mut state = self.state();
-            let count = state.spares.len() + state.in_hand + more;
-            (count < self.spares_max(&state)).then(|| state.take_number())
+            let whole = self.limits.segment_bytes;
+            let is_written = |spare: &&Spare| spare.written_until == whole;
+            let written = state.spares.iter().filter(is_written).count();
+            (written + state.in_hand + more < self.spares_max(&state)).then(|| state.take_number())
         };
         if let Some(number) = number {
             let file = self.disk.open(&name, OpenMode::Existing)?;
@@ -591,7 +597,8 @@ impl Spares {
     /// one before, and they will be needed again until the next.
     fn spares_max(&self, state: &State) -> usize {
         let lately = state.begun.max(state.begun_before).saturating_sub(1);
-        self.limits.reserve_segments as usize + lately.clamp(1, state.held.max(1))
+        let lately = lately.min(state.held).max(kept_for_growth(state.held));
+        self.limits.reserve_segments as usize + lately
     }
 
     fn room_for_growth(&self, state: &State) -> u64 {
@@ -600,6 +607,13 @@ impl Spares {
             (state.spares.len() + state.in_hand + self.obtainable(state)).saturating_sub(reserve);
         (segments as u64).saturating_mul(u64::from(self.limits.segment_bytes - SEGMENT_HEADER_LEN))
     }
+}
+
+/// Spares beside the reserve that a log keeps which holds so many segments, whatever came lately. Where
+/// many messages go at once and as many come later, a segment that was given back in between is
+/// written twice: once with zeros.
+fn kept_for_growth(held: usize) -> usize {
+    (held / 8).max(1)
 }
 
 impl State {

@@ -67,7 +67,7 @@ impl Written {
         }
     }
 
-    fn report(&self, params: &Params, report: &mut Report) {
+    fn report(&self, params: &Params, amplification_max: Option<f64>, report: &mut Report) {
         let Some(total) = self.total else {
             return;
         };
@@ -76,7 +76,7 @@ impl Written {
             params,
             as_f64(total) / as_f64(self.records.max(1)),
             "bytes written per byte accepted",
-            Some(1.5),
+            amplification_max,
         );
         // Headers, zeros ahead of segments, alignment, and snapshots that were not finished.
         let rest = total.saturating_sub(self.records + self.relocated + self.snapshots);
@@ -154,10 +154,14 @@ impl DiskCourse {
         }
     }
 
-    /// Twice as many messages as there are come and go.
-    fn churn(&mut self, setup: &Setup, tokens: &mut Vec<LeaseToken>) -> Result<(), Failure> {
-        let step = (self.messages / 2).max(1);
-        for _ in 0..4 {
+    /// Twice as many messages as there are come and go, so many at a time.
+    fn churn(
+        &mut self,
+        setup: &Setup,
+        tokens: &mut Vec<LeaseToken>,
+        step: u64,
+    ) -> Result<(), Failure> {
+        for _ in 0..2 * self.messages / step {
             setup.runtime.block_on(async {
                 self.ack_some(tokens, step).await?;
                 self.fill(setup, step).await?;
@@ -225,15 +229,20 @@ impl Course for DiskCourse {
         let params = self.params.clone();
         let runtime = &setup.runtime;
 
-        // Half of the messages go at random, and as many come: first until the log has the size that
-        // this takes, then measured.
+        // Messages go at random and as many come: first until the log has the size that this takes,
+        // then measured; a few at a time, and half of all at a time.
         runtime.block_on(self.fill(setup, self.messages))?;
         let mut tokens = runtime.block_on(self.lease_all())?;
-        self.churn(setup, &mut tokens)?;
-        let before = Written::now(&self.engine);
-        self.churn(setup, &mut tokens)?;
-        let written = Written::now(&self.engine).since(&before);
-        written.report(&params, report);
+        for (part, longest) in [(20, Some(1.5)), (2, None)] {
+            let step = (self.messages / part).max(1);
+            self.churn(setup, &mut tokens, step)?;
+            let before = Written::now(&self.engine);
+            self.churn(setup, &mut tokens, step)?;
+            let written = Written::now(&self.engine).since(&before);
+            let mut params = params.clone();
+            params.more.insert("step", json!(step));
+            written.report(&params, longest, report);
+        }
 
         let peak = folder::taken(&self.folder)?;
         report.quantity("disk.peak", &params, as_f64(peak), "bytes", None);

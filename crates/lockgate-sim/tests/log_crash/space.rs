@@ -281,3 +281,23 @@ fn a_large_snapshot_is_synced_as_it_is_written() {
     }
     snapshot.finish().unwrap();
 }
+
+/// A spare whose blocks were never written costs their zeros before it is as good as a segment that
+/// comes back, so it goes for that one.
+#[test]
+fn what_comes_back_takes_the_place_of_spares_that_were_never_written() {
+    let disk = FaultyDisk::new();
+    disk.set_free_bytes(Some(20 * SEGMENT));
+    let mut log = start(&disk);
+    fill(&mut log, Epoch(1), Purpose::Growth);
+    log.syncer().sync().unwrap();
+    let spares = |suffix| {
+        let names = disk.image().into_keys();
+        names.filter(|name| name.ends_with(suffix)).count() as u64
+    };
+    assert_eq!((spares(".spare"), spares(".ready")), (RESERVE, 0));
+    log.trim(log.tail()).unwrap();
+    release_trimmed(&mut log).unwrap();
+    assert_eq!(spares(".spare"), 0);
+    assert!(spares(".ready") > RESERVE);
+}
