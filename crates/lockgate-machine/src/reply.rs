@@ -1,6 +1,6 @@
 //! What callers get back.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use lockgate_core::{
     HolderName, Key, LeaseToken, Level, Location, MachineTime, MessageId, Millis, Position,
@@ -154,6 +154,17 @@ pub enum StaleReason {
     OutOfOrder,
 }
 
+impl fmt::Display for StaleReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gone => "the message is gone",
+            Self::Ended => "the lease has ended",
+            Self::Superseded => "the message was leased again",
+            Self::OutOfOrder => "an earlier message of the batch is still out",
+        })
+    }
+}
+
 /// Why a command was refused; nothing it asked for happened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -247,7 +258,7 @@ pub enum Rejection {
         max: u64,
     },
     /// One settle of a transaction is stale, so nothing happened.
-    #[error("lease {index} of the transaction is stale ({reason:?}): nothing was done")]
+    #[error("lease {index} of the transaction is stale ({reason}): nothing was done")]
     TransactionStale {
         /// Which settle, from 0.
         index: usize,

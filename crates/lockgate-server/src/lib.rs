@@ -2,7 +2,8 @@
 //!
 //! [`Server::bind`] listens, [`Server::run`] serves until told to stop. What a client may send is
 //! bounded in size, in number and in time, by [`Limits`] and [`Deadlines`]; who may send it is
-//! limited to this machine by default ([`ServerOptions`]). There is no authentication.
+//! limited to this machine by default ([`ServerOptions`]); requests may have to be signed by access keys,
+//! which say who may do what, and connections may be HTTPS.
 //!
 //! | path | what it is |
 //! |---|---|

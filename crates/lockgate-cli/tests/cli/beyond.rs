@@ -99,7 +99,7 @@ fn settles_and_sends_happen_together_or_not_at_all() {
     assert_eq!(town.counts("orders")["in_flight"], 0);
     // A lease that has ended: nothing is sent.
     let again = town.run(&both).fails_with(4);
-    assert!(again.contains("is stale (Gone)"), "{again}");
+    assert!(again.contains("is stale (the message is gone)"), "{again}");
     assert_eq!(town.counts("mail")["ready"], 1);
 
     let receipt = lease(&town, "orders", "two");
