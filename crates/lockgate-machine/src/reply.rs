@@ -530,8 +530,21 @@ pub struct KeyStatus {
 pub enum KeyWait {
     /// Nothing: the next receive may have it.
     Nothing,
-    /// The key has no message in its order.
+    /// The key has no message in its order, and none on its way there.
     NoMessage,
+    /// The key has no message in its order; the next one is delayed.
+    Due {
+        /// Which message comes first.
+        sequence: Sequence,
+        /// When it is due. With more than 1,000 delayed messages of the key, one that was sent later than
+        /// those may be due before.
+        at: WallTime,
+    },
+    /// Nothing of its own, but the queue has as many messages in flight as it may.
+    InFlightFull {
+        /// How many.
+        max: u32,
+    },
     /// A message in front is in flight.
     Lease {
         /// Which message.

@@ -393,7 +393,8 @@ pub(crate) enum Key {
 /// Explain why a key does, or does not, move
 ///
 /// Says what the key's next message waits for: who holds the message in front and for how long, the
-/// pause before the next attempt, that the key is parked or the queue paused.
+/// pause before the next attempt, when it is due, that the key is parked, that the queue is paused or has
+/// as many messages in flight as it may.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -13,6 +13,10 @@ use crate::{
     slab::NONE,
 };
 
+/// At how many delayed messages of a key a query looks for the first that is due, so that nobody waits
+/// for it.
+const DUE_LOOKED_AT_MAX: usize = 1_000;
+
 impl Machine {
     /// Answers a question.
     ///
@@ -163,6 +167,15 @@ impl Machine {
         } else {
             self.key_wait(found, now)
         };
+        let (in_flight, max) = (
+            self.contents[state.content].counts.in_flight,
+            state.settings.in_flight_max,
+        );
+        // Its own reasons come first: they stay when there is room again.
+        let waits_for = match waits_for {
+            KeyWait::Nothing if in_flight >= u64::from(max) => KeyWait::InFlightFull { max },
+            other => other,
+        };
         let key_state = &self.keys[found];
         KeyStatus {
             key: key.clone(),
@@ -172,6 +185,24 @@ impl Machine {
         }
     }
 
+    /// When the first message of a key is due, as far as it looks: it finds them in the order sent.
+    fn first_due(&self, key: u32) -> Option<KeyWait> {
+        let first = Some(self.keys[key].delayed.first).filter(|&index| index != NONE);
+        std::iter::successors(first, |&index| {
+            Some(self.messages[index].order.after).filter(|&after| after != NONE)
+        })
+        .take(DUE_LOOKED_AT_MAX)
+        .map(|index| {
+            let message = &self.messages[index];
+            let at = self
+                .deadline(index)
+                .map_or(message.since(), lockgate_core::WallTime);
+            (at, message.sequence())
+        })
+        .min()
+        .map(|(at, sequence)| KeyWait::Due { sequence, at })
+    }
+
     /// What a key waits for as far as it itself goes.
     fn key_wait(&self, key: u32, now: Now) -> KeyWait {
         let state = &self.keys[key];
@@ -179,7 +210,7 @@ impl Machine {
             return KeyWait::Parked;
         }
         if state.order.first == NONE {
-            return KeyWait::NoMessage;
+            return self.first_due(key).unwrap_or(KeyWait::NoMessage);
         }
         let strict = state.strict;
         let mut index = state.order.first;

@@ -592,6 +592,9 @@ impl Run {
                     sequence,
                     remaining,
                 } => format!("backoff of {sequence} for {remaining} ms"),
+                KeyWait::Due { sequence, at } => {
+                    format!("first due is {sequence}, in {} ms", at.0 - self.now.wall.0)
+                }
                 other => format!("{other:?}"),
             },
             Ok(other) => panic!("{other:?}"),

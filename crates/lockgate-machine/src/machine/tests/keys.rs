@@ -68,18 +68,34 @@ fn a_key_says_what_it_waits_for() {
     check(
         "
         queue q keyed strict
+        send q key=a due=+20s
         send q key=a due=+10s
-        key q a                         => NoMessage
+        key q a                         => first due is 2, in 10000 ms
+        cancel q 2
+        key q a                         => first due is 1, in 20000 ms
         send q key=a
         send q key=a
         key q a                         => Nothing
-        receive q 2 by=ann              => 2 3
-        key q a                         => lease of 2 by ann for 30000 ms, attempt 1
-        nack q 2 3s
-        key q a                         => backoff of 2 for 3000 ms
+        receive q 2 by=ann              => 3 4
+        key q a                         => lease of 3 by ann for 30000 ms, attempt 1
+        nack q 3 3s
+        key q a                         => backoff of 3 for 3000 ms
         pause q
         key q a                         => Paused
         unpause q
+        queue f keyed in-flight=1
+        send f key=a                    => #1
+        send f key=b                    => #2
+        send f key=c due=+10s
+        key f b                         => Nothing
+        receive f 1                     => 1
+        // what it waits for itself comes first: that stays when there is room again
+        key f a                         => lease of 1 by somebody for 30000 ms, attempt 1
+        key f c                         => first due is 3, in 10000 ms
+        key f b                         => InFlightFull { max: 1 }
+        receive f 1                     => nothing
+        ack f 1                         => done
+        key f b                         => Nothing
         queue u
         send u key=a
         key u a                         => refused KeyNotFound

@@ -422,6 +422,16 @@ impl Model {
         queue.is_some_and(|queue| queue.parked.contains(key))
     }
 
+    fn first_due(&self, queue: &Queue, key: &Key) -> Option<KeyWait> {
+        let of_key = |message: &&Message| message.key.as_ref() == Some(key);
+        let due = |message: &Message| match message.state {
+            State::Delayed { due } => Some((due, message.sequence)),
+            _ => None,
+        };
+        let first = queue.messages.iter().filter(of_key).filter_map(due).min();
+        first.map(|(at, sequence)| KeyWait::Due { sequence, at })
+    }
+
     pub(crate) fn explain(&self, name: &QueueName, key: &Key) -> Option<KeyStatus> {
         let queue = self.queues.get(name).filter(|queue| queue.settings.keyed)?;
         let mut order = Vec::new();
@@ -450,7 +460,7 @@ impl Model {
                 remaining: until.since(now),
             },
             _ if parked => KeyWait::Parked,
-            (None, _) => KeyWait::NoMessage,
+            (None, _) => self.first_due(queue, key).unwrap_or(KeyWait::NoMessage),
             (Some(message), _) => match &message.state {
                 State::Leased { until, holder, .. } => KeyWait::Lease {
                     sequence: message.sequence,
@@ -463,6 +473,11 @@ impl Model {
                     remaining: until.since(now),
                 },
                 _ if !self.is_durable(message) => KeyWait::Durability,
+                _ if queue.in_flight() >= u64::from(queue.settings.in_flight_max) => {
+                    KeyWait::InFlightFull {
+                        max: queue.settings.in_flight_max,
+                    }
+                }
                 _ => KeyWait::Nothing,
             },
         };

@@ -157,11 +157,26 @@ impl Service {
             explanation.until = Some(Instant(now.plus(remaining)));
         };
         let (word, text) = match status.waits_for {
-            KeyWait::NoMessage if status.delayed > 0 => (
-                WaitWord::NoMessage,
+            KeyWait::Due { sequence, at } => {
+                let remaining = at.since(now);
+                lasts(remaining);
+                explanation.sequence = Some(sequence.0);
+                let text = match status.delayed {
+                    1 => format!("Its message {sequence} is due in {}.", span(remaining)),
+                    delayed => format!(
+                        "None of its {delayed} messages is due yet; the first is message {sequence}, \
+                         in {}.",
+                        span(remaining)
+                    ),
+                };
+                (WaitWord::Due, text)
+            }
+            KeyWait::InFlightFull { max } => (
+                WaitWord::InFlightFull,
                 format!(
-                    "None of its {} messages is due yet.",
-                    status.delayed
+                    "Queue {name} has as many messages in flight as it may, {max}. The key's turn comes \
+                     when some of them are settled or their leases end; the limit is its setting \
+                     in_flight_max."
                 ),
             ),
             KeyWait::NoMessage => (

@@ -48,7 +48,8 @@ pub(crate) struct KeyExplanation {
     pub(crate) waits_for: WaitWord,
     /// The same in words, and what can be done about it.
     pub(crate) explanation: String,
-    /// The number in the queue of the message that holds it up.
+    /// The number in the queue of the message that holds it up, or with `due` of the one that comes
+    /// first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sequence: Option<u64>,
     /// With `lease`: who holds it.
@@ -72,8 +73,12 @@ pub(crate) struct KeyExplanation {
 pub(crate) enum WaitWord {
     /// Nothing: the next receive may have it.
     Nothing,
-    /// The key has no message that is due.
+    /// The key has no message.
     NoMessage,
+    /// None of the key's messages is due yet.
+    Due,
+    /// The queue has as many messages in flight as it may.
+    InFlightFull,
     /// A message in front is in flight.
     Lease,
     /// A failed message in front waits for its next attempt.

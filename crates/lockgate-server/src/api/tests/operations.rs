@@ -266,6 +266,28 @@ async fn a_message_comes_out_as_it_went_in() {
 }
 
 #[tokio::test]
+async fn a_key_waits_for_time_or_for_room_in_its_queue() {
+    let shop = Shop::open();
+    queue(&shop, "q.fifo", json!({"in_flight_max": 1})).await;
+    let later = json!({"body": "later", "key": "later", "delay_ms": 90_000});
+    send(&shop, "q.fifo", later).await;
+    let due = shop.get("/queues/q.fifo/keys/later").await;
+    assert_eq!(due["waits_for"], "due");
+    assert_eq!(due["sequence"], 1);
+    assert_eq!(due["remaining_ms"], 90_000);
+    assert_eq!(due["until"], "2026-11-21T08:01:30.000Z");
+
+    for key in ["a", "b"] {
+        send(&shop, "q.fifo", json!({"body": key, "key": key})).await;
+    }
+    assert_eq!(receive(&shop, "q.fifo").await.len(), 1);
+    let full = shop.get("/queues/q.fifo/keys/b").await;
+    assert_eq!(full["waits_for"], "in_flight_full");
+    let words = full["explanation"].as_str().unwrap();
+    assert!(words.contains("in flight as it may, 1"), "{words}");
+}
+
+#[tokio::test]
 async fn why_a_key_does_not_move_is_said_and_it_can_be_made_to() {
     let shop = Shop::open();
     queue(&shop, "q.fifo", json!({})).await;
