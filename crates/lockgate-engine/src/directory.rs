@@ -77,6 +77,17 @@ impl Directory {
         all
     }
 
+    /// The queues whose dead letters go to that one, in order of their names.
+    #[must_use]
+    pub fn dead_letter_sources(&self, target: &QueueName) -> Vec<Arc<QueueEntry>> {
+        let mut sources = self.all();
+        sources.retain(|entry| {
+            let dead_letter = entry.settings.dead_letter.as_ref();
+            dead_letter.is_some_and(|dead_letter| dead_letter.queue == *target)
+        });
+        sources
+    }
+
     /// How many queues there are.
     #[must_use]
     pub fn len(&self) -> usize {

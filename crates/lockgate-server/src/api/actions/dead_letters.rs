@@ -22,14 +22,11 @@ impl Service {
         name: &str,
     ) -> Result<DeadLetterSources, Problem> {
         let target = self.queue(request, Verb::Read, name)?;
-        let all = self.engine.directory().all();
-        let sources = all.iter().filter(|entry| {
-            let dead_letter = entry.settings.dead_letter.as_ref();
-            dead_letter.is_some_and(|dead_letter| dead_letter.queue == target.name)
-                && request.may(Verb::Read, &entry.name)
-        });
+        let sources = self.engine.directory().dead_letter_sources(&target.name);
+        let names = sources.iter().map(|entry| &entry.name);
+        let known = names.filter(|name| request.may(Verb::Read, name));
         Ok(DeadLetterSources {
-            queues: sources.map(|entry| entry.name.to_string()).collect(),
+            queues: known.map(ToString::to_string).collect(),
         })
     }
 
@@ -95,12 +92,11 @@ impl Service {
 
     /// Whoever moves dead letters back sends messages to the queues they came from.
     fn check_sources(&self, request: &Request<'_>, target: &QueueName) -> Result<(), Problem> {
-        let all = self.engine.directory().all();
-        let mut sources = all.iter().filter(|entry| {
-            let dead_letter = entry.settings.dead_letter.as_ref();
-            dead_letter.is_some_and(|dead_letter| dead_letter.queue == *target)
-        });
-        if sources.all(|source| request.may(Verb::Send, &source.name)) {
+        let sources = self.engine.directory().dead_letter_sources(target);
+        if sources
+            .iter()
+            .all(|source| request.may(Verb::Send, &source.name))
+        {
             return Ok(());
         }
         // Which ones, the caller may not be one to know.

@@ -187,13 +187,9 @@ impl Service {
     ) -> Result<ListDeadLetterSourceQueuesOutput, SqsError> {
         let target = self.queue(call, Verb::Read, input.queue_url.as_ref())?;
         let page = Page::new(input.max_results, input.next_token.as_ref())?;
-        let all = self.engine.directory().all();
-        let sources = all.iter().filter_map(|entry| {
-            let dead_letter = entry.settings.dead_letter.as_ref()?;
-            let is_source = dead_letter.queue == target.name && call.may(Verb::Read, &entry.name);
-            is_source.then_some(&entry.name)
-        });
-        let (names, next_token) = page.cut(sources);
+        let sources = self.engine.directory().dead_letter_sources(&target.name);
+        let names = sources.iter().map(|entry| &entry.name);
+        let (names, next_token) = page.cut(names.filter(|name| call.may(Verb::Read, name)));
         Ok(ListDeadLetterSourceQueuesOutput {
             queue_urls: self.urls(call, &names),
             next_token,

@@ -58,17 +58,7 @@ impl Service {
         )?
         .and_then(|rate| u16::try_from(rate).ok());
         let source = self.in_arn(call, Verb::Receive, &source_arn, "SourceArn")?;
-        let sources: Vec<QueueName> = self
-            .engine
-            .directory()
-            .all()
-            .iter()
-            .filter(|entry| {
-                let dead_letter = entry.settings.dead_letter.as_ref();
-                dead_letter.is_some_and(|dead_letter| dead_letter.queue == source.name)
-            })
-            .map(|entry| entry.name.clone())
-            .collect();
+        let sources = self.engine.directory().dead_letter_sources(&source.name);
         if sources.is_empty() {
             return Err(SqsError::invalid_parameter(
                 "Source queue must be configured as a Dead Letter Queue.",
@@ -78,7 +68,7 @@ impl Service {
             Some(arn) => Some(self.destination(call, &source, &arn)?),
             None => {
                 for queue in &sources {
-                    call.check(Verb::Send, queue)?;
+                    call.check(Verb::Send, &queue.name)?;
                 }
                 None
             }
