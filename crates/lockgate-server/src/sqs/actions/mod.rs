@@ -151,6 +151,9 @@ fn in_range_unnamed(
     parameter: &str,
     rule: impl std::fmt::Display,
 ) -> Result<Option<u64>, SqsError> {
-    let text = format!("Value for parameter {parameter} is invalid. Reason: {rule}");
-    in_range(value, min, max, parameter, rule).map_err(|_| SqsError::invalid_parameter(text))
+    in_range(value, min, max, parameter, &rule).map_err(|_| {
+        SqsError::invalid_parameter(format!(
+            "Value for parameter {parameter} is invalid. Reason: {rule}"
+        ))
+    })
 }
