@@ -5,23 +5,29 @@
 //! is given back, so a drained backlog frees its memory.
 //!
 //! Pages are also what a snapshot shares with the machine: [`Slab::share`] gives a second slab of
-//! the same pages, and whoever changes a page first copies it, once. While nothing is shared a
-//! change costs one look at a tag that stands beside the page's address; no counter is touched.
+//! the same pages, and whoever changes a page first copies what it changes of it, see
+//! [`Slots`]. While nothing is shared a change costs one look at a tag that stands beside the page's
+//! address; no counter is touched.
 
 mod image;
+mod slots;
 
 use std::{
     mem,
     num::NonZeroU32,
     ops::{Index, IndexMut},
-    sync::Arc,
 };
+
+use slots::Slots;
 
 /// No index: the end of a list threaded through a slab.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Bytes of a page at most: a page that is shared is copied whole while somebody waits.
+/// Bytes of a page at most: what growing allocates at once.
 const PAGE_BYTES_MAX: usize = 32 << 10;
+
+/// How many changes it takes until another page is mended, which may take as long as all of them.
+const CHANGES_PER_MEND: u32 = 32;
 
 /// Slots the very first page starts with; it alone grows by copying, so that a machine with three
 /// messages is small.
@@ -42,6 +48,10 @@ pub(crate) struct Slab<T, const PAGE: u32 = 512> {
     /// The memory of the page emptied last, so that a value that comes and goes at a page's edge
     /// does not allocate every time.
     spare: Vec<Slot<T>>,
+    /// Pages that were patched while somebody else had them, and some that no longer are.
+    patched: Vec<usize>,
+    /// Changes since one of them was last looked at.
+    changes: u32,
     len: u32,
 }
 
@@ -60,14 +70,6 @@ pub(crate) struct Page<T> {
     used: u32,
 }
 
-/// A page's memory.
-#[derive(Clone, Debug)]
-enum Slots<T> {
-    Owned(Vec<Slot<T>>),
-    /// Another slab may have the same: never changed.
-    Shared(Arc<Vec<Slot<T>>>),
-}
-
 /// A place for a value.
 #[derive(Clone, Debug)]
 pub(crate) enum Slot<T> {
@@ -82,6 +84,8 @@ impl<T, const PAGE: u32> Default for Slab<T, PAGE> {
             pages: Vec::new(),
             open: Vec::new(),
             spare: Vec::new(),
+            patched: Vec::new(),
+            changes: 0,
             len: 0,
         }
     }
@@ -105,9 +109,9 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
             None => self.add_page(),
         };
         let page = &mut self.pages[number as usize];
-        let slots = page.slots.own();
         let slot = page.free;
         let slot = if slot == NONE {
+            let slots = page.slots.own();
             let slot = slots.len();
             if slot == slots.capacity() {
                 Self::grow(slots, &mut self.spare, number == 0);
@@ -115,12 +119,15 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
             slots.push(Slot::Used(value));
             u32::try_from(slot).expect("a page has PAGE_SLOTS slots")
         } else {
-            match mem::replace(&mut slots[slot as usize], Slot::Used(value)) {
-                Slot::Free(next) => page.free = next,
+            let place = self.slot_mut(number as usize, slot as usize);
+            let place = place.expect("free slots are slots");
+            match mem::replace(place, Slot::Used(value)) {
+                Slot::Free(next) => self.pages[number as usize].free = next,
                 Slot::Used(_) => unreachable!("a used slot stood in the list of free ones"),
             }
             slot
         };
+        let page = &mut self.pages[number as usize];
         page.used += 1;
         if page.used == Self::PAGE_SLOTS {
             self.open.pop();
@@ -135,13 +142,13 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
     /// If there is none at the index.
     pub(crate) fn remove(&mut self, index: u32) -> T {
         let (number, slot) = Self::split(index);
-        let page = &mut self.pages[number];
-        let freed = Slot::Free(page.free);
-        let slots = page.slots.own();
-        let value = match mem::replace(&mut slots[slot], freed) {
-            Slot::Used(value) => value,
-            Slot::Free(_) => panic!("no value at index {index} of the slab"),
+        let freed = Slot::Free(self.pages[number].free);
+        let place = self.slot_mut(number, slot);
+        let value = match place.map(|place| mem::replace(place, freed)) {
+            Some(Slot::Used(value)) => value,
+            Some(Slot::Free(_)) | None => panic!("no value at index {index} of the slab"),
         };
+        let page = &mut self.pages[number];
         page.free = index % Self::PAGE_SLOTS;
         if page.used == Self::PAGE_SLOTS {
             self.open.push(index / Self::PAGE_SLOTS);
@@ -150,14 +157,16 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
         self.len -= 1;
         if page.used == 0 {
             page.free = NONE;
-            let mut slots = mem::take(slots);
-            if slots.capacity() > self.spare.capacity() {
+            if let Slots::Owned(mut slots) = mem::replace(&mut page.slots, Slots::Owned(Vec::new()))
+                && slots.capacity() > self.spare.capacity()
+            {
                 slots.clear();
                 self.spare = slots;
             }
             if self.len == 0 && self.pages.len() > 16 {
                 self.pages = Vec::new();
                 self.open = Vec::new();
+                self.patched = Vec::new();
             }
         }
         value
@@ -166,7 +175,7 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
     /// The value at the index, if there is one.
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
         let (page, slot) = Self::split(index);
-        match self.pages.get(page)?.slots.get().get(slot)? {
+        match self.pages.get(page)?.slots.get(slot)? {
             Slot::Used(value) => Some(value),
             Slot::Free(_) => None,
         }
@@ -175,9 +184,39 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
     /// The value at the index, if there is one.
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         let (page, slot) = Self::split(index);
-        match self.pages.get_mut(page)?.slots.own().get_mut(slot)? {
+        match self.slot_mut(page, slot)? {
             Slot::Used(value) => Some(value),
             Slot::Free(_) => None,
+        }
+    }
+
+    /// A slot, to change it. Now and then mends a page on the way, if one waits for that.
+    fn slot_mut(&mut self, page: usize, slot: usize) -> Option<&mut Slot<T>> {
+        if !self.patched.is_empty() {
+            self.mend_now_and_then();
+        }
+        let slots = &mut self.pages.get_mut(page)?.slots;
+        if slots.is_shared() && slots.patch() {
+            self.patched.push(page);
+        }
+        slots.get_mut(slot)
+    }
+
+    /// Every so many changes, puts one of the patched pages together whose base nobody else has any
+    /// more: all are soon as they were before they were shared, and nobody waits for many.
+    #[cold]
+    #[inline(never)]
+    fn mend_now_and_then(&mut self) {
+        self.changes += 1;
+        if self.changes < CHANGES_PER_MEND {
+            return;
+        }
+        self.changes = 0;
+        if let Some(&page) = self.patched.last()
+            && let Some(page) = self.pages.get_mut(page)
+            && page.slots.mend()
+        {
+            self.patched.pop();
         }
     }
 
@@ -201,7 +240,7 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(&self.pages).flat_map(|(number, page)| {
             (number * Self::PAGE_SLOTS..)
-                .zip(page.slots.get())
+                .zip(page.slots.iter())
                 .filter_map(|(index, slot)| match slot {
                     Slot::Used(value) => Some((index, value)),
                     Slot::Free(_) => None,
@@ -228,11 +267,13 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
             + self.spare.capacity() * size_of::<Slot<T>>()
             + self.pages.capacity() * size_of::<Page<T>>()
             + self.open.capacity() * size_of::<u32>()
+            + self.patched.capacity() * size_of::<usize>()
     }
 
     /// A second slab of the same values: whoever of the two changes a page copies it first. Takes
     /// time by the number of pages, not of values.
     pub(crate) fn share(&mut self) -> Self {
+        self.patched = Vec::new();
         for page in &mut self.pages {
             page.slots.share();
         }
@@ -240,6 +281,8 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
             pages: self.pages.clone(),
             open: self.open.clone(),
             spare: Vec::new(),
+            patched: Vec::new(),
+            changes: 0,
             len: self.len,
         }
     }
@@ -303,58 +346,6 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
     }
 }
 
-impl<T: Clone> Slots<T> {
-    fn get(&self) -> &[Slot<T>] {
-        match self {
-            Self::Owned(slots) => slots,
-            Self::Shared(slots) => slots,
-        }
-    }
-
-    /// The slots to change, copied first if somebody else may have them too.
-    fn own(&mut self) -> &mut Vec<Slot<T>> {
-        if let Self::Shared(_) = self {
-            self.take_back();
-        }
-        match self {
-            Self::Owned(slots) => slots,
-            Self::Shared(_) => unreachable!("it was taken back"),
-        }
-    }
-
-    /// Copies what is shared, or just takes it if nobody else has it any more.
-    #[cold]
-    #[inline(never)]
-    fn take_back(&mut self) {
-        if let Self::Shared(shared) = mem::replace(self, Self::Owned(Vec::new())) {
-            *self = Self::Owned(Arc::try_unwrap(shared).unwrap_or_else(|shared| {
-                // With its room, so that a page that is being filled need not grow again.
-                let mut copy = Vec::with_capacity(shared.capacity());
-                copy.extend_from_slice(&shared);
-                copy
-            }));
-        }
-    }
-
-    fn share(&mut self) {
-        if let Self::Owned(slots) = self
-            && !slots.is_empty()
-        {
-            *self = Self::Shared(Arc::new(mem::take(slots)));
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Owned(slots) => slots.capacity() * size_of::<Slot<T>>(),
-            // And two counters.
-            Self::Shared(slots) => {
-                slots.capacity() * size_of::<Slot<T>>() + size_of::<Vec<T>>() + 16
-            }
-        }
-    }
-}
-
 impl<T: Clone, const PAGE: u32> Index<u32> for Slab<T, PAGE> {
     type Output = T;
 
@@ -400,7 +391,7 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, ptr};
 
     use proptest::prelude::*;
 
@@ -473,13 +464,22 @@ mod tests {
             prop_assert!(slab.get(NONE).is_none());
         }
     }
-    fn addresses<T: Clone>(slab: &Slab<T>) -> Vec<*const Slot<T>> {
-        let pages = slab.pages.iter();
-        pages.map(|page| page.slots.get().as_ptr()).collect()
+
+    /// Where each value stands in memory.
+    fn addresses<T: Clone>(slab: &Slab<T>) -> Vec<*const T> {
+        slab.iter().map(|(_, value)| ptr::from_ref(value)).collect()
+    }
+
+    fn moved<T: PartialEq>(before: &[T], after: &[T]) -> Vec<usize> {
+        let pairs = before.iter().zip(after).enumerate();
+        pairs
+            .filter(|(_, (a, b))| a != b)
+            .map(|(at, _)| at)
+            .collect()
     }
 
     #[test]
-    fn a_shared_page_is_copied_once_by_the_first_change_and_only_while_it_is_shared() {
+    fn the_first_change_of_a_shared_block_copies_that_block_only() {
         let mut slab = <Slab<_>>::default();
         for value in 0..100_u64 {
             slab.insert(value);
@@ -488,18 +488,45 @@ mod tests {
         let shared = slab.share();
         assert_eq!(addresses(&shared), before);
         slab[0] = 1000;
-        slab.remove(40);
+        slab[41] = 1000;
         let after = addresses(&slab);
-        assert!(after[0] != before[0] && after[1] != before[1]);
-        assert_eq!(after[2..], before[2..], "nothing else is copied");
+        assert_eq!(moved(&before, &after), [0, 1, 40, 41]);
         slab[1] = 1000;
-        slab.insert(1000);
+        slab[40] = 1000;
         assert_eq!(addresses(&slab), after, "nothing is copied twice");
         assert_eq!(addresses(&shared), before);
+        slab.insert(1000);
+        let longer = addresses(&slab);
+        assert_eq!(
+            moved(&after, &longer),
+            [96, 97, 98, 99],
+            "a page that grows is copied whole"
+        );
+    }
+
+    #[test]
+    fn pages_are_whole_again_soon_after_nobody_shares_them() {
+        let mut slab = <Slab<_>>::default();
+        for value in 0..100_u64 {
+            slab.insert(value);
+        }
+        let (before, bytes) = (addresses(&slab), slab.bytes());
+        let shared = slab.share();
+        for index in [0, 40, 70] {
+            slab[index] += 1000;
+        }
+        assert_eq!(slab.patched, [0, 1, 2]);
         drop(shared);
-        slab[70] = 1000;
-        slab[99] = 1000;
-        assert_eq!(addresses(&slab), after, "what nobody shares is taken over");
+        for _ in 0..3 * CHANGES_PER_MEND {
+            slab[99] += 1;
+        }
+        assert_eq!(addresses(&slab), before, "what nobody shares is taken over");
+        assert_eq!(
+            slab.iter().map(|(_, value)| value).sum::<u64>(),
+            4950 + 3000 + 96
+        );
+        slab.patched.shrink_to_fit();
+        assert_eq!(slab.bytes(), bytes);
     }
 
     proptest! {

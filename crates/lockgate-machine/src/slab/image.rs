@@ -51,9 +51,9 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
     /// The values of the page that came last, with their indexes.
     pub(crate) fn last_page(&self) -> impl Iterator<Item = (u32, &T)> {
         let number = self.pages().saturating_sub(1);
-        let slots = self.pages.last().map_or(&[][..], |page| page.slots.get());
+        let slots = self.pages.last().into_iter();
         (number * Self::PAGE_SLOTS..)
-            .zip(slots)
+            .zip(slots.flat_map(|page| page.slots.iter()))
             .filter_map(|(index, slot)| match slot {
                 Slot::Used(value) => Some((index, value)),
                 Slot::Free(_) => None,
@@ -106,7 +106,7 @@ impl<T: Row, const PAGE: u32> Slab<T, PAGE> {
     /// Appends a page, and returns its first index. `None`: there is no such page.
     pub(crate) fn encode_page(&self, number: u32, out: &mut Vec<u8>) -> Option<u32> {
         let page = self.pages.get(number as usize)?;
-        let slots = page.slots.get();
+        let slots = page.slots.whole();
         put_u16(out, slots.len());
         put_u16(out, slots.len() - page.used as usize);
         let mut free = page.free;
@@ -118,7 +118,7 @@ impl<T: Row, const PAGE: u32> Slab<T, PAGE> {
             };
         }
         let first = number * Self::PAGE_SLOTS;
-        Encoder::encode(slots, first, page.used as usize, out);
+        Encoder::encode(&slots, first, page.used as usize, out);
         Some(first)
     }
 
