@@ -1,6 +1,9 @@
 //! What callers ask of the machine.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use lockgate_core::{
     HolderName, Key, LeaseToken, Location, Message, MessageId, Millis, QueueName, Sequence, Term,
@@ -95,10 +98,8 @@ pub enum Command {
     Move {
         /// From which queue.
         from: QueueName,
-        /// To which queue, of the same kind. `None`: each to the queue whose dead letter it is,
-        /// however it came here; the first one that has none, or none any more, ends the step and
-        /// stays.
-        to: Option<QueueName>,
+        /// To where. The first one that cannot go there ends the step and stays.
+        to: MoveTo,
         /// At most how many; 1 to [`MOVES_MAX`](Self::MOVES_MAX). To be repeated until fewer went.
         max: u16,
     },
@@ -133,6 +134,20 @@ pub enum Command {
 impl Command {
     /// Messages that one [`Move`](Self::Move) takes at most: a bound on the size of its record.
     pub const MOVES_MAX: u16 = 1_000;
+}
+
+/// Where [`Command::Move`] takes messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MoveTo {
+    /// To this queue, which is of the same kind.
+    Queue(QueueName),
+    /// Each to its origin: the queue whose dead letter it is, however it came here. One that has
+    /// none, or none any more, cannot go.
+    Origins,
+    /// The same, for a caller who may put messages in these queues only: one whose origin is not
+    /// among them cannot go.
+    OriginsAmong(BTreeSet<QueueName>),
 }
 
 /// See [`Command::CreateQueue`].

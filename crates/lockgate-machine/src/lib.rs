@@ -76,7 +76,7 @@ mod wheel;
 pub use codec::{DecodeError, decode_record, encode_record, read_message};
 pub use columns::ImageError;
 pub use command::{
-    Command, CreateQueue, KeyAction, Query, Receive, SendMessage, Settle, SettleAction,
+    Command, CreateQueue, KeyAction, MoveTo, Query, Receive, SendMessage, Settle, SettleAction,
 };
 pub use effect::{DeadLetterReason, DropReason, Effect, Effects, StoredMessage};
 pub use live::LiveRange;

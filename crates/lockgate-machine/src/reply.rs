@@ -128,6 +128,8 @@ pub enum StuckReason {
     NoOrigin,
     /// The queue it came from was deleted, or made again of the other kind.
     OriginGone,
+    /// The queue it came from is not among those that the move may go to.
+    OriginNotAllowed,
 }
 
 /// What settling a lease did.

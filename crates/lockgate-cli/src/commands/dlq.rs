@@ -146,6 +146,7 @@ async fn redrive(client: &mut Client, args: &DlqRedrive) -> Result<(), Failure> 
     };
     let why = match &*stuck.reason {
         "no_origin" => "was sent here, or moved here by somebody",
+        "origin_not_allowed" => "comes from a queue that your access key may not send to",
         _ => "comes from a queue that is not there any more",
     };
     Err(Failure::new(

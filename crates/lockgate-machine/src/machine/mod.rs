@@ -317,9 +317,7 @@ impl Machine {
                 message,
                 due,
             } => self.decide_reschedule(draft, queue, *message, *due, now),
-            Command::Move { from, to, max } => {
-                self.decide_move(draft, from, to.as_ref(), *max, now)
-            }
+            Command::Move { from, to, max } => self.decide_move(draft, from, to, *max, now),
             Command::Key { queue, key, action } => self.decide_key(draft, queue, key, *action),
             Command::Damaged { queue, sequence } => self.decide_damaged(draft, *queue, *sequence),
             Command::Relocate { message, from } => self.decide_relocate(draft, message, *from),

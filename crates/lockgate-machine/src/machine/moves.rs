@@ -4,18 +4,24 @@
 //! them out, so that a task that empties a long queue neither stops others nor turns a key's order
 //! round. It ends at the first message that has nowhere to go: that one stays where it is.
 
+use std::collections::BTreeSet;
+
 use lockgate_core::{Now, QueueId, QueueName};
 
 use super::{Machine, draft::Draft, send::check_range, state::Queue};
 use crate::{
-    Command, DeadLetterReason, Rejection, Reply, SettingsError, Stuck, StuckReason, slab::NONE,
+    Command, DeadLetterReason, MoveTo, Rejection, Reply, SettingsError, Stuck, StuckReason,
+    slab::NONE,
 };
 
 /// Where the messages go.
 #[derive(Clone, Copy)]
-enum Target {
+enum Target<'a> {
     Queue(u32),
-    Origins,
+    /// `among`: only to these.
+    Origins {
+        among: Option<&'a BTreeSet<QueueName>>,
+    },
 }
 
 impl Machine {
@@ -23,7 +29,7 @@ impl Machine {
         &self,
         draft: &mut Draft,
         from: &QueueName,
-        to: Option<&QueueName>,
+        to: &MoveTo,
         max: u16,
         now: Now,
     ) -> Result<Reply, Rejection> {
@@ -31,8 +37,9 @@ impl Machine {
         check_range("max", u64::from(max), 1, u64::from(Command::MOVES_MAX))?;
         let queue = &self.queues[index];
         let target = match to {
-            Some(name) => Target::Queue(self.move_target(index, name)?),
-            None => Target::Origins,
+            MoveTo::Queue(name) => Target::Queue(self.move_target(index, name)?),
+            MoveTo::Origins => Target::Origins { among: None },
+            MoveTo::OriginsAmong(names) => Target::Origins { among: Some(names) },
         };
         let mut moved = 0;
         let mut stuck = None;
@@ -106,18 +113,24 @@ impl Machine {
         })
     }
 
-    fn destination(&self, from: u32, message: u32, target: Target) -> Result<u32, StuckReason> {
-        if let Target::Queue(to) = target {
-            return Ok(to);
-        }
+    fn destination(&self, from: u32, message: u32, target: Target<'_>) -> Result<u32, StuckReason> {
+        let among = match target {
+            Target::Queue(to) => return Ok(to),
+            Target::Origins { among } => among,
+        };
         let source = self
             .origin(message)
             .and_then(|origin| origin.reason.source(origin.queue))
             .ok_or(StuckReason::NoOrigin)?;
-        self.queue_index(source)
+        let to = self
+            .queue_index(source)
             .filter(|&to| to != from)
             .filter(|&to| self.queues[to].settings.keyed == self.queues[from].settings.keyed)
-            .ok_or(StuckReason::OriginGone)
+            .ok_or(StuckReason::OriginGone)?;
+        if among.is_some_and(|names| !names.contains(&self.queues[to].name)) {
+            return Err(StuckReason::OriginNotAllowed);
+        }
+        Ok(to)
     }
 
     /// Whose dead letter the message is once an operator has moved it to the queue `to`.

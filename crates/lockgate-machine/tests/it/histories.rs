@@ -16,6 +16,7 @@
 //! | unique ids are not remembered, or a purge keeps them | a wrong reply, wrong counts |
 //! | a duplicate does not wait for the original's record | says so |
 //! | a token is told that its message is gone before that is certain | says so |
+//! | a move goes to an origin that is not allowed | says so |
 //! | what is not synced is leasable | wrong `leasable` |
 //! | a lease does not wait for the record that freed its key | says so |
 //! | the horizon is not raised, or not kept after a power cut | says so |
@@ -140,6 +141,15 @@ fn queue() -> impl Strategy<Value = usize> {
     prop_oneof![8 => 2..5_usize, 1 => 0..2_usize]
 }
 
+fn move_to() -> impl Strategy<Value = MoveTo> {
+    let among = prop::collection::btree_set(queue().prop_map(queue_name), 0..3);
+    prop_oneof![
+        1 => Just(MoveTo::Origins),
+        1 => among.prop_map(MoveTo::OriginsAmong),
+        2 => queue().prop_map(|queue| MoveTo::Queue(queue_name(queue))),
+    ]
+}
+
 fn send() -> impl Strategy<Value = Send> {
     (
         queue(),
@@ -224,7 +234,7 @@ fn step(clock: Clock) -> impl Strategy<Value = Step> {
         2 => (queue(), prop::bool::weighted(0.3)).prop_map(|(queue, paused)| Step::Pause(queue, paused)),
         6 => which().prop_map(Step::Cancel),
         6 => (which(), -50..300_i64).prop_map(|(which, by)| Step::Reschedule(which, by)),
-        6 => (queue(), prop::option::of(queue()), 1..5_u16)
+        6 => (queue(), move_to(), 1..5_u16)
             .prop_map(|(from, to, max)| Step::Move(from, to, max)),
         10 => (queue(), 0..3_usize, key_action)
             .prop_map(|(queue, key, action)| Step::Key(queue, key, action)),

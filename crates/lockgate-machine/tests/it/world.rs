@@ -32,7 +32,7 @@ pub(crate) enum Step {
     Cancel(usize),
     Reschedule(usize, i64),
     /// From a queue to another one, or to where its messages came from.
-    Move(usize, Option<usize>, u16),
+    Move(usize, MoveTo, u16),
     Key(usize, usize, KeyAction),
     Damaged(usize),
     /// Wall time moves by the first (perhaps back), machine time by the second number.
@@ -629,7 +629,7 @@ impl World {
             }
             Step::Move(from, to, max) => Command::Move {
                 from: queue_name(*from),
-                to: to.map(queue_name),
+                to: to.clone(),
                 max: *max,
             },
             Step::Key(queue, which, action) => Command::Key {

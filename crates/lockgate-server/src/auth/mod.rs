@@ -9,6 +9,8 @@ mod sigv4;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use lockgate_core::QueueName;
+use lockgate_engine::Directory;
+use lockgate_machine::MoveTo;
 use zeroize::Zeroizing;
 
 pub(crate) use sigv4::{Claim, Head};
@@ -147,10 +149,26 @@ impl AccessKey {
 impl AccessKey {
     /// Whether it may do everything with every queue.
     pub(crate) fn may_everything(&self) -> bool {
-        let all = |grant: &Grant| {
-            grant.queues == "*" && Verb::ALL.iter().all(|verb| grant.verbs.contains(verb))
-        };
-        self.grants.iter().any(all)
+        Verb::ALL.iter().all(|&verb| self.may_everywhere(verb))
+    }
+
+    /// Whether it may do that with every queue.
+    fn may_everywhere(&self, verb: Verb) -> bool {
+        self.grants
+            .iter()
+            .any(|grant| grant.queues == "*" && grant.verbs.contains(&verb))
+    }
+
+    /// Where messages go that it takes back to where they came from: a queue that one came from is
+    /// known when the message moves, which is too late to ask whether it may be sent to.
+    pub(crate) fn origins(&self, directory: &Directory) -> MoveTo {
+        if self.may_everywhere(Verb::Send) {
+            return MoveTo::Origins;
+        }
+        let queues = directory.all();
+        let names = queues.iter().map(|queue| &queue.name);
+        let allowed = names.filter(|name| self.may(Verb::Send, name)).cloned();
+        MoveTo::OriginsAmong(allowed.collect())
     }
 }
 
@@ -164,10 +182,29 @@ pub enum Authentication {
     AccessKeys(Vec<AccessKey>),
 }
 
-/// The keys of a server.
+/// The access keys of a server. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys(Arc<BTreeMap<String, Arc<AccessKey>>>);
+
+impl Keys {
+    pub(crate) fn new(keys: &[AccessKey]) -> Self {
+        let keys = keys.iter();
+        Self(Arc::new(
+            keys.map(|key| (key.id.clone(), Arc::new(key.clone())))
+                .collect(),
+        ))
+    }
+
+    /// The key of that id.
+    pub(crate) fn get(&self, id: &str) -> Option<Arc<AccessKey>> {
+        self.0.get(id).cloned()
+    }
+}
+
+/// Who made a request.
 #[derive(Debug)]
 pub(crate) struct Authenticator {
-    keys: BTreeMap<String, Arc<AccessKey>>,
+    keys: Keys,
     region: String,
     /// Stands in for the secret of a key that is not there, so that its absence takes as long.
     nobodys: Secret,
@@ -180,13 +217,15 @@ impl Authenticator {
             return None;
         };
         Some(Self {
-            keys: keys
-                .iter()
-                .map(|key| (key.id.clone(), Arc::new(key.clone())))
-                .collect(),
+            keys: Keys::new(keys),
             region: region.to_owned(),
             nobodys: Secret::new("x".repeat(40)),
         })
+    }
+
+    /// The keys it believes.
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     /// What can be refused before the body is read. `now` is in seconds since 1970.
@@ -218,12 +257,12 @@ impl Authenticator {
         body: &[u8],
     ) -> Result<Arc<AccessKey>, AuthError> {
         let key = self.keys.get(&claim.key_id);
-        let secret = key.map_or(&self.nobodys, |key| &key.secret);
+        let secret = key.as_ref().map_or(&self.nobodys, |key| &key.secret);
         let good = claim.verify(head, body, secret);
         match key {
             None => Err(AuthError::UnknownKey),
             Some(_) if !good => Err(AuthError::Mismatch),
-            Some(key) => Ok(key.clone()),
+            Some(key) => Ok(key),
         }
     }
 }

@@ -39,7 +39,11 @@ use self::{
     hosts::Hosts,
     tls::Tls,
 };
-use crate::{Deadlines, Limits, ServerOptions, api, auth::Authenticator, sqs};
+use crate::{
+    Deadlines, Limits, ServerOptions, api,
+    auth::{Authenticator, Keys},
+    sqs,
+};
 
 /// All that the connections of one server share.
 #[derive(Debug)]
@@ -81,6 +85,8 @@ pub(crate) enum Endpoint {
 #[derive(Debug)]
 pub(crate) struct Setup {
     config: sqs::Config,
+    /// `None`: nobody has to say who they are.
+    keys: Option<Keys>,
     drain: Drain,
 }
 
@@ -91,6 +97,7 @@ impl Endpoint {
             engine.clone(),
             setup.config.clone(),
             setup.drain.clone(),
+            setup.keys.clone(),
         ));
         let changes = service.changes.clone();
         let api = api::Service::new(engine.clone(), setup.drain.clone(), changes);
@@ -133,6 +140,7 @@ impl Core {
                 region: options.region,
                 https: tls.is_some(),
             },
+            keys: authenticator.as_ref().map(|who| who.keys().clone()),
             drain,
         };
         let advertised = options.advertised_host.as_deref().and_then(hosts::split);

@@ -22,6 +22,8 @@ fn key(id: &str, grants: &[(&str, &[Verb])]) -> AccessKey {
     }
 }
 
+const MOVES: &[Verb] = &[Verb::Receive, Verb::Read];
+
 async fn start() -> TestServer {
     TestServer::start_with(|options| {
         options.authentication = Authentication::AccessKeys(vec![
@@ -30,6 +32,7 @@ async fn start() -> TestServer {
             key("CONSUMER", &[("orders", &[Verb::Receive])]),
             key("OWNER", &[("mine", &Verb::ALL), ("orders", &[Verb::Send])]),
             key("NOBODY", &[]),
+            key("MOVER", &[("dead", MOVES), ("orders", &[Verb::Send])]),
         ]);
     })
     .await
@@ -227,6 +230,71 @@ async fn a_key_does_what_it_was_granted_and_nothing_else() {
     )
     .await;
     assert_eq!(code(&made), "AccessDenied", "{made:?}");
+}
+
+/// A signed call that is granted.
+async fn ok(server: &TestServer, id: &str, action: &str, input: Value) -> Value {
+    let answer = call(server, id, action, input).await;
+    assert_eq!(answer.status, 200, "{action}: {answer:?}");
+    serde_json::from_str(&answer.body).unwrap_or_default()
+}
+
+fn arn(queue: &str) -> String {
+    format!("arn:aws:sqs:us-east-1:000000000000:{queue}")
+}
+
+/// The queue `dead`, with dead letters of `sources` in that order.
+async fn dead_letters_of(server: &TestServer, sources: &[&str]) {
+    ok(server, "ADMIN", "CreateQueue", json!({"QueueName": "dead"})).await;
+    let policy = json!({"deadLetterTargetArn": arn("dead"), "maxReceiveCount": 1}).to_string();
+    for source in sources {
+        let attributes = json!({"RedrivePolicy": policy, "VisibilityTimeout": "0"});
+        let input = json!({"QueueName": source, "Attributes": attributes});
+        let url = ok(server, "ADMIN", "CreateQueue", input).await["QueueUrl"].clone();
+        let message = json!({"QueueUrl": url, "MessageBody": source});
+        ok(server, "ADMIN", "SendMessage", message).await;
+        for _ in 0..2 {
+            ok(server, "ADMIN", "ReceiveMessage", json!({"QueueUrl": url})).await;
+        }
+    }
+}
+
+/// The newest move task of the queue `dead`, once it is over.
+async fn ended(server: &TestServer) -> Value {
+    loop {
+        let tasks = json!({"SourceArn": arn("dead")});
+        let mut tasks = ok(server, "ADMIN", "ListMessageMoveTasks", tasks).await;
+        let task = tasks["Results"][0].take();
+        if task["Status"] != "RUNNING" {
+            return task;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_move_task_sends_home_only_what_its_key_may_send_there() {
+    let server = start().await;
+    dead_letters_of(&server, &["orders", "secret"]).await;
+    let task = json!({"SourceArn": arn("dead")});
+    let refused = call(&server, "MOVER", "StartMessageMoveTask", task.clone()).await;
+    let missing = "AWS.SimpleQueueService.NonExistentQueue";
+    assert_eq!(code(&refused), missing, "{refused:?}");
+    // Its dead letters go there no more, so that nothing tells beforehand where the task goes.
+    let url = format!("http://{HOST}/000000000000/secret");
+    let none = json!({"QueueUrl": url, "Attributes": {"RedrivePolicy": ""}});
+    ok(&server, "ADMIN", "SetQueueAttributes", none).await;
+    ok(&server, "MOVER", "StartMessageMoveTask", task.clone()).await;
+    let ended_early = ended(&server).await;
+    assert_eq!(ended_early["Status"], "FAILED", "{ended_early}");
+    assert_eq!(ended_early["FailureReason"], "AccessDenied");
+    assert_eq!(ended_early["ApproximateNumberOfMessagesMoved"], 1);
+    ok(&server, "ADMIN", "StartMessageMoveTask", task).await;
+    let done = ended(&server).await;
+    assert_eq!(done["Status"], "COMPLETED", "{done}");
+    assert_eq!(
+        done["ApproximateNumberOfMessagesMoved"], 1,
+        "what was left was there still"
+    );
 }
 
 #[tokio::test]

@@ -232,6 +232,36 @@ fn a_move_ends_at_a_message_that_has_nowhere_to_go() {
 }
 
 #[test]
+fn a_move_goes_to_no_origin_but_the_allowed_ones() {
+    check(
+        "
+        queue dead
+        queue a dlq=dead/1
+        queue b dlq=dead/1
+        send a                          => #1
+        send b                          => #1
+        send a                          => #2
+        receive a 1                     => 1
+        nack a 1
+        receive b 1                     => 1
+        nack b 1
+        receive a 1                     => 2
+        nack a 2
+        receive a 1                     => nothing
+        receive b 1                     => nothing
+        move dead back=b,dead 9         => moved 0, left 3, stuck OriginNotAllowed
+        // what is behind it stays too: the order is kept
+        move dead back=a 9              => moved 2, left 1, stuck OriginNotAllowed
+        receive a 9                     => 3<dead#1 4<dead#2
+        // queues that are not there, and the one it is in, are no way out
+        move dead back=other,dead 9     => moved 0, left 1, stuck OriginNotAllowed
+        move dead back=a,b 9            => moved 1, left 0
+        receive b 9                     => 2<dead#3
+        ",
+    );
+}
+
+#[test]
 fn a_chain_of_dead_letter_queues_is_gone_back_step_by_step() {
     check(
         "

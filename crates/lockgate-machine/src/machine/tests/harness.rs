@@ -14,8 +14,8 @@ use lockgate_core::{
 
 use crate::{
     Answer, Command, CreateQueue, DeadLetter, DedupScope, Effects, KeyAction, KeyPolicy,
-    KeyProfile, KeyWait, Machine, MachineLimits, Query, QueueSettings, Receive, Rejection, Reply,
-    SendMessage, Settle, SettleAction, Settled, decode_record, encode_record,
+    KeyProfile, KeyWait, Machine, MachineLimits, MoveTo, Query, QueueSettings, Receive, Rejection,
+    Reply, SendMessage, Settle, SettleAction, Settled, decode_record, encode_record,
 };
 
 /// Wall time at which every script starts.
@@ -221,7 +221,13 @@ impl Run {
             "move" => {
                 let command = Command::Move {
                     from: name(words[0]),
-                    to: (words[1] != "back").then(|| name(words[1])),
+                    to: match words[1].split_once("back=") {
+                        Some((_, among)) => {
+                            MoveTo::OriginsAmong(among.split(',').map(name).collect())
+                        }
+                        None if words[1] == "back" => MoveTo::Origins,
+                        None => MoveTo::Queue(name(words[1])),
+                    },
                     max: words[2].parse().unwrap(),
                 };
                 match self.give(&command) {

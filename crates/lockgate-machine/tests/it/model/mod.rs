@@ -263,7 +263,7 @@ impl Model {
                 message,
                 due,
             } => self.reschedule(queue, *message, *due),
-            Command::Move { from, to, max } => self.redrive(from, to.as_ref(), *max, decision),
+            Command::Move { from, to, max } => self.redrive(from, to, *max, decision),
             Command::Key { queue, key, action } => self.key(queue, key, *action),
             Command::Damaged { queue, sequence } => Ok(Reply::Dropped {
                 messages: self.damaged(*queue, *sequence),

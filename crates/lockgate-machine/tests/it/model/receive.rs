@@ -255,7 +255,7 @@ impl Model {
     pub(super) fn redrive(
         &mut self,
         from: &QueueName,
-        to: Option<&QueueName>,
+        to: &MoveTo,
         max: u16,
         decision: &Decision,
     ) -> Result<Reply, Rejection> {
@@ -265,7 +265,7 @@ impl Model {
             queue: from.clone(),
             source,
         };
-        if let Some(to) = to {
+        if let MoveTo::Queue(to) = to {
             self.found(to)?;
             if to == from {
                 return Err(refused(SettingsError::OwnDeadLetter));
@@ -285,17 +285,18 @@ impl Model {
             let queue = &self.queues[from];
             assert!(queue.held_until.is_none(), "moved what may be held");
             assert!(self.candidates(queue, &BTreeSet::new()).contains(sequence));
-            let to = match to {
-                Some(to) => to.clone(),
-                None => self.came_from(from, *sequence).expect("a way back"),
+            let home = match to {
+                MoveTo::Queue(to) => to.clone(),
+                _ => self.came_from(from, *sequence).expect("a way back"),
             };
-            let reached = level.max(self.queues[&to].settings.level);
+            assert!(may_go(to, &home), "moved to {home}, which is not allowed");
+            let reached = level.max(self.queues[&home].settings.level);
             assert!(decision.level >= reached.min(Level::Disk));
-            let source = self.whose_then(from, *sequence, &to);
+            let source = self.whose_then(from, *sequence, &home);
             self.move_message(
                 from,
                 *sequence,
-                &to,
+                &home,
                 DeadLetterReason::Redriven { source },
                 Some(effect),
             );
@@ -315,7 +316,14 @@ impl Model {
                 .find(|m| m.id == stuck.message)
                 .unwrap();
             assert!(left.contains(&stays.sequence));
-            assert!(to.is_none() && self.came_from(from, stays.sequence).is_none());
+            assert!(!matches!(to, MoveTo::Queue(_)));
+            match self.came_from(from, stays.sequence) {
+                Some(home) => {
+                    assert!(!may_go(to, &home), "{home} is allowed");
+                    assert_eq!(stuck.reason, StuckReason::OriginNotAllowed);
+                }
+                None => assert_ne!(stuck.reason, StuckReason::OriginNotAllowed),
+            }
         } else if moved < u64::from(max) && queue.held_until.is_none() {
             assert!(left.is_empty(), "left {left:?} where it was");
         }
@@ -372,5 +380,14 @@ fn whose(origin: &Origin) -> Option<QueueId> {
     match origin.reason {
         DeadLetterReason::Redriven { source } => source,
         _ => Some(origin.queue),
+    }
+}
+
+/// Whether a move may put a message in that queue.
+fn may_go(to: &MoveTo, queue: &QueueName) -> bool {
+    match to {
+        MoveTo::Queue(name) => name == queue,
+        MoveTo::OriginsAmong(names) => names.contains(queue),
+        _ => true,
     }
 }

@@ -1,7 +1,7 @@
 //! Dead letters: where they come from, and back there.
 
 use lockgate_core::QueueName;
-use lockgate_machine::{Command, Reply, StuckReason};
+use lockgate_machine::{Command, MoveTo, Reply, StuckReason};
 
 use super::{in_range, mismatched};
 use crate::{
@@ -61,7 +61,11 @@ impl Service {
             let step = rest.min(u64::from(Command::MOVES_MAX));
             let command = Command::Move {
                 from: from.clone(),
-                to: to.clone(),
+                to: match (&to, &request.identity) {
+                    (Some(to), _) => MoveTo::Queue(to.clone()),
+                    (None, Some(key)) => key.origins(self.engine.directory()),
+                    (None, None) => MoveTo::Origins,
+                },
                 max: u16::try_from(step).unwrap_or(Command::MOVES_MAX),
             };
             let reply = match self.engine.submit(command).await {
@@ -81,6 +85,7 @@ impl Service {
                 id: stuck.message.to_string(),
                 reason: match stuck.reason {
                     StuckReason::NoOrigin => StuckReasonWord::NoOrigin,
+                    StuckReason::OriginNotAllowed => StuckReasonWord::OriginNotAllowed,
                     _ => StuckReasonWord::OriginGone,
                 },
             });
@@ -90,7 +95,8 @@ impl Service {
         }
     }
 
-    /// Whoever moves dead letters back sends messages to the queues they came from.
+    /// Whoever moves dead letters back sends messages to the queues they came from. Those are known
+    /// when the messages move, and are checked then; what would end in the middle is refused here.
     fn check_sources(&self, request: &Request<'_>, target: &QueueName) -> Result<(), Problem> {
         let sources = self.engine.directory().dead_letter_sources(target);
         if sources

@@ -56,4 +56,6 @@ pub(crate) enum StuckReasonWord {
     NoOrigin,
     /// The queue it came from was deleted, or made again of the other kind.
     OriginGone,
+    /// The access key has no grant to send to the queue it came from.
+    OriginNotAllowed,
 }

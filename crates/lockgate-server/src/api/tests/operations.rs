@@ -453,6 +453,24 @@ async fn a_transaction_happens_whole_or_not_at_all() {
     assert_eq!(shop.get("/queues/out.fifo").await["counts"]["ready"], 1);
 }
 
+/// Sends messages to a queue, and rejects them.
+async fn die(shop: &Shop, queue: &str, count: usize) {
+    let messages: Vec<_> = (0..count).map(|_| json!({"body": queue})).collect();
+    let target = format!("/queues/{queue}");
+    shop.post(&format!("{target}/messages"), json!({"messages": messages}))
+        .await;
+    let received = shop
+        .post(&format!("{target}/receive"), json!({"max": 100}))
+        .await;
+    let received = received["messages"].as_array().unwrap();
+    let settles: Vec<_> = received
+        .iter()
+        .map(|message| json!({"receipt": message["receipt"], "action": "reject"}))
+        .collect();
+    shop.post(&format!("{target}/settle"), json!({"settles": settles}))
+        .await;
+}
+
 #[tokio::test]
 async fn dead_letters_go_back_in_steps_and_it_is_said_where_that_ends() {
     let mut shop = Shop::open();
@@ -463,22 +481,6 @@ async fn dead_letters_go_back_in_steps_and_it_is_said_where_that_ends() {
         let dead_letter = json!({"dead_letter": {"queue": "dead"}});
         queue(&shop, name, dead_letter).await;
     }
-    let die = async |shop: &Shop, queue: &str, count: usize| {
-        let messages: Vec<_> = (0..count).map(|_| json!({"body": queue})).collect();
-        let target = format!("/queues/{queue}");
-        shop.post(&format!("{target}/messages"), json!({"messages": messages}))
-            .await;
-        let received = shop
-            .post(&format!("{target}/receive"), json!({"max": 100}))
-            .await;
-        let received = received["messages"].as_array().unwrap();
-        let settles: Vec<_> = received
-            .iter()
-            .map(|message| json!({"receipt": message["receipt"], "action": "reject"}))
-            .collect();
-        shop.post(&format!("{target}/settle"), json!({"settles": settles}))
-            .await;
-    };
     die(&shop, "a", 2).await;
     die(&shop, "b", 1).await;
     let target = "/queues/dead/dead-letters/redrive";
@@ -529,6 +531,43 @@ async fn dead_letters_go_back_in_steps_and_it_is_said_where_that_ends() {
     assert_eq!(hidden.1, "queue_not_found");
     let done = shop.post(target, json!({"to": "a"})).await;
     assert_eq!(done["moved"], 100);
+}
+
+#[tokio::test]
+async fn a_dead_letter_goes_home_only_for_those_who_may_send_there() {
+    let mut shop = Shop::open();
+    queue(&shop, "dead", json!({})).await;
+    for name in ["a", "b"] {
+        let dead_letter = json!({"dead_letter": {"queue": "dead"}});
+        queue(&shop, name, dead_letter).await;
+    }
+    for name in ["a", "b", "a"] {
+        die(&shop, name, 1).await;
+    }
+    // Its dead letters go there no more, so that it is none of the sources that are told.
+    let none = json!({"settings": {"dead_letter": null}});
+    shop.ok(Method::PATCH, "/queues/b", none).await;
+    let grant = |queues: &str, verbs: &[Verb]| Grant {
+        queues: queues.into(),
+        verbs: verbs.to_vec(),
+    };
+    let key = |grants| {
+        Some(Arc::new(AccessKey {
+            id: "K".into(),
+            secret: Secret::new("secret of K"),
+            grants,
+        }))
+    };
+    let receive = grant("dead", &[Verb::Receive, Verb::Read]);
+    shop.identity = key(vec![receive.clone(), grant("a", &[Verb::Send])]);
+    let target = "/queues/dead/dead-letters/redrive";
+    let some = shop.post(target, json!({})).await;
+    assert_eq!(some["moved"], 1);
+    assert_eq!(some["left"], 2, "nothing is lost: {some}");
+    assert_eq!(some["stuck"]["reason"], "origin_not_allowed");
+    shop.identity = key(vec![receive, grant("*", &[Verb::Send])]);
+    let rest = shop.post(target, json!({})).await;
+    assert_eq!(rest, json!({"moved": 2, "left": 0}));
 }
 
 #[tokio::test]

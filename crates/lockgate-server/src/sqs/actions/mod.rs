@@ -22,7 +22,7 @@ use tokio::sync::Mutex;
 use self::{attempts::Attempts, moves::Mover, queues::Purges};
 use super::{Config, dispatch::RequestIds, error::SqsError, names, receipt::Receipts, text::Text};
 use crate::{
-    auth::{AccessKey, Verb},
+    auth::{AccessKey, Keys, Verb},
     http::drain::Drain,
 };
 
@@ -85,10 +85,11 @@ impl Call<'_> {
 
 impl Service {
     /// `drain`: when it has begun, waiting receives end empty at once and new ones do not wait.
-    pub(crate) fn new(engine: Engine, config: Config, drain: Drain) -> Self {
+    /// `keys`: what a move task may do is up to the one that started it.
+    pub(crate) fn new(engine: Engine, config: Config, drain: Drain, keys: Option<Keys>) -> Self {
         let changes = Arc::default();
         Self {
-            mover: Mover::new(engine.clone(), drain.clone(), Arc::clone(&changes)),
+            mover: Mover::new(engine.clone(), drain.clone(), Arc::clone(&changes), keys),
             receipts: Receipts::new(&engine.secret()),
             request_ids: RequestIds::new(engine.term().incarnation),
             changes,

@@ -79,7 +79,7 @@ impl Shop {
             https: false,
         };
         Self {
-            service: Service::new(engine.clone(), config, signal),
+            service: Service::new(engine.clone(), config, signal, None),
             engine,
             clock,
             disk,

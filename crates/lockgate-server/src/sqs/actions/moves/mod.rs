@@ -91,6 +91,7 @@ impl Service {
         };
         let task = Task {
             id: self.request_id(),
+            by: call.identity.map(|key| key.id.clone()),
             destination,
             rate,
             started: self.engine.now().wall.0,

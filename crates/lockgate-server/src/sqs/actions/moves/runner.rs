@@ -11,7 +11,7 @@ use std::{
 
 use lockgate_core::{QueueId, QueueName};
 use lockgate_engine::{Engine, EngineError, QueueEntry};
-use lockgate_machine::{Answer, Command, Query, Rejection, Reply, StuckReason};
+use lockgate_machine::{Answer, Command, MoveTo, Query, Rejection, Reply, StuckReason};
 use tokio::{
     sync::{Mutex, Notify},
     time::{Instant, sleep, sleep_until},
@@ -21,7 +21,11 @@ use super::{
     pace::Pace,
     task::{self, Status, Task},
 };
-use crate::{http::drain::Drain, sqs::error::SqsError};
+use crate::{
+    auth::{Keys, Verb},
+    http::drain::Drain,
+    sqs::error::{ErrorCode, SqsError},
+};
 
 /// How long after a step that found no room the next one begins.
 const RETRY: Duration = Duration::from_secs(1);
@@ -35,6 +39,7 @@ pub(in crate::sqs::actions) struct Mover {
     engine: Engine,
     drain: Drain,
     changes: Arc<Mutex<()>>,
+    keys: Option<Keys>,
     running: Arc<SyncMutex<HashMap<QueueId, Arc<Run>>>>,
 }
 
@@ -62,11 +67,13 @@ impl Mover {
         engine: Engine,
         drain: Drain,
         changes: Arc<Mutex<()>>,
+        keys: Option<Keys>,
     ) -> Self {
         let mover = Self {
             engine,
             drain,
             changes,
+            keys,
             running: Arc::default(),
         };
         for queue in mover.engine.directory().all() {
@@ -153,9 +160,12 @@ impl Mover {
                 () = sleep_until(next) => {}
             }
             next = Instant::now() + pace.every;
+            let Some(to) = self.target(source, task) else {
+                return Some(Err(denied()));
+            };
             let step = Command::Move {
                 from: source.clone(),
-                to: task.destination.clone(),
+                to,
                 max: pace.step,
             };
             match self.engine.submit(step).await {
@@ -179,6 +189,27 @@ impl Mover {
                 // The next start finds out what happened: a step is moved whole or not at all.
                 Err(_) => return None,
             }
+        }
+    }
+
+    /// Where the next step moves messages: what a task may do is what the key that started it may
+    /// do now. `None`: nothing any more.
+    fn target(&self, source: &QueueName, task: &Task) -> Option<MoveTo> {
+        let key = match (&self.keys, &task.by) {
+            (Some(keys), Some(id)) => Some(keys.get(id)?),
+            // Nobody has to say who they are, or nobody had to then: whoever asked, might do all.
+            _ => None,
+        };
+        let may = |verb, queue| key.as_ref().is_none_or(|key| key.may(verb, queue));
+        if !may(Verb::Receive, source) {
+            return None;
+        }
+        match &task.destination {
+            Some(to) => may(Verb::Send, to).then(|| MoveTo::Queue(to.clone())),
+            None => Some(
+                key.as_ref()
+                    .map_or(MoveTo::Origins, |key| key.origins(self.engine.directory())),
+            ),
         }
     }
 
@@ -229,8 +260,13 @@ impl Mover {
 fn stuck_reason(reason: StuckReason) -> String {
     match reason {
         StuckReason::OriginGone => failure_code(&SqsError::queue_does_not_exist()),
+        StuckReason::OriginNotAllowed => denied(),
         _ => NO_SOURCE.to_owned(),
     }
+}
+
+fn denied() -> String {
+    ErrorCode::AccessDenied.row().legacy.to_owned()
 }
 
 fn failure(rejection: Rejection) -> String {

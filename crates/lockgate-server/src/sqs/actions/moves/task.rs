@@ -11,6 +11,9 @@ pub(super) const ANNOTATION: &str = "MessageMoveTasks";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) id: String,
+    /// The access key that started it, if there had to be one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) by: Option<String>,
     /// `None`: each message goes to where it came from.
     #[serde(with = "name", default)]
     pub(super) destination: Option<QueueName>,
