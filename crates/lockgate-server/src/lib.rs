@@ -47,6 +47,7 @@
 
 mod api;
 mod auth;
+mod hex;
 mod http;
 mod server;
 mod sqs;

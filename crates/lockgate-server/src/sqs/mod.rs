@@ -44,7 +44,6 @@ pub(crate) use extension::apply as apply_tags;
 pub(crate) use message_attributes::check_header;
 pub(crate) use names::check_queue_name;
 pub(crate) use receipt::Receipts;
-pub(crate) use text::hex;
 
 /// The answer to whom nobody is believed to be, in the protocol of the request.
 pub(crate) fn unauthenticated(error: AuthError, json: bool, id: &str) -> Response {

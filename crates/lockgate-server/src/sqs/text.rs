@@ -8,6 +8,8 @@ use serde::{
     de::{self, Visitor},
 };
 
+use crate::hex::write_hex;
+
 /// A string of a request: borrowed from it wherever JSON had nothing escaped in it, so that reading
 /// a request copies no message body.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,21 +110,6 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
         }
 
         deserializer.deserialize_map(ObjectVisitor(std::marker::PhantomData))
-    }
-}
-
-/// Bytes as lower-case hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    let mut digits = vec![0; bytes.len() * 2];
-    write_hex(bytes, &mut digits);
-    String::from_utf8(digits).expect("hexadecimal digits are ASCII")
-}
-
-fn write_hex(bytes: &[u8], digits: &mut [u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
-        pair[0] = DIGITS[usize::from(byte >> 4)];
-        pair[1] = DIGITS[usize::from(byte & 15)];
     }
 }
 

@@ -19,7 +19,8 @@ use crate::{
         },
     },
     auth::Verb,
-    sqs::{check_header, hex},
+    hex::hex,
+    sqs::check_header,
 };
 
 /// Messages of one request.

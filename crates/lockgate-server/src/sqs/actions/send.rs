@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     auth::Verb,
+    hex::hex,
     sqs::{
         error::{ErrorCode, SqsError},
         extension,
@@ -23,7 +24,7 @@ use crate::{
             BatchOutput, SendMessageBatchInput, SendMessageEntry, SendMessageInput,
             SendMessageOutput, SentEntry, SequenceNumber,
         },
-        text::{Md5Hex, Text, hex},
+        text::{Md5Hex, Text},
     },
 };
 
