@@ -37,7 +37,11 @@ pub(crate) enum Refusal {
     )]
     Origin { origin: String },
     #[error("{error}")]
-    Authentication { error: AuthError, json: bool },
+    Authentication {
+        error: AuthError,
+        /// How answers of the Query protocol are to be written; `None` in AWS JSON.
+        query: Option<sqs::QueryFormat>,
+    },
     #[error("Requests that pages of other sites make are not served.")]
     CrossSite,
     #[error(
@@ -140,9 +144,9 @@ impl Refusal {
     /// cannot be trusted. `id` is the request's, which SDKs show with the error.
     pub(crate) fn response(&self, id: Option<HeaderValue>) -> sqs::Response {
         let mut response = match self {
-            Self::Authentication { error, json } => {
+            Self::Authentication { error, query } => {
                 let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or("");
-                sqs::unauthenticated(error.clone(), *json, id)
+                sqs::unauthenticated(error.clone(), *query, id)
             }
             _ => sqs::refusal(self.status(), self.code(), &self.to_string()),
         };

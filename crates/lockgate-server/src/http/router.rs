@@ -8,8 +8,8 @@ use hyper::{
     HeaderMap, Method, Request, Response, StatusCode, Version,
     body::Incoming,
     header::{
-        AUTHORIZATION, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_TYPE, HOST,
-        HeaderName, HeaderValue, ORIGIN,
+        ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_TYPE,
+        HOST, HeaderName, HeaderValue, ORIGIN,
     },
     http::request::Parts,
 };
@@ -329,6 +329,7 @@ async fn serve_sqs(
     let request = sqs::Request {
         target: text(TARGET),
         content_type: text(CONTENT_TYPE),
+        accept: text(ACCEPT),
         path: parts.uri.path().to_owned(),
         query: parts.uri.query().map(ToOwned::to_owned),
         trace_id: text(TRACE_ID),
@@ -411,7 +412,10 @@ async fn identify<'c>(
     };
     let refused = |error: AuthError| Refusal::Authentication {
         error,
-        json: parts.headers.contains_key(TARGET),
+        query: (!parts.headers.contains_key(TARGET)).then(|| {
+            let accept = parts.headers.get(ACCEPT);
+            sqs::QueryFormat::accepted(accept.and_then(|accept| accept.to_str().ok()))
+        }),
     };
     let claim = authenticator.claim(head, now()).map_err(refused)?;
     let (body, _share) = body::read(client, index, body).await?;

@@ -43,15 +43,16 @@ pub use declare::{
 pub(crate) use extension::apply as apply_tags;
 pub(crate) use message_attributes::check_header;
 pub(crate) use names::check_queue_name;
+pub(crate) use query::Format as QueryFormat;
 pub(crate) use receipt::Receipts;
 
-/// The answer to whom nobody is believed to be, in the protocol of the request.
-pub(crate) fn unauthenticated(error: AuthError, json: bool, id: &str) -> Response {
+/// The answer to whom nobody is believed to be, in the protocol of the request: AWS JSON, or the
+/// Query protocol in one of its formats.
+pub(crate) fn unauthenticated(error: AuthError, query: Option<QueryFormat>, id: &str) -> Response {
     let error = error::SqsError::from(error);
-    if json {
-        aws_json::error_response(&error)
-    } else {
-        query::error_response(&error, id)
+    match query {
+        None => aws_json::error_response(&error),
+        Some(format) => query::error_response(&error, format, id),
     }
 }
 
@@ -62,6 +63,8 @@ pub(crate) struct Request {
     pub(crate) target: Option<String>,
     /// The header `Content-Type`, as sent.
     pub(crate) content_type: Option<String>,
+    /// The header `Accept`, as sent.
+    pub(crate) accept: Option<String>,
     /// The path, not decoded: `/` or `/000000000000/orders.fifo`.
     pub(crate) path: String,
     /// What follows the path's question mark, not decoded.

@@ -24,7 +24,7 @@ use crate::{
             BodyText, ReceiveMessageInput, ReceiveMessageOutput, ReceivedMessage, SequenceNumber,
             SystemAttributes,
         },
-        text::{Md5Hex, Text},
+        text::{Md5Hex, Text, UuidText},
     },
 };
 
@@ -217,6 +217,7 @@ impl Service {
         let fifo = kind_of(&queue.settings) == Kind::Fifo;
         let wants = |attribute| filter.wants(attribute);
         let text = |text: &str| text.to_owned();
+        let dead_letter_of = delivery.origin.as_ref().and_then(|o| o.source.as_ref());
         SystemAttributes {
             // Without authentication there is one sender: the account.
             sender_id: wants(SystemAttribute::SenderId).then(|| self.config.account.clone()),
@@ -233,7 +234,11 @@ impl Service {
                 .unique_id
                 .as_ref()
                 .filter(|_| wants(SystemAttribute::MessageDeduplicationId))
-                .map(|id| text(id.as_str())),
+                .map(|id| match dead_letter_of {
+                    // Two dead letters may have had one id, so AWS names each by its own there.
+                    Some(_) => text(UuidText::new(delivery.id.to_bits()).as_str()),
+                    None => text(id.as_str()),
+                }),
             message_group_id: message
                 .key
                 .as_ref()
@@ -244,11 +249,8 @@ impl Service {
                 .as_ref()
                 .filter(|_| wants(SystemAttribute::AWSTraceHeader))
                 .map(|trace| text(trace)),
-            dead_letter_queue_source_arn: delivery
-                .origin
-                .as_ref()
+            dead_letter_queue_source_arn: dead_letter_of
                 .filter(|_| wants(SystemAttribute::DeadLetterQueueSourceArn))
-                .and_then(|origin| origin.source.as_ref())
                 .map(|name| names::queue_arn(&self.config, name)),
             // A queue passes over a number only if the message that had it may be lost.
             previous_sequence_number: filter

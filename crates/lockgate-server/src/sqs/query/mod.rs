@@ -1,12 +1,14 @@
-//! The Query protocol: form parameters in, XML out. SDKs of 2023 and before speak it, and people with
-//! `curl`.
+//! The Query protocol: form parameters in, XML out, or JSON for who accepts it. SDKs of 2023 and before
+//! speak it, and people with `curl`.
 //!
 //! A form is flat: lists and maps are numbered parameters. `input` builds from it the JSON that the
 //! other protocol would have carried, so that both are read into the same shapes; `output` writes a
-//! shape as AWS's XML. Nothing in a request is XML, so there is no XML parser to attack.
+//! shape as AWS's XML, `json` as the JSON of this protocol. Nothing in a request is XML, so there is no
+//! XML parser to attack.
 
 mod form;
 mod input;
+mod json;
 mod output;
 
 use hyper::{
@@ -24,11 +26,45 @@ use super::{
 };
 
 const CONTENT_TYPE_XML: HeaderValue = HeaderValue::from_static("text/xml");
+const CONTENT_TYPE_JSON: HeaderValue = HeaderValue::from_static("application/json");
 const CONTENT_TYPE_FORM: &str = "application/x-www-form-urlencoded";
+
+/// How answers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Xml,
+    Json,
+}
+
+impl Format {
+    /// The one that the header `Accept` names first; XML if it names neither.
+    pub(crate) fn accepted(accept: Option<&str>) -> Self {
+        let named = |part: &str| match part.split(';').next().unwrap_or("").trim() {
+            kind if kind.eq_ignore_ascii_case("application/json") => Some(Self::Json),
+            kind if kind.eq_ignore_ascii_case("application/xml")
+                || kind.eq_ignore_ascii_case("text/xml") =>
+            {
+                Some(Self::Xml)
+            }
+            _ => None,
+        };
+        accept
+            .and_then(|accept| accept.split(',').find_map(named))
+            .unwrap_or(Self::Xml)
+    }
+
+    fn content_type(self) -> HeaderValue {
+        match self {
+            Self::Xml => CONTENT_TYPE_XML,
+            Self::Json => CONTENT_TYPE_JSON,
+        }
+    }
+}
 
 /// One request in this protocol.
 pub(super) struct Query<'r> {
     request_id: &'r str,
+    format: Format,
     action: Result<Action, SqsError>,
     input: Result<Value, SqsError>,
     /// Whether it names no action at all.
@@ -49,6 +85,7 @@ impl<'r> Query<'r> {
             kind.eq_ignore_ascii_case(CONTENT_TYPE_FORM)
         });
         let body: &[u8] = if form_type { &request.body } else { &[] };
+        let format = Format::accepted(request.accept.as_deref());
         let query = request.query.as_deref().unwrap_or("");
         let parameters = form::parse(query.as_bytes()).and_then(|mut parameters| {
             parameters.extend(form::parse(body)?);
@@ -59,6 +96,7 @@ impl<'r> Query<'r> {
             Err(error) => {
                 return Self {
                     request_id,
+                    format,
                     action: Err(error.clone()),
                     input: Err(error),
                     nothing_asked: false,
@@ -97,6 +135,8 @@ impl<'r> Query<'r> {
         });
         Self {
             request_id,
+            // AWS has no JSON for a request that asks nothing.
+            format: if nothing_asked { Format::Xml } else { format },
             action,
             input,
             nothing_asked,
@@ -118,7 +158,10 @@ impl Protocol for Query<'_> {
         let action = self.action.clone()?;
         let output = serde_json::to_value(output)
             .map_err(|error| SqsError::new(ErrorCode::InternalFailure, error.to_string()))?;
-        Ok(output::answer(action, &output, self.request_id, capacity).into())
+        Ok(match self.format {
+            Format::Xml => output::answer(action, &output, self.request_id, capacity).into(),
+            Format::Json => json::answer(action, output, self.request_id),
+        })
     }
 
     fn error(&self, error: &SqsError) -> Response {
@@ -128,21 +171,25 @@ impl Protocol for Query<'_> {
                 "<UnknownOperationException/>\n".into(),
             );
         }
-        error_response(error, self.request_id)
+        error_response(error, self.format, self.request_id)
     }
 
     fn content_type(&self) -> HeaderValue {
-        CONTENT_TYPE_XML
+        self.format.content_type()
     }
 }
 
 /// An error as this protocol writes it.
-pub(super) fn error_response(error: &SqsError, request_id: &str) -> Response {
+pub(super) fn error_response(error: &SqsError, format: Format, request_id: &str) -> Response {
     let row = error.code.row();
     let (blame, message) = (row.blame.as_str(), wording(error));
-    let body = output::error(blame, row.legacy, message, request_id);
+    let body = match format {
+        Format::Xml => output::error(blame, row.legacy, message, request_id),
+        Format::Json => json::error(blame, row.legacy, message, request_id),
+    };
     let mut response = respond(row.status(), body);
-    response.headers.insert(CONTENT_TYPE, CONTENT_TYPE_XML);
+    let headers = &mut response.headers;
+    headers.insert(CONTENT_TYPE, format.content_type());
     say_when(error, &mut response);
     response
 }

@@ -52,7 +52,7 @@ pub(super) fn error(blame: &str, code: &str, message: &str, request_id: &str) ->
 }
 
 /// Whether an action's answer says anything but that it was done.
-fn answers(action: Action) -> bool {
+pub(super) fn answers(action: Action) -> bool {
     !matches!(
         action,
         Action::AddPermission

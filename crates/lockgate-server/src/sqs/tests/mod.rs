@@ -116,6 +116,7 @@ impl Shop {
             trace_id: trace_id.map(str::to_owned),
             target: target.map(str::to_owned),
             content_type: Some("application/x-amz-json-1.0".into()),
+            accept: None,
             path: "/".into(),
             query: None,
             query_mode: true,

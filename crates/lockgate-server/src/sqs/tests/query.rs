@@ -1,6 +1,7 @@
 //! The Query protocol, as old SDKs and `curl` speak it.
 
 use super::*;
+use crate::sqs::Response;
 
 /// An answer in XML.
 pub(super) struct Xml {
@@ -46,9 +47,31 @@ impl Shop {
         content_type: Option<String>,
         body: &str,
     ) -> Xml {
+        let response = self
+            .query_response(path, query, content_type, None, body)
+            .await;
+        assert_eq!(response.headers["content-type"], "text/xml");
+        let retry_after = response.headers.get("retry-after");
+        Xml {
+            status: response.status.as_u16(),
+            body: String::from_utf8(response.body.to_vec()).unwrap(),
+            retry_after: retry_after.map(|value| value.to_str().unwrap().to_owned()),
+            guard: response.on_sent,
+        }
+    }
+
+    async fn query_response(
+        &self,
+        path: &str,
+        query: Option<String>,
+        content_type: Option<String>,
+        accept: Option<&str>,
+        body: &str,
+    ) -> Response {
         let request = Request {
             target: None,
             content_type,
+            accept: accept.map(str::to_owned),
             path: path.into(),
             query,
             trace_id: None,
@@ -58,17 +81,9 @@ impl Shop {
             identity: None,
             host: HOST.into(),
         };
-        let response = tokio::time::timeout(HANGS_AFTER, self.service.handle(request))
+        tokio::time::timeout(HANGS_AFTER, self.service.handle(request))
             .await
-            .expect("an answer");
-        assert_eq!(response.headers["content-type"], "text/xml");
-        let retry_after = response.headers.get("retry-after");
-        Xml {
-            status: response.status.as_u16(),
-            body: String::from_utf8(response.body.to_vec()).unwrap(),
-            retry_after: retry_after.map(|value| value.to_str().unwrap().to_owned()),
-            guard: response.on_sent,
-        }
+            .expect("an answer")
     }
 }
 
@@ -233,4 +248,72 @@ async fn an_xml_body_is_never_parsed() {
         .await;
     assert_eq!(answer.status, 404);
     assert_eq!(answer.body, "<UnknownOperationException/>\n");
+}
+
+#[tokio::test]
+async fn who_accepts_json_is_answered_in_it() {
+    let shop = Shop::open();
+    shop.queue("q", json!({})).await;
+    let q = "/000000000000/q";
+    let asked = async |accept: &str, path: &str, query: &str| {
+        let query = (!query.is_empty()).then(|| query.to_owned());
+        let mut response = shop
+            .query_response(path, query, None, Some(accept), "")
+            .await;
+        if let Some(guard) = response.on_sent.take() {
+            guard.keep();
+        }
+        let kind = response.headers["content-type"]
+            .to_str()
+            .unwrap()
+            .to_owned();
+        let body = String::from_utf8(response.body.to_vec()).unwrap();
+        (response.status.as_u16(), kind, body)
+    };
+    let json = async |path: &str, query: &str| -> (u16, Value) {
+        let (status, kind, body) = asked("application/json", path, query).await;
+        assert_eq!(kind, "application/json", "{body}");
+        (status, serde_json::from_str(&body).unwrap())
+    };
+    let (_, queues) = json("/", "Action=ListQueues").await;
+    let url = "http://localhost:9324/000000000000/q";
+    let listed = &queues["ListQueuesResponse"]["ListQueuesResult"];
+    assert_eq!(*listed, json!({"queueUrls": [url]}));
+    let (status, refused) = json(q, "Action=ListQueues").await;
+    assert_eq!(status, 400);
+    let id = &refused["RequestId"];
+    assert_eq!(
+        refused,
+        json!({"Error": {"Code": "InvalidAction", "Type": "Sender",
+            "Message": "The action ListQueues is not valid for this endpoint."}, "RequestId": id})
+    );
+    let (_, sent) = json(q, "Action=SendMessage&MessageBody=%22x%22").await;
+    let (_, received) = json(q, "Action=ReceiveMessage&AttributeName=SenderId").await;
+    let message = &received["ReceiveMessageResponse"]["ReceiveMessageResult"]["messages"][0];
+    assert_eq!(message["Body"], "\"x\"");
+    assert_eq!(
+        message["Attributes"],
+        json!([{"Name": "SenderId", "Value": ACCOUNT}])
+    );
+    let sent = &sent["SendMessageResponse"]["SendMessageResult"];
+    assert_eq!(message["MessageId"], sent["MessageId"]);
+
+    // What is named first is taken, and XML if nothing is.
+    for (accept, expected) in [
+        ("application/json, text/plain, */*", "application/json"),
+        ("text/html, Application/JSON;q=0.9", "application/json"),
+        (
+            "text/html,application/xml;q=0.9,application/json",
+            "text/xml",
+        ),
+        ("text/xml, application/json", "text/xml"),
+        ("*/*", "text/xml"),
+        ("", "text/xml"),
+    ] {
+        let (_, kind, _) = asked(accept, q, "Action=ListQueueTags").await;
+        assert_eq!(kind, expected, "{accept}");
+    }
+    let (status, kind, body) = asked("application/json", q, "").await;
+    assert_eq!((status, kind.as_str()), (404, "text/xml"));
+    assert_eq!(body, "<UnknownOperationException/>\n");
 }

@@ -99,6 +99,25 @@ fn plain() -> Vec<Row> {
                 json!({"Messages": [{"Body": "x", "MessageId": "{3/MessageId}", "Attributes": {
                     "DeadLetterQueueSourceArn": super::arn("q")}}]}),
             ),
+        row("a dead letter of a FIFO queue has its MessageId as deduplication id")
+            .queue("dead.fifo")
+            .queue_with(
+                "q.fifo",
+                json!({"VisibilityTimeout": "0", "RedrivePolicy": json!({
+                "deadLetterTargetArn": super::arn("dead.fifo"), "maxReceiveCount": 1}).to_string()}),
+            )
+            .message("q.fifo", "x")
+            .received("q.fifo")
+            .received("q.fifo")
+            .message("dead.fifo", "x")
+            .asks(receive("dead.fifo", &json!({"AttributeNames": ["All"],
+                "MaxNumberOfMessages": 10})))
+            .answers(json!({"Messages": [
+                {"MessageId": "{3/MessageId}", "Attributes": {
+                    "MessageDeduplicationId": "{3/MessageId}", "MessageGroupId": "g"}},
+                {"MessageId": "{6/MessageId}", "Attributes": {
+                    "MessageDeduplicationId": "x", "DeadLetterQueueSourceArn": null}},
+            ]})),
         row("as many in flight as may be")
             .given(
                 "CreateQueue",
