@@ -74,6 +74,11 @@ pub(crate) fn digest(scope_key: Option<&Key>, id: &UniqueId) -> u128 {
     hash.update((key.len() as u64).to_le_bytes());
     hash.update(key);
     hash.update(id.as_str());
+    first_half(hash)
+}
+
+/// The first 128 bits of the SHA-256 of what was put in.
+pub(crate) fn first_half(hash: Sha256) -> u128 {
     let digest = hash.finalize();
     u128::from_le_bytes(
         digest[..16]
@@ -208,7 +213,8 @@ impl DedupWindow {
     }
 }
 
-fn hash_halves(seed: HashSeed, [low, high]: [u64; 2]) -> u64 {
+/// Where a table under this seed has a digest.
+pub(crate) fn hash_halves(seed: HashSeed, [low, high]: [u64; 2]) -> u64 {
     // Digests are even but not secret: ids could be chosen so that their digests fall together.
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&low.to_le_bytes());
@@ -217,7 +223,7 @@ fn hash_halves(seed: HashSeed, [low, high]: [u64; 2]) -> u64 {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the halves of a number")]
-fn split(digest: u128) -> [u64; 2] {
+pub(crate) fn split(digest: u128) -> [u64; 2] {
     [digest as u64, (digest >> 64) as u64]
 }
 

@@ -1,6 +1,6 @@
 //! What the machine decided: the only thing that is logged, and the only thing that changes state.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, num::NonZeroU64, sync::Arc};
 
 use lockgate_core::{
     BootId, HolderName, Key, LeaseNumber, MachineTime, Message, MessageId, Now, QueueId, QueueName,
@@ -250,6 +250,10 @@ pub struct StoredMessage {
     pub accepted: WallTime,
     /// Until when its unique id is remembered. `None`: it has none, or the queue remembers none.
     pub unique_until: Option<MachineTime>,
+    /// Its number among the messages of its key that the queue accepted, from 1. `None`: it has no
+    /// key, or the queue gives no such numbers
+    /// ([`key_sequences_max`](QueueSettings::key_sequences_max)).
+    pub key_sequence: Option<NonZeroU64>,
     /// The message; `due` is set exactly if it was delayed when accepted.
     pub message: Message,
 }

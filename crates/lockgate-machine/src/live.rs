@@ -216,6 +216,7 @@ mod tests {
                 id: MessageId::new(queue, sequence, Term::default()),
                 accepted: WallTime(1_700_000_000_000),
                 unique_until: None,
+                key_sequence: None,
                 message,
             }));
             let mut record = Vec::new();

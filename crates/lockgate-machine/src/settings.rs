@@ -42,6 +42,12 @@ pub struct QueueSettings {
     pub in_flight_max: u32,
     /// What a power cut may take of what the queue answered below [`Level::Disk`].
     pub sync_window: SyncWindow,
+    /// For how many keys, or groups of an unkeyed queue, messages are numbered key by key
+    /// ([`key_sequence`](crate::StoredMessage::key_sequence)). The count of a key outlives its
+    /// messages and takes up to 64 bytes; beyond so many keys the one whose last message came longest
+    /// ago is forgotten, and begins at 1 again. A purge forgets none. 0: messages are not numbered so,
+    /// and what was counted is forgotten. At most 100,000,000; default 0.
+    pub key_sequences_max: u32,
 }
 
 /// How long records may stay unsynced that were answered below [`Level::Disk`]: whatever comes first
@@ -145,17 +151,21 @@ pub struct Quota {
 /// 96 for a message, 200 for a key that no other message has, 64 for a lease or a delay.
 const MESSAGE_MEMORY_MAX: u64 = 96 + 200 + 64;
 
+/// What the count of a key's messages costs.
+const KEY_SEQUENCE_MEMORY_MAX: u64 = 64;
+
 impl QueueSettings {
     /// How much heap memory the machine may need for the queue, in bytes: full to its quota with messages
-    /// that each have a key of their own and a lease or a delay, and with all the unique ids it may
-    /// remember. `None` without a limit of messages.
+    /// that each have a key of their own and a lease or a delay, and with all the unique ids and key
+    /// sequences it may remember. `None` without a limit of messages.
     ///
     /// Sends are held to the quota; what is moved into the queue as dead letters comes on top.
     #[must_use]
     pub fn memory_bytes_max(&self) -> Option<u64> {
         let messages = Some(self.quota.messages_max).filter(|&max| max < u64::MAX)?;
         let bytes = messages.saturating_mul(MESSAGE_MEMORY_MAX);
-        Some(bytes.saturating_add(self.unique_ids_bytes_max()))
+        let key_sequences = u64::from(self.key_sequences_max) * KEY_SEQUENCE_MEMORY_MAX;
+        Some(bytes.saturating_add(self.unique_ids_bytes_max() + key_sequences))
     }
 
     /// How much of that unique ids may take, in bytes.
@@ -207,6 +217,7 @@ impl Default for QueueSettings {
             quota: Quota::default(),
             in_flight_max: 120_000,
             sync_window: SyncWindow::default(),
+            key_sequences_max: 0,
         }
     }
 }

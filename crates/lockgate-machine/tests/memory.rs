@@ -51,6 +51,7 @@ fn measure(keyed: bool, leased: bool, frozen: bool, message: impl Fn(u32) -> Mes
             id: MessageId::new(QUEUE, sequence, Term::default()),
             accepted: START,
             unique_until: message.unique_id.as_ref().map(|_| MachineTime::MAX),
+            key_sequence: None,
             message,
         }))];
         if leased {

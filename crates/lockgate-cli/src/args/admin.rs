@@ -336,6 +336,18 @@ pub(crate) struct QueueSet {
     #[arg(long, value_name = "N", value_parser = or_default(number))]
     pub(crate) in_flight_max: Option<Given<u64>>,
 
+    /// For how many keys messages are numbered key by key; 0 or default: they are not
+    #[arg(long, value_name = "KEYS", value_parser = or_default(number))]
+    pub(crate) key_sequences_max: Option<Given<u64>>,
+
+    /// Below level disk: for how long at most what was answered may be unsynced, up to 1h
+    #[arg(long, value_name = "TIME", value_parser = or_default(duration))]
+    pub(crate) sync_window: Option<Given<Duration>>,
+
+    /// Below level disk: how many records at most may be unsynced
+    #[arg(long, value_name = "N", value_parser = or_default(number))]
+    pub(crate) sync_records: Option<Given<u64>>,
+
     /// How long a unique id is remembered
     #[arg(long, value_name = "TIME", value_parser = or_default(duration))]
     pub(crate) dedup_window: Option<Given<Duration>>,

@@ -102,6 +102,7 @@ fn change(args: &QueueSet, dead_letter: Option<Value>) -> Value {
     let mut settings = Map::new();
     let mut dedup = Map::new();
     let mut quota = Map::new();
+    let mut window = Map::new();
     let word = |text: &Option<String>| match text.as_deref() {
         Some("default") => Some(Value::Null),
         text => text.map(|text| json!(text)),
@@ -116,11 +117,19 @@ fn change(args: &QueueSet, dead_letter: Option<Value>) -> Value {
     put(&mut settings, "dead_letter", dead_letter);
     put(&mut settings, "key_policy", word(&args.key_policy));
     put(&mut settings, "park_after", number(args.park_after));
+    put(
+        &mut settings,
+        "key_sequences_max",
+        number(args.key_sequences_max),
+    );
+    put(&mut window, "after_ms", time(args.sync_window));
+    put(&mut window, "records", number(args.sync_records));
     put(&mut dedup, "window_ms", time(args.dedup_window));
     put(&mut quota, "messages_max", number(args.messages_max));
     put(&mut quota, "bytes_max", number(args.bytes_max));
     put_all(&mut settings, "dedup", dedup);
     put_all(&mut settings, "quota", quota);
+    put_all(&mut settings, "sync_window", window);
     let set = args.tag.iter().map(|(name, value)| (name, json!(value)));
     let removed = args.untag.iter().map(|name| (name, Value::Null));
     let tags = set

@@ -197,6 +197,7 @@ fn message_json(stored: &StoredMessage, bodies: Bodies) -> Value {
     put("id", stored.id.to_string().into());
     put("accepted", time(stored.accepted));
     put("key", json!(message.key.as_ref().map(AsRef::<str>::as_ref)));
+    put("key_sequence", json!(stored.key_sequence));
     put(
         "unique_id",
         json!(message.unique_id.as_ref().map(AsRef::<str>::as_ref)),
@@ -286,6 +287,9 @@ fn settings_json(settings: &QueueSettings) -> Value {
         "in_flight_max": settings.in_flight_max,
     });
     // Shown where it says something: most queues sync as the log does.
+    if settings.key_sequences_max > 0 {
+        json["key_sequences_max"] = settings.key_sequences_max.into();
+    }
     if settings.sync_window != SyncWindow::default() {
         json["sync_window"] = json!({
             "after_ms": settings.sync_window.after,

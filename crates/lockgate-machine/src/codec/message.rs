@@ -2,7 +2,7 @@
 //!
 //! To change it, read "Changing it" in the module above. Fields, with the numbers taken for ever:
 
-use std::sync::Arc;
+use std::{num::NonZeroU64, sync::Arc};
 
 use lockgate_core::{Header, Key, Level, Message, MessageId, ProducerMark, UniqueId};
 
@@ -36,6 +36,8 @@ const CONTENT_TYPE: u8 = 10;
 const TRACE_CONTEXT: u8 = 11;
 /// One byte: the level's number. Absent: the queue's level.
 const LEVEL: u8 = 12;
+/// The number among its key's messages. Absent: none.
+const KEY_SEQUENCE: u8 = 16;
 // Taken for what no version writes yet, see docs/format.md:
 // 13  group (beside a key)
 // 14  origin queue
@@ -48,6 +50,7 @@ pub(super) fn write(stored: &StoredMessage, writer: &mut Writer<'_>) {
         id,
         accepted,
         unique_until,
+        key_sequence,
         message,
     } = stored;
     let Message {
@@ -114,6 +117,9 @@ pub(super) fn write(stored: &StoredMessage, writer: &mut Writer<'_>) {
     if let Some(level) = level {
         writer.tagged_bytes(LEVEL, &[*level as u8]);
     }
+    if let Some(number) = key_sequence {
+        writer.tagged_number(KEY_SEQUENCE, number.get());
+    }
 }
 
 pub(super) fn read(mut reader: Reader<'_>) -> Result<StoredMessage, DecodeError> {
@@ -123,6 +129,7 @@ pub(super) fn read(mut reader: Reader<'_>) -> Result<StoredMessage, DecodeError>
         id: MessageId::from_bits(u128::from_le_bytes(reader.array()?)),
         accepted: reader.wall()?,
         unique_until: None,
+        key_sequence: None,
         message: Message::default(),
     };
     let message = &mut stored.message;
@@ -157,6 +164,11 @@ pub(super) fn read(mut reader: Reader<'_>) -> Result<StoredMessage, DecodeError>
             CONTENT_TYPE => message.content_type = Some(value.rest_text()?.into()),
             TRACE_CONTEXT => message.trace_context = Some(value.rest_text()?.into()),
             LEVEL => message.level = Some(level(value)?),
+            KEY_SEQUENCE => {
+                let number = NonZeroU64::new(value.number()?);
+                stored.key_sequence =
+                    Some(number.ok_or_else(|| value.malformed("a key sequence begins at 1"))?);
+            }
             _ => return Ok(false),
         }
         Ok(true)

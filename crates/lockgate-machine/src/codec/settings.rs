@@ -10,7 +10,7 @@ use lockgate_core::QueueName;
 
 use super::{
     DecodeError, message,
-    wire::{Reader, Writer},
+    wire::{CRITICAL, Reader, Writer},
 };
 use crate::{DeadLetter, Dedup, DedupScope, KeyPolicy, KeyProfile, QueueSettings, Quota};
 
@@ -57,6 +57,9 @@ const SYNC_AFTER: u8 = 20;
 /// Records. Absent: as the log.
 const SYNC_RECORDS: u8 = 21;
 
+/// Keys. Absent: 0. A version that does not know it would give a key's next message no number.
+const KEY_SEQUENCES: u8 = 22 | CRITICAL;
+
 /// The fields a record of this format always has.
 const ALWAYS: u32 = ((1 << (IN_FLIGHT_MAX + 1)) - 2) & !(1 << DEAD_LETTER) & !(1 << KEY_POLICY);
 
@@ -77,6 +80,7 @@ pub(super) fn write(settings: &QueueSettings, writer: &mut Writer<'_>) {
         quota,
         in_flight_max,
         sync_window,
+        key_sequences_max,
     } = settings;
     let Dedup {
         window,
@@ -124,6 +128,9 @@ pub(super) fn write(settings: &QueueSettings, writer: &mut Writer<'_>) {
     }
     if let Some(records) = sync_window.records {
         writer.tagged_number(SYNC_RECORDS, records);
+    }
+    if *key_sequences_max > 0 {
+        writer.tagged_number(KEY_SEQUENCES, u64::from(*key_sequences_max));
     }
 }
 
@@ -179,9 +186,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Box<QueueSettings>, Decode
             IN_FLIGHT_MAX => settings.in_flight_max = value.small()?,
             SYNC_AFTER => settings.sync_window.after = Some(value.number()?),
             SYNC_RECORDS => settings.sync_window.records = Some(value.number()?),
+            KEY_SEQUENCES => settings.key_sequences_max = value.small()?,
             _ => return Ok(false),
         }
-        seen |= 1 << tag;
+        seen |= 1 << (tag & !CRITICAL);
         Ok(true)
     })?;
     if seen & ALWAYS != ALWAYS {

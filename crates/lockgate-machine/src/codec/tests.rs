@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, fmt::Write, fs, path::Path, sync::Arc};
+use std::{collections::BTreeMap, fmt::Write, fs, num::NonZeroU64, path::Path, sync::Arc};
 
 use lockgate_core::{
     BootId, Epoch, Header, HolderName, Incarnation, Key, LeaseNumber, Level, MachineTime, Message,
@@ -110,6 +110,7 @@ fn examples() -> Vec<Effect> {
             id: stored.id,
             accepted: at,
             unique_until: None,
+            key_sequence: None,
             message: Message::new("post").with_key(key.clone()),
         })),
         Effect::Relocated(stored),
@@ -181,6 +182,7 @@ fn full_message() -> StoredMessage {
         id: MessageId::new(queue, sequence, term),
         accepted: WallTime(1_700_000_000_000),
         unique_until: Some(MachineTime(5_300_000)),
+        key_sequence: None,
         message: Message {
             body: Bytes::from_static(b"post"),
             headers: vec![Header {
@@ -283,6 +285,43 @@ fn sync_windows_have_their_golden_bytes() {
 }
 
 /// The one with no field is as it was before there was one.
+/// What has none is as it was before there were any.
+#[test]
+fn key_sequences_have_their_golden_bytes() {
+    let accepted = |key_sequence| {
+        let stored = StoredMessage {
+            key_sequence,
+            ..full_message()
+        };
+        Effect::Accepted(Box::new(stored))
+    };
+    let with = accepted(NonZeroU64::new(300));
+    let (plain, bytes) = (
+        encode(&[accepted(None)]),
+        encode(std::slice::from_ref(&with)),
+    );
+    // Behind the level. The effect's length counts four bytes more.
+    assert_eq!(hex(&bytes[3..]), hex(&plain[3..]) + "1002ac02");
+    assert_eq!(decode_record(&bytes).unwrap()[..], [with]);
+    let none = [&bytes[..bytes.len() - 4], &[16, 2, 0x80, 0]].concat();
+    assert!(decode_record(&none.into()).is_err(), "there is no number 0");
+
+    let settings = |key_sequences_max| Effect::QueueChanged {
+        queue: QueueId(7),
+        settings: Box::new(QueueSettings {
+            key_sequences_max,
+            ..QueueSettings::default()
+        }),
+        annotations: BTreeMap::new(),
+        tags: BTreeMap::new(),
+        at: WallTime(0),
+    };
+    let (with, plain) = (encode(&[settings(1000)]), encode(&[settings(0)]));
+    assert!(hex(&with).contains("1303c0a907" /* in flight */) && hex(&with).contains("9602e807"));
+    assert_eq!(with.len(), plain.len() + 4);
+    assert_eq!(decode_record(&with).unwrap()[..], [settings(1000)]);
+}
+
 #[test]
 fn moves_by_an_operator_have_their_golden_bytes() {
     for (source, golden) in [
@@ -541,21 +580,24 @@ fn message() -> impl Strategy<Value = Message> {
 
 fn stored() -> impl Strategy<Value = Box<StoredMessage>> {
     let until = prop::option::of(number().prop_map(MachineTime));
+    let remembered = (until, number().prop_map(NonZeroU64::new));
     (
         queue(),
         sequence(),
         any::<u128>(),
         number(),
-        until,
+        remembered,
         message(),
     )
-        .prop_map(|(queue, sequence, id, accepted, unique_until, message)| {
+        .prop_map(|(queue, sequence, id, accepted, remembered, message)| {
+            let (unique_until, key_sequence) = remembered;
             Box::new(StoredMessage {
                 queue,
                 sequence,
                 id: MessageId::from_bits(id),
                 accepted: WallTime(accepted),
                 unique_until,
+                key_sequence,
                 message,
             })
         })
@@ -623,6 +665,7 @@ fn settings() -> impl Strategy<Value = Box<QueueSettings>> {
                     after: survives_purge.then_some(window),
                     records: content_based.then_some(messages),
                 },
+                key_sequences_max: if keyed { small.0 } else { 0 },
             })
         })
 }

@@ -66,6 +66,14 @@ impl Machine {
             ("mortal messages", mortal, self.by_mortal_message.len()),
             ("keys by name", self.keys.len(), self.by_key.len()),
             ("holders by name", self.holders.len(), self.by_holder.len()),
+            (
+                "keys that are counted",
+                self.queues
+                    .iter()
+                    .map(|(_, queue)| queue.key_sequences.iter().count())
+                    .sum(),
+                usize::try_from(self.key_sequences).expect("fewer than there is memory"),
+            ),
         ] {
             if counted != kept {
                 wrong(format!("{what}: {counted} counted, {kept} kept"));

@@ -1,6 +1,6 @@
 //! What a command has decided so far, for its later parts to see.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, num::NonZeroU64};
 
 use lockgate_core::{Level, Position};
 use smallvec::SmallVec;
@@ -20,6 +20,8 @@ pub(super) struct Draft {
     deltas: SmallVec<[(u32, Delta); 2]>,
     /// Unique ids sent in this command, by queue and digest.
     pub(super) unique_ids: BTreeMap<(u32, u128), Sent>,
+    /// Numbers given to messages of keys in this command, by queue and digest.
+    pub(super) key_sequences: BTreeMap<(u32, u128), NonZeroU64>,
     /// Messages settled or given back in this command, and what a later settle of it is told.
     pub(super) settled: BTreeMap<u32, StaleReason>,
     /// For keys settled in this command, the message now in front.
@@ -48,6 +50,7 @@ impl Default for Draft {
             in_transaction: false,
             deltas: SmallVec::new(),
             unique_ids: BTreeMap::new(),
+            key_sequences: BTreeMap::new(),
             settled: BTreeMap::new(),
             fronts: BTreeMap::new(),
         }

@@ -25,6 +25,7 @@ mod check;
 mod draft;
 mod housekeeping;
 mod image;
+mod key_sequences;
 mod keys;
 mod list;
 mod look;
@@ -158,6 +159,8 @@ pub struct Machine {
     by_mortal_message: Table,
     /// Unique ids remembered in all queues, purged ones included until they are freed.
     unique_ids: u64,
+    /// Keys of which the messages are counted, in all queues.
+    key_sequences: u64,
 
     /// Timers by wall time.
     wall: Wheel,
@@ -223,6 +226,7 @@ impl Machine {
             times_to_live: Slab::default(),
             by_mortal_message: Table::default(),
             unique_ids: 0,
+            key_sequences: 0,
             wall: Wheel::new(),
             machine: Wheel::new(),
             durable: None,

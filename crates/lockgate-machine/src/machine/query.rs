@@ -70,17 +70,17 @@ impl Machine {
     /// have allocated, and nothing of allocator overhead or of the texts of names. Walks the queues.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        let unique_ids: usize = self
+        let remembered: usize = self
             .queues
             .iter()
-            .map(|(_, queue)| queue.dedup.bytes())
+            .map(|(_, queue)| queue.dedup.bytes() + queue.key_sequences.bytes())
             .sum();
         let by_sequence: usize = self
             .contents
             .iter()
             .map(|(_, content)| content.by_sequence.bytes())
             .sum();
-        unique_ids
+        remembered
             + by_sequence
             + self.queues.bytes()
             + self.contents.bytes()

@@ -14,6 +14,7 @@ use super::{
     Machine,
     draft::Draft,
     housekeeping::Grave,
+    key_sequences::KeySequences,
     messages::count_dropped,
     receive::LEASE_MS_MAX,
     state::{Content, Queue, Reserve, U48},
@@ -22,6 +23,9 @@ use crate::{
     CreateQueue, DropReason, Effect, KeyPolicy, QueueCounts, QueueDescription, QueueSettings,
     QueueTotals, Rejection, Reply, SettingsError, dedup::DedupWindow, slab::NONE, table::hash_pair,
 };
+
+/// The most keys of which a queue counts the messages.
+const KEY_SEQUENCES_MAX: u64 = 100_000_000;
 
 /// The longest sync window: an hour.
 const SYNC_AFTER_MS_MAX: Millis = 3600 * 1000;
@@ -243,6 +247,7 @@ impl Machine {
             dedup: DedupWindow::new(self.seed),
             dedup_timer: NONE,
             dedup_at: MachineTime::MAX,
+            key_sequences: KeySequences::new(self.seed),
             sweep_timer: NONE,
             totals: QueueTotals::default(),
             woken: false,
@@ -272,6 +277,10 @@ impl Machine {
         queue.tags = Arc::new(tags.clone());
         queue.changed = at;
         queue.changed_at = self.folding_at;
+        if settings.key_sequences_max == 0 {
+            self.key_sequences -= queue.key_sequences.len() as u64;
+            queue.key_sequences = KeySequences::new(self.seed);
+        }
         let content = queue.content;
         self.contents[content].profile = settings.key_profile;
         self.rearm_sweep(index);
@@ -285,6 +294,7 @@ impl Machine {
         self.queue_ids
             .remove(hash_pair(queue.0, 0), |other| other == index);
         let queue = self.queues.remove(index);
+        self.key_sequences -= queue.key_sequences.len() as u64;
         self.queue_names.remove(&queue.name);
         // The content that `empty` left in place has never held anything.
         self.contents.remove(queue.content);
@@ -418,6 +428,12 @@ fn check_numbers(settings: &QueueSettings) -> Result<(), SettingsError> {
             settings.sync_window.records.unwrap_or(1),
             1,
             u64::MAX,
+        ),
+        (
+            "key_sequences_max",
+            u64::from(settings.key_sequences_max),
+            0,
+            KEY_SEQUENCES_MAX,
         ),
     ];
     for (setting, value, min, max) in ranges {

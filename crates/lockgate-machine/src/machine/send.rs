@@ -1,10 +1,13 @@
 //! Accepting messages.
 
-use lockgate_core::{Level, Location, Now, Sequence};
+use std::num::NonZeroU64;
+
+use lockgate_core::{Key, Level, Location, Now, Sequence};
 
 use super::{
     Machine,
     draft::Draft,
+    key_sequences,
     state::{Message, U48, flag},
 };
 use crate::{
@@ -110,6 +113,7 @@ impl Machine {
             self.reserve_sequence(draft, index, sequence);
         }
 
+        let key_sequence = self.next_key_sequence(draft, index, message.key.as_ref());
         let mut kept = message.clone();
         kept.due = due;
         draft.add(
@@ -119,6 +123,7 @@ impl Machine {
                 id,
                 accepted: now.wall,
                 unique_until: unique.map(|_| now.machine.plus(settings.dedup.window)),
+                key_sequence,
                 message: kept,
             })),
             level,
@@ -156,6 +161,26 @@ impl Machine {
             }
             _ => Ok(None),
         }
+    }
+
+    /// The message's number among those of its key; `None` if the queue does not number them so.
+    fn next_key_sequence(
+        &self,
+        draft: &mut Draft,
+        index: u32,
+        key: Option<&Key>,
+    ) -> Option<NonZeroU64> {
+        let queue = &self.queues[index];
+        let key = key.filter(|_| queue.settings.key_sequences_max > 0)?;
+        let key = key_sequences::digest(key);
+        let earlier = draft.key_sequences.get(&(index, key));
+        let last = earlier.map_or_else(|| queue.key_sequences.last(key), |last| last.get());
+        let number = NonZeroU64::MIN.saturating_add(last);
+        // Only a transaction can meet the same key again before this one is folded.
+        if draft.in_transaction {
+            draft.key_sequences.insert((index, key), number);
+        }
+        Some(number)
     }
 
     /// Whether one more message of `size` bytes fits into the queue and the shard.
@@ -230,6 +255,13 @@ impl Machine {
             queue.dedup.reserve(digest, stored.sequence, at, until);
             self.unique_ids += 1;
             self.arm_dedup(index);
+        }
+        if let (Some(number), Some(key)) = (stored.key_sequence, &message.key) {
+            let key = key_sequences::digest(key);
+            let sequences = &mut self.queues[index].key_sequences;
+            self.key_sequences -= sequences.len() as u64;
+            sequences.set(key, number, settings.key_sequences_max);
+            self.key_sequences += sequences.len() as u64;
         }
         let key = self.key_or_new(content, message.key.as_ref());
         let location = Location { position: at, part };

@@ -49,6 +49,8 @@ pub struct QueueSnapshot {
     pub held_until: Option<MachineTime>,
     /// When the next unique id is forgotten.
     pub next_expiry: Option<MachineTime>,
+    /// Digest and last number of the keys it counts the messages of, in the order of their last ones.
+    pub key_sequences: Vec<(u128, u64)>,
     /// Its keys or groups.
     pub keys: BTreeMap<Option<Key>, KeySnapshot>,
     /// Its messages.
@@ -162,6 +164,7 @@ impl Machine {
             horizon: queue.horizon,
             held_until: queue.held_until,
             next_expiry: queue.dedup.next_expiry(),
+            key_sequences: queue.key_sequences.iter().collect(),
             keys,
             messages: by_age
                 .iter()

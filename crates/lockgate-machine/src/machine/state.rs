@@ -15,7 +15,10 @@ use lockgate_core::{
     QueueName, Sequence, Term, WallTime,
 };
 
-use super::list::{Links, List};
+use super::{
+    key_sequences::KeySequences,
+    list::{Links, List},
+};
 use crate::{
     DeadLetterReason, KeyPolicy, KeyProfile, QueueCounts, QueueSettings, QueueTotals,
     dedup::DedupWindow,
@@ -444,6 +447,7 @@ pub(super) struct Queue {
     pub(super) dedup_timer: u32,
     /// When `dedup_timer` fires.
     pub(super) dedup_at: MachineTime,
+    pub(super) key_sequences: KeySequences,
     pub(super) sweep_timer: u32,
     /// `duplicates` and `stale` are volatile; all others follow from the log.
     pub(super) totals: QueueTotals,

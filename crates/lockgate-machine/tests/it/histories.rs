@@ -126,6 +126,7 @@ fn settings(queue: usize, clock: Clock) -> impl Strategy<Value = Box<QueueSettin
                     bytes_max,
                 },
                 in_flight_max,
+                key_sequences_max: [0, 1, 3, 1_000][usize::from(one_in_ten % 4)],
                 ..QueueSettings::default()
             })
         },

@@ -268,6 +268,7 @@ fn field_of(setting: &str) -> &'static str {
         "park_after" => "settings.park_after",
         "in_flight_max" => "settings.in_flight_max",
         "sync_window.after" => "settings.sync_window.after_ms",
+        "key_sequences_max" => "settings.key_sequences_max",
         "sync_window.records" => "settings.sync_window.records",
         "key policy park" => "settings.key_policy",
         _ => "settings",

@@ -150,6 +150,17 @@ const SWITCHES: &[Switch] = &[
         },
     },
     Switch {
+        tag: "lockgate:key-sequences",
+        fifo_only: false,
+        values: "a number of groups from 1 to 100000000",
+        apply: |settings, value| {
+            set(&mut settings.key_sequences_max, value, 0, |value| {
+                let keys = number(value).filter(|keys| (1..=100_000_000).contains(keys))?;
+                u32::try_from(keys).ok()
+            })
+        },
+    },
+    Switch {
         tag: "lockgate:park-after",
         fifo_only: true,
         values: "a number from 1 to 1000",
@@ -449,6 +460,7 @@ mod tests {
             ("in-flight-max", "7"),
             ("key-policy", "park"),
             ("key-profile", "strict"),
+            ("key-sequences", "1000"),
             ("park-after", "3"),
             ("quota-bytes", "2GiB"),
             ("quota-messages", "9"),
@@ -466,6 +478,7 @@ mod tests {
         assert_eq!(settings.in_flight_max, 7);
         assert_eq!(settings.key_policy, Some(KeyPolicy::Park));
         assert_eq!(settings.key_profile, KeyProfile::Strict);
+        assert_eq!(settings.key_sequences_max, 1000);
         assert_eq!(settings.park_after, 3);
         assert_eq!(settings.quota.bytes_max, 2 << 30);
         assert_eq!(settings.quota.messages_max, 9);

@@ -417,6 +417,19 @@ pub(crate) struct SystemAttributes {
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) previous_sequence_number: Option<SequenceNumber>,
+    /// Ours too: its number among the messages of its group.
+    #[serde(
+        rename = "lockgate.KeySequence",
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "as_text_option"
+    )]
+    pub(crate) key_sequence: Option<u64>,
+    #[serde(
+        rename = "lockgate.PrevKeySequence",
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "as_text_option"
+    )]
+    pub(crate) previous_key_sequence: Option<u64>,
 }
 
 impl SystemAttributes {

@@ -12,6 +12,7 @@ use crate::{
     live::LiveRanges,
     machine::{
         housekeeping::Grave,
+        key_sequences::{Count, KeySequences},
         order::spread,
         relocate::hash_id,
         state::{
@@ -64,6 +65,8 @@ enum Section {
     Messages(Page<Message>),
     Leaves(Page<Leaf>),
     UniqueIds(Page<Remembered>),
+    KeySequences(KeySequences),
+    KeySequencePage(Page<Count>),
     End,
 }
 
@@ -114,6 +117,14 @@ impl Section {
             Kind::UniqueIds | Kind::PurgedUniqueIds => {
                 Self::UniqueIds(<Slab<Remembered>>::decode_page(first, input)?)
             }
+            Kind::KeySequences => {
+                let sequences = KeySequences::decode_outline(input)?;
+                input.expect_end()?;
+                Self::KeySequences(sequences)
+            }
+            Kind::KeySequencePages => {
+                Self::KeySequencePage(<Slab<Count>>::decode_page(first, input)?)
+            }
             Kind::End => {
                 input.expect_end()?;
                 Self::End
@@ -152,7 +163,9 @@ impl ImageLoader {
             let is_next = match self.last {
                 None => kind == Kind::Shard,
                 Some((Kind::End, _)) => false,
-                Some(last) => kind != Kind::Shard && (kind, owner) >= last,
+                Some((last, last_owner)) => {
+                    kind != Kind::Shard && (kind.place(), owner) >= (last.place(), last_owner)
+                }
             };
             if !is_next {
                 return Err(damaged("its sections are not in order"));
@@ -234,6 +247,15 @@ impl ImageLoader {
                     .ids()
                     .add_read_page(first, page)
             }
+            Section::KeySequences(sequences) => {
+                let queue = machine.queues.get_mut(owner).ok_or_else(no_owner)?;
+                queue.key_sequences = sequences;
+                Ok(())
+            }
+            Section::KeySequencePage(page) => {
+                let queue = machine.queues.get_mut(owner).ok_or_else(no_owner)?;
+                queue.key_sequences.pages().add_read_page(first, page)
+            }
             Section::End => Ok(()),
         }
     }
@@ -308,6 +330,8 @@ impl Machine {
         }
         for (_, queue) in self.queues.iter_mut() {
             queue.dedup.rebuild(seed)?;
+            queue.key_sequences.rebuild(seed)?;
+            self.key_sequences += queue.key_sequences.len() as u64;
             self.unique_ids += queue.dedup.held() as u64;
         }
         for window in self

@@ -38,8 +38,8 @@ const HEAD_BYTES: usize = 13;
 /// A piece ends with the section that brings it to so many bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What stands in a section. Sections come in the order of these numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What stands in a section. Sections come in the order of [`Kind::ALL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Kind {
     Shard = 1,
@@ -60,10 +60,14 @@ enum Kind {
     /// Ids that a purge forgot; the owner is the number of the grave.
     PurgedUniqueIds = 14,
     End = 15,
+    /// What stands beside the key sequences; the owner is a queue that has some.
+    KeySequences = 16,
+    /// Their pages; the owner is the queue.
+    KeySequencePages = 17,
 }
 
 impl Kind {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 17] = [
         Self::Shard,
         Self::Queues,
         Self::Contents,
@@ -78,11 +82,23 @@ impl Kind {
         Self::Leaves,
         Self::UniqueIds,
         Self::PurgedUniqueIds,
+        Self::KeySequences,
+        Self::KeySequencePages,
         Self::End,
     ];
 
     fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
+        Self::ALL.into_iter().find(|kind| *kind as u8 == number)
+    }
+
+    /// Its place among the sections.
+    fn place(self) -> usize {
+        let place = Self::ALL.iter().position(|kind| *kind == self);
+        place.expect("all kinds have one")
+    }
+
+    fn next(self) -> Option<Self> {
+        Self::ALL.get(self.place() + 1).copied()
     }
 }
 
@@ -142,6 +158,7 @@ impl Machine {
             .map(|&(rows, bytes)| rows as u64 * bytes)
             .sum::<u64>()
             + self.unique_ids * 32
+            + self.key_sequences * 28
     }
 
     /// A machine of the same pages, without tables and without what is volatile.
@@ -161,6 +178,7 @@ impl Machine {
                 tags: queue.tags.clone(),
                 id_tails: queue.id_tails.clone(),
                 dedup: queue.dedup.share(),
+                key_sequences: queue.key_sequences.share(),
                 ..*queue
             }),
             contents: self.contents.copy_with(|content| Content {
@@ -255,7 +273,7 @@ impl Frozen {
         loop {
             let (kind, place, page) = self.next;
             let Some(&owner) = self.owners.get(place) else {
-                let Some(next) = Kind::from_number(kind as u8 + 1) else {
+                let Some(next) = kind.next() else {
                     return false;
                 };
                 self.owners = self.machine.owners(next);
@@ -304,6 +322,11 @@ impl Machine {
             Kind::Leaves => self.contents.iter().map(|(index, _)| index).collect(),
             Kind::UniqueIds => self.queues.iter().map(|(index, _)| index).collect(),
             Kind::PurgedUniqueIds => (0..).zip(&self.graves).map(|(number, _)| number).collect(),
+            Kind::KeySequences | Kind::KeySequencePages => {
+                let queues = self.queues.iter();
+                let queues = queues.filter(|(_, queue)| queue.key_sequences.len() > 0);
+                queues.map(|(index, _)| index).collect()
+            }
             _ => vec![0],
         }
     }
@@ -318,7 +341,7 @@ impl Machine {
         out: &mut Vec<u8>,
     ) -> Option<u32> {
         match kind {
-            Kind::Shard | Kind::End if page > 0 => None,
+            Kind::Shard | Kind::KeySequences | Kind::End if page > 0 => None,
             Kind::Shard => {
                 self.encode_shard(out);
                 Some(0)
@@ -339,6 +362,13 @@ impl Machine {
             Kind::PurgedUniqueIds => {
                 let window = self.graves[owner as usize].unique_ids.as_mut()?;
                 encode_page(window.ids(), page, out)
+            }
+            Kind::KeySequences => {
+                self.queues[owner].key_sequences.encode_outline(out);
+                Some(0)
+            }
+            Kind::KeySequencePages => {
+                encode_page(self.queues[owner].key_sequences.pages(), page, out)
             }
             Kind::End => Some(0),
         }

@@ -18,7 +18,10 @@ use crate::{
     decode_record,
     dedup::DedupWindow,
     encode_record,
-    machine::list::{Links, List},
+    machine::{
+        key_sequences::KeySequences,
+        list::{Links, List},
+    },
     sequences::Sequences,
     slab::NONE,
 };
@@ -384,6 +387,7 @@ impl Row for Queue {
             dedup: DedupWindow::default(),
             dedup_timer: NONE,
             dedup_at: MachineTime::MAX,
+            key_sequences: KeySequences::default(),
             sweep_timer: NONE,
             totals: QueueTotals::default(),
             woken: false,

@@ -4,7 +4,7 @@
 //! invariants are checked; at the end its log is folded into a second machine, encoded and decoded
 //! on the way, and both must be in the same state.
 
-use std::{collections::BTreeMap, fmt::Debug};
+use std::{collections::BTreeMap, fmt::Debug, num::NonZeroU64};
 
 use bytes::Bytes;
 use lockgate_core::{
@@ -275,6 +275,7 @@ impl Run {
                 format!("{}, parked {}", counts.keys, counts.parked_keys)
             }
             "unique-ids" => self.describe(words[0]).counts.unique_ids.to_string(),
+            "key-sequences" => self.key_sequences(words[0]),
             "oldest" => self
                 .describe(words[0])
                 .counts
@@ -403,6 +404,21 @@ impl Run {
             Ok(other) => panic!("answer to a send: {other:?}"),
             Err(rejection) => refused(&rejection),
         }
+    }
+
+    /// Key and number of all messages that the queue accepted.
+    fn key_sequences(&mut self, queue: &str) -> String {
+        let id = self.describe(queue).id;
+        let effects = self.log.iter().flat_map(|(_, effects)| effects);
+        let accepted = effects.filter_map(|effect| match effect {
+            crate::Effect::Accepted(stored) if stored.queue == id => {
+                let key = stored.message.key.as_ref();
+                let number = stored.key_sequence.map_or(0, NonZeroU64::get);
+                Some(format!("{}{number}", key.map_or("", Key::as_str)))
+            }
+            _ => None,
+        });
+        accepted.collect::<Vec<_>>().join(" ")
     }
 
     fn sent(&mut self, queue: &str, sent: crate::Sent) -> String {
@@ -629,6 +645,7 @@ fn set(settings: &mut QueueSettings, word: &str) {
         "messages" => settings.quota.messages_max = value.parse().unwrap(),
         "bytes" => settings.quota.bytes_max = value.parse().unwrap(),
         "in-flight" => settings.in_flight_max = value.parse().unwrap(),
+        "key-sequences" => settings.key_sequences_max = value.parse().unwrap(),
         "park-after" => settings.park_after = value.parse().unwrap(),
         "policy" => {
             settings.key_policy = Some(match value {

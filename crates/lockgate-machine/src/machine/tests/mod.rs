@@ -6,6 +6,7 @@ mod dedup;
 mod durability;
 mod harness;
 mod images;
+mod key_sequences;
 mod keys;
 mod queues;
 mod random;

@@ -255,6 +255,7 @@ impl History {
                 settings.retention = 1000 + u64::from(retention) * 300;
                 settings.in_flight_max = u32::from(limit % 8) + 1;
                 settings.dedup.window = u64::from(limit) * 100;
+                settings.key_sequences_max = u32::from(limit % 4);
                 let _ = self.run.give(&Command::ChangeQueue {
                     queue,
                     settings: Some(Box::new(settings)),
@@ -414,11 +415,13 @@ fn settings(queue: &str) -> QueueSettings {
         "sqs" => QueueSettings {
             key_profile: KeyProfile::Sqs,
             dead_letter: dead_letter("dead"),
+            key_sequences_max: 3,
             ..base
         },
         "unkeyed" => QueueSettings {
             keyed: false,
             dead_letter: dead_letter("loose-dead"),
+            key_sequences_max: 1_000,
             ..base
         },
         "parking" => QueueSettings {

@@ -51,6 +51,10 @@ pub(crate) struct Queue {
     next_sequence: u64,
     pub(crate) messages: Vec<Message>,
     remembered: Vec<Remembered>,
+    /// How many messages each key had, in the order of their last ones.
+    key_sequences: Vec<(Key, u64)>,
+    /// The record that is being made, and the numbers of keys as far as it is.
+    numbered: (Position, BTreeMap<Key, u64>),
     parked: BTreeSet<Key>,
     /// Record of the last settle or removal under each key.
     settled_at: BTreeMap<Key, Position>,
@@ -530,6 +534,8 @@ impl Model {
                 next_sequence: 1,
                 messages: Vec::new(),
                 remembered: Vec::new(),
+                key_sequences: Vec::new(),
+                numbered: Default::default(),
                 parked: BTreeSet::new(),
                 settled_at: BTreeMap::new(),
                 leased_under: BTreeMap::new(),
@@ -571,6 +577,9 @@ impl Model {
         queue.annotations = annotations.as_ref().unwrap_or(&queue.annotations).clone();
         queue.tags = tags.as_ref().unwrap_or(&queue.tags).clone();
         queue.changed = now;
+        if queue.settings.key_sequences_max == 0 {
+            queue.key_sequences.clear();
+        }
         Ok(Reply::Done)
     }
 

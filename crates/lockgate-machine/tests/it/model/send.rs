@@ -96,6 +96,15 @@ impl Model {
                 position: at,
             });
         }
+        let number = queue.number(message.key.as_ref(), at);
+        if let Some(part) = decision
+            .effects
+            .get(usize::from(part_of(decision, queue.id, sequence)))
+            && let Effect::Accepted(stored) = part
+        {
+            let told = stored.key_sequence.map(std::num::NonZeroU64::get);
+            assert_eq!(told, number, "the number among the key's messages");
+        }
         let wanted = message
             .due
             .or_else(|| (settings.delay > 0).then(|| now.wall.plus(settings.delay)));
@@ -147,5 +156,27 @@ impl Model {
             sequence,
             duplicate: false,
         })
+    }
+}
+
+impl Queue {
+    /// The next message of the key gets this number, in the record at that position.
+    fn number(&mut self, key: Option<&Key>, at: Position) -> Option<u64> {
+        let max = self.settings.key_sequences_max as usize;
+        let key = key.filter(|_| max > 0)?;
+        if self.numbered.0 != at {
+            // What a record forgets is forgotten behind it.
+            self.numbered = (at, self.key_sequences.iter().cloned().collect());
+        }
+        let number = self.numbered.1.get(key).map_or(1, |last| last + 1);
+        self.numbered.1.insert(key.clone(), number);
+        self.key_sequences.retain(|(other, _)| other != key);
+        self.key_sequences.push((key.clone(), number));
+        for _ in 0..2 {
+            if self.key_sequences.len() > max {
+                self.key_sequences.remove(0);
+            }
+        }
+        Some(number)
     }
 }

@@ -1,6 +1,6 @@
 //! Receiving, settling, and both at once with sending.
 
-use std::time::Duration;
+use std::{num::NonZeroU64, time::Duration};
 
 use lockgate_core::{HolderName, LeaseToken, QueueName};
 use lockgate_engine::Received;
@@ -256,6 +256,7 @@ pub(super) fn content(
         sequence,
         sent_at: Instant(stored.accepted),
         key: message.key.as_ref().map(ToString::to_string),
+        key_sequence: stored.key_sequence.map(NonZeroU64::get),
         unique_id: message.unique_id.as_ref().map(ToString::to_string),
         body,
         body_encoding,

@@ -67,6 +67,10 @@ pub(crate) struct Content {
     /// Its key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
+    /// Its number among the messages of its key, from 1 without a gap, where the queue's
+    /// `key_sequences_max` says so. A message that was moved keeps the one it got first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key_sequence: Option<u64>,
     /// Its unique id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unique_id: Option<String>,
@@ -97,6 +101,7 @@ impl Content {
             sequence,
             sent_at,
             key: None,
+            key_sequence: None,
             unique_id: None,
             body: None,
             body_encoding: None,

@@ -159,6 +159,9 @@ pub(crate) struct Settings {
     pub(crate) message_bytes_max: u32,
     /// How many messages may be in flight.
     pub(crate) in_flight_max: u32,
+    /// For how many keys or groups messages are numbered key by key, as `key_sequence`; beyond so many
+    /// the one whose last message came longest ago is forgotten and begins at 1 again. 0: not numbered.
+    pub(crate) key_sequences_max: u32,
     /// What a power cut may take of what was answered below `disk`; the server's own window holds too.
     pub(crate) sync_window: SyncWindow,
     /// Deduplication by unique id.
@@ -338,6 +341,11 @@ pub(crate) struct SettingsChange {
     /// How many messages may be in flight. Default 120,000.
     #[serde(deserialize_with = "given")]
     pub(crate) in_flight_max: Option<Option<u32>>,
+    /// For how many keys or groups messages are numbered key by key, as `key_sequence`; beyond so many
+    /// the one whose last message came longest ago is forgotten and begins at 1 again. Up to 64 bytes of
+    /// memory each. 0 to 100,000,000; default 0: not numbered, and what was counted is forgotten.
+    #[serde(deserialize_with = "given")]
+    pub(crate) key_sequences_max: Option<Option<u32>>,
     /// What a power cut may take of what was answered below `disk`.
     pub(crate) sync_window: SyncWindowChange,
     /// Deduplication by unique id.
@@ -458,6 +466,12 @@ impl SettingsChange {
         set(&mut to.message_bytes_max, bytes_max, from.message_bytes_max);
         set(&mut to.in_flight_max, in_flight_max, from.in_flight_max);
         set(&mut to.park_after, self.park_after, from.park_after);
+        let sequences_max = self.key_sequences_max;
+        set(
+            &mut to.key_sequences_max,
+            sequences_max,
+            from.key_sequences_max,
+        );
         if let Some(after) = self.sync_window.after_ms {
             to.sync_window.after = after;
         }
@@ -578,6 +592,7 @@ impl From<QueueSettings> for Settings {
             receive_wait_ms: settings.receive_wait,
             message_bytes_max: settings.message_bytes_max,
             in_flight_max: settings.in_flight_max,
+            key_sequences_max: settings.key_sequences_max,
             sync_window: SyncWindow {
                 after_ms: settings.sync_window.after,
                 records: settings.sync_window.records,

@@ -65,6 +65,11 @@ async fn a_value_that_is_not_allowed_is_named() {
         ),
         (
             "/queues",
+            settings(json!({"key_sequences_max": 100_000_001})),
+            "settings.key_sequences_max",
+        ),
+        (
+            "/queues",
             settings(json!({"receive_wait_ms": 20_001})),
             "settings.receive_wait_ms",
         ),
@@ -175,6 +180,7 @@ async fn a_change_changes_what_it_names_and_null_is_the_default() {
         "delay_ms": 2000,
         "dead_letter": {"queue": "dead"},
         "quota": {"messages_max": 10},
+        "key_sequences_max": 7,
         "sync_window": {"after_ms": 50, "records": 1000},
     });
     queue(&shop, "mail", given).await;
@@ -188,6 +194,7 @@ async fn a_change_changes_what_it_names_and_null_is_the_default() {
     assert_eq!(settings["level"], "process");
     assert_eq!(settings["dead_letter"], Value::Null);
     assert_eq!(settings["quota"]["messages_max"], 10);
+    assert_eq!(settings["key_sequences_max"], 7);
     let window = json!({"after_ms": null, "records": 1000});
     assert_eq!(settings["sync_window"], window);
     assert_eq!(changed["tags"], json!({"a": "1"}));

@@ -1,6 +1,6 @@
 //! Receiving messages.
 
-use std::{future, time::Duration};
+use std::{future, num::NonZeroU64, time::Duration};
 
 use lockgate_core::{Header, Sequence};
 use lockgate_engine::{Batch, EngineError, QueueEntry, Received};
@@ -215,6 +215,7 @@ impl Service {
         let Received { delivery, stored } = received;
         let message = &stored.message;
         let fifo = kind_of(&queue.settings) == Kind::Fifo;
+        let key_sequence = stored.key_sequence.map(NonZeroU64::get);
         let wants = |attribute| filter.wants(attribute);
         let text = |text: &str| text.to_owned();
         let dead_letter_of = delivery.origin.as_ref().and_then(|o| o.source.as_ref());
@@ -257,6 +258,10 @@ impl Service {
                 .previous
                 .then(|| Sequence(delivery.token.sequence.0.saturating_sub(1)))
                 .map(SequenceNumber),
+            key_sequence: key_sequence.filter(|_| filter.key),
+            previous_key_sequence: key_sequence
+                .filter(|_| filter.previous_of_key)
+                .map(|number| number - 1),
         }
     }
 }
@@ -305,8 +310,14 @@ system_attributes! {
     DeadLetterQueueSourceArn,
 }
 
-/// Not AWS's: the queue's number before the message's. `All` does not ask for it.
+// Not AWS's; `All` does not ask for them.
+
+/// The queue's number before the message's.
 const PREVIOUS_SEQUENCE_NUMBER: &str = "lockgate.PrevSequenceNumber";
+/// The message's number in its group.
+const KEY_SEQUENCE: &str = "lockgate.KeySequence";
+/// The group's number before the message's.
+const PREVIOUS_KEY_SEQUENCE: &str = "lockgate.PrevKeySequence";
 
 /// Which system attributes a receive wants.
 #[derive(Debug, Default)]
@@ -315,27 +326,40 @@ struct SystemFilter {
     wanted: u16,
     /// Whether the number before the message's is wanted.
     previous: bool,
+    /// Whether its number in its group is.
+    key: bool,
+    /// Whether the number before that is.
+    previous_of_key: bool,
 }
 
 impl SystemFilter {
     fn new<'a>(names: impl IntoIterator<Item = Text<'a>>) -> Result<Self, SqsError> {
-        let mut wanted = 0;
-        let mut previous = false;
+        let mut filter = Self::default();
         for name in names {
             // Celery's transport writes it in capitals.
             if name.eq_ignore_ascii_case("All") {
-                wanted = u16::MAX;
+                filter.wanted = u16::MAX;
             } else if let Some(known) = SystemAttribute::from_name(&name) {
-                wanted |= 1 << known as u16;
-            } else if &*name == PREVIOUS_SEQUENCE_NUMBER {
-                previous = true;
+                filter.wanted |= 1 << known as u16;
+            } else if let Some(ours) = filter.ours(&name) {
+                *ours = true;
             } else if Attribute::from_name(&name).is_none() {
                 // The older of the two lists is modelled with the names of queue attributes too;
                 // they ask for nothing.
                 return Err(SqsError::unknown_attribute(&name));
             }
         }
-        Ok(Self { wanted, previous })
+        Ok(filter)
+    }
+
+    /// What this name asks for, if it is one of ours.
+    fn ours(&mut self, name: &str) -> Option<&mut bool> {
+        match name {
+            PREVIOUS_SEQUENCE_NUMBER => Some(&mut self.previous),
+            KEY_SEQUENCE => Some(&mut self.key),
+            PREVIOUS_KEY_SEQUENCE => Some(&mut self.previous_of_key),
+            _ => None,
+        }
     }
 
     fn wants(&self, attribute: SystemAttribute) -> bool {

@@ -20,6 +20,9 @@ in_both_protocols![
     what_a_power_cut_may_take_is_set_by_tags,
     one_bad_tag_refuses_the_whole_call,
     the_previous_sequence_number_is_told_by_name_only,
+    messages_are_numbered_group_by_group_where_a_tag_says_so,
+    numbers_in_a_group_are_told_by_name_only,
+    a_dead_letter_keeps_its_number_in_the_group,
 ];
 
 const INVALID: &str = "InvalidParameterValue";
@@ -370,4 +373,83 @@ async fn the_previous_sequence_number_is_told_by_name_only(shop: Shop) {
             "All does not ask for it"
         );
     }
+}
+
+/// What a receive that names both numbers of groups gets of each message, and nothing more of it.
+async fn numbers_in_groups(shop: &Shop, url: &str) -> Vec<Value> {
+    let input = json!({"QueueUrl": url, "MaxNumberOfMessages": 10, "VisibilityTimeout": 0,
+        "MessageSystemAttributeNames": ["lockgate.KeySequence", "lockgate.PrevKeySequence"]});
+    let output = shop.ok("ReceiveMessage", input).await;
+    let messages = output["Messages"].as_array().unwrap().iter();
+    messages
+        .map(|message| message["Attributes"].clone())
+        .collect()
+}
+
+async fn messages_are_numbered_group_by_group_where_a_tag_says_so(shop: Shop) {
+    let number = |number: &str, before: &str| json!({"lockgate.KeySequence": number, "lockgate.PrevKeySequence": before});
+    let tags = json!({"lockgate:key-sequences": "1000"});
+    let url = shop.tagged_queue("q.fifo", json!({}), tags).await;
+    for (group, id) in [("a", "1"), ("b", "2"), ("a", "3"), ("a", "3")] {
+        shop.send_fifo(&url, group, id).await;
+    }
+    let [first, second] = [number("1", "0"), number("2", "1")];
+    assert_eq!(
+        numbers_in_groups(&shop, &url).await,
+        [first.clone(), second, first.clone()],
+        "a, a, b: a group's messages come together, and a duplicate took no number"
+    );
+
+    shop.ok("PurgeQueue", json!({"QueueUrl": url})).await;
+    shop.send_fifo(&url, "b", "4").await;
+    assert_eq!(numbers_in_groups(&shop, &url).await, [number("2", "1")]);
+
+    shop.untag(&url, "lockgate:key-sequences").await;
+    assert_eq!(shop.settings("q.fifo").key_sequences_max, 0);
+    shop.send_fifo(&url, "b", "5").await;
+    assert_eq!(
+        numbers_in_groups(&shop, &url).await,
+        [number("2", "1"), Value::Null],
+        "those that have one keep it"
+    );
+    for value in ["0", "100000001", "many"] {
+        let tags = json!({"lockgate:key-sequences": value});
+        let input = json!({"QueueUrl": url, "Tags": tags});
+        assert_eq!(shop.refused("TagQueue", input).await.0, INVALID);
+    }
+}
+
+async fn numbers_in_a_group_are_told_by_name_only(shop: Shop) {
+    let tags = json!({"lockgate:key-sequences": "1000"});
+    let url = shop.tagged_queue("q.fifo", json!({}), tags).await;
+    shop.send_fifo(&url, "a", "1").await;
+    let one = shop.one(&url, 0).await;
+    assert_eq!(one["Attributes"]["MessageGroupId"], "a");
+    for name in ["lockgate.KeySequence", "lockgate.PrevKeySequence"] {
+        assert_eq!(one["Attributes"][name], Value::Null);
+        let input = json!({"QueueUrl": url, "VisibilityTimeout": 0,
+            "MessageSystemAttributeNames": [name]});
+        let output = shop.ok("ReceiveMessage", input).await;
+        let told = output["Messages"][0]["Attributes"].as_object().unwrap();
+        assert_eq!(told.keys().collect::<Vec<_>>(), [name]);
+    }
+}
+
+async fn a_dead_letter_keeps_its_number_in_the_group(shop: Shop) {
+    let dead = shop.tagged_queue("dead.fifo", json!({}), json!({})).await;
+    let arn = "arn:aws:sqs:us-east-1:000000000000:dead.fifo";
+    let policy = json!({"deadLetterTargetArn": arn, "maxReceiveCount": 1}).to_string();
+    let tags = json!({"lockgate:key-sequences": "1000"});
+    let url = shop
+        .tagged_queue("q.fifo", json!({"RedrivePolicy": policy}), tags)
+        .await;
+    shop.send_fifo(&url, "a", "1").await;
+    shop.send_fifo(&url, "a", "2").await;
+    assert_eq!(numbers_in_groups(&shop, &url).await.len(), 2);
+    assert!(shop.one(&url, 0).await.is_null(), "both had their attempt");
+    let there = numbers_in_groups(&shop, &dead).await;
+    let numbers = there
+        .iter()
+        .map(|there| text(&there["lockgate.KeySequence"]));
+    assert_eq!(numbers.collect::<Vec<_>>(), ["1", "2"]);
 }

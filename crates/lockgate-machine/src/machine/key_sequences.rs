@@ -1,0 +1,315 @@
+//! How many messages of each key a queue has accepted.
+//!
+//! A message's *key sequence* is its number among those of its key: 1, 2, 3, with no gap. Whoever
+//! takes all messages of a key sees from it that one is missing. The count has to outlive the
+//! messages, and there is no end to the keys that may come, so the queue's owner says how many keys
+//! it is kept for; the one whose last message came longest ago is forgotten first, and begins at 1
+//! again.
+//!
+//! A key takes 32 bytes and its share of a [`Table`]: below 64 in all, however long it is. It is
+//! known by a digest, as a unique id is.
+
+use std::num::NonZeroU64;
+
+use lockgate_core::Key;
+use sha2::{Digest, Sha256};
+
+use super::list::{Links, List};
+use crate::{
+    columns::{Columns, ImageError, Input, Row, damaged},
+    dedup::{first_half, hash_halves, split},
+    slab::{NONE, Slab},
+    table::{HashSeed, Table},
+};
+
+/// The counts of one queue.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KeySequences {
+    seed: HashSeed,
+    counts: Slab<Count>,
+    by_key: Table,
+    /// In the order of their last messages.
+    order: List,
+}
+
+/// How many messages a key had.
+#[derive(Clone, Debug)]
+pub(super) struct Count {
+    /// The key's digest, in halves, because a `u128` would be aligned to 16 bytes.
+    key: [u64; 2],
+    /// Its last message's number.
+    last: NonZeroU64,
+    /// Neighbours in the order of their last messages.
+    links: Links,
+}
+
+const _: () = assert!(size_of::<Option<Count>>() == 32);
+
+/// What stands for a key: the first 128 bits of its SHA-256. Nobody can make two keys with one digest
+/// in fewer than 2^64 tries.
+pub(super) fn digest(key: &Key) -> u128 {
+    first_half(Sha256::new_with_prefix(key.as_str()))
+}
+
+impl KeySequences {
+    /// No counts, to be found under the shard's seed.
+    pub(super) fn new(seed: HashSeed) -> Self {
+        Self {
+            seed,
+            ..Self::default()
+        }
+    }
+
+    /// The number of the key's last message; 0 if none is remembered.
+    pub(super) fn last(&self, key: u128) -> u64 {
+        self.find(split(key))
+            .map_or(0, |index| self.counts[index].last.get())
+    }
+
+    /// The key's last message has this number. Of more than `max` keys it forgets two at most, so
+    /// that a lower limit takes nobody's time at once.
+    pub(super) fn set(&mut self, key: u128, number: NonZeroU64, max: u32) {
+        let key = split(key);
+        let index = match self.find(key) {
+            Some(index) => {
+                self.order.remove(&mut self.counts, index, Count::links);
+                self.counts[index].last = number;
+                index
+            }
+            None => self.add(key, number),
+        };
+        self.order.push_back(&mut self.counts, index, Count::links);
+        for _ in 0..2 {
+            if self.counts.len() > max as usize {
+                self.forget_oldest();
+            }
+        }
+    }
+
+    /// How many keys are remembered.
+    pub(super) fn len(&self) -> usize {
+        self.counts.len()
+    }
+
+    /// Digests and last numbers in the order of the last messages.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u128, u64)> {
+        let at = |index| (index != NONE).then_some(index);
+        std::iter::successors(at(self.order.first), move |&index| {
+            at(self.counts[index].links.after)
+        })
+        .map(|index| {
+            let count = &self.counts[index];
+            let [low, high] = count.key.map(u128::from);
+            (high << 64 | low, count.last.get())
+        })
+    }
+
+    /// Heap memory held, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.counts.bytes() + self.by_key.bytes()
+    }
+
+    fn find(&self, key: [u64; 2]) -> Option<u32> {
+        self.by_key.find(hash_halves(self.seed, key), |index| {
+            self.counts[index].key == key
+        })
+    }
+
+    fn add(&mut self, key: [u64; 2], last: NonZeroU64) -> u32 {
+        let index = self.counts.insert(Count {
+            key,
+            last,
+            links: Links::NONE,
+        });
+        let (seed, counts) = (self.seed, &self.counts);
+        self.by_key.insert(hash_halves(seed, key), index, |index| {
+            hash_halves(seed, counts[index].key)
+        });
+        index
+    }
+
+    fn forget_oldest(&mut self) {
+        let oldest = self.order.first;
+        self.order.remove(&mut self.counts, oldest, Count::links);
+        let count = self.counts.remove(oldest);
+        let (seed, counts) = (self.seed, &self.counts);
+        self.by_key
+            .remove(hash_halves(seed, count.key), |index| index == oldest);
+        self.by_key
+            .shrink(|index| hash_halves(seed, counts[index].key));
+    }
+}
+
+/// In an image.
+impl KeySequences {
+    /// The same counts, to be read while these go on. Without the table over them.
+    pub(super) fn share(&mut self) -> Self {
+        Self {
+            seed: self.seed,
+            counts: self.counts.share(),
+            by_key: Table::default(),
+            order: self.order,
+        }
+    }
+
+    /// The pages with the counts.
+    pub(super) fn pages(&mut self) -> &mut Slab<Count> {
+        &mut self.counts
+    }
+
+    /// Appends what stands beside the pages.
+    pub(super) fn encode_outline(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.order.first.to_le_bytes());
+        out.extend_from_slice(&self.order.last.to_le_bytes());
+        self.counts.encode_outline(out);
+    }
+
+    /// Counts of which the pages are still to come.
+    pub(super) fn decode_outline(input: &mut Input<'_>) -> Result<Self, ImageError> {
+        Ok(Self {
+            order: List {
+                first: input.u32()?,
+                last: input.u32()?,
+            },
+            counts: Slab::decode_outline(input)?,
+            ..Self::default()
+        })
+    }
+
+    /// Builds the table, under the shard's seed, and checks that the order can be walked.
+    pub(super) fn rebuild(&mut self, seed: HashSeed) -> Result<(), ImageError> {
+        self.counts.check_complete()?;
+        self.seed = seed;
+        let fits = |(index, count): (u32, &Count)| {
+            let Links { before, after } = count.links;
+            let is_before = |other: &Count| other.links.after == index;
+            let is_after = |other: &Count| other.links.before == index;
+            let first = before == NONE && self.order.first == index;
+            let last = after == NONE && self.order.last == index;
+            (first || self.counts.get(before).is_some_and(is_before))
+                && (last || self.counts.get(after).is_some_and(is_after))
+        };
+        // Every count has its neighbours, so the order is one list, and perhaps rings beside it.
+        let fits = self.counts.iter().all(fits)
+            && (self.order.first == NONE) == self.counts.is_empty()
+            && self.iter().take(self.counts.len() + 1).count() == self.counts.len();
+        if !fits {
+            return Err(damaged("the order of the key sequences cannot be walked"));
+        }
+        let keys = self.counts.iter();
+        let keys = keys.map(|(index, count)| (hash_halves(seed, count.key), index));
+        self.by_key = Table::of(self.counts.len(), keys);
+        Ok(())
+    }
+}
+
+impl Count {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+impl Row for Count {
+    fn blank() -> Self {
+        Self {
+            key: [0; 2],
+            last: NonZeroU64::MIN,
+            links: Links::NONE,
+        }
+    }
+
+    fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
+        for half in 0..2 {
+            columns.number(
+                u64::MAX,
+                |count| count.key[half],
+                |count, bits| count.key[half] = bits,
+            )?;
+        }
+        columns.number(
+            u64::MAX,
+            |count| count.last.get() - 1,
+            |count, before| count.last = NonZeroU64::MIN.saturating_add(before),
+        )?;
+        columns.neighbour(
+            |count| count.links.before,
+            |count, other| count.links.before = other,
+        )?;
+        columns.neighbour(
+            |count| count.links.after,
+            |count, other| count.links.after = other,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(number: u64) -> NonZeroU64 {
+        NonZeroU64::new(number).unwrap()
+    }
+
+    #[test]
+    fn a_digest_is_the_first_half_of_the_sha_256() {
+        // By another implementation.
+        let digest = digest(&Key::new("user-42").unwrap()).to_le_bytes();
+        assert_eq!(digest[..4], [0x6d, 0x89, 0x4a, 0xa3]);
+    }
+
+    #[test]
+    fn a_key_takes_less_than_sixty_four_bytes_at_the_worst_moment() {
+        let mut sequences = KeySequences::new(HashSeed::from_secret(&[7; 32]));
+        assert_eq!(sequences.bytes(), 0);
+        let mut worst = 0.0_f64;
+        for key in 0..200_000_u64 {
+            sequences.set(u128::from(key) << 60, number(1), u32::MAX);
+            if key > 50_000 && key % 128 == 0 {
+                worst = worst.max(sequences.bytes() as f64 / sequences.len() as f64);
+            }
+        }
+        assert!(worst < 64.0, "{worst}");
+        let full = sequences.bytes();
+        for _ in 0..100_000 {
+            sequences.set(0, number(2), 1);
+        }
+        assert_eq!(sequences.iter().collect::<Vec<_>>(), [(0, 2)]);
+        assert!(sequences.bytes() < full / 20, "{} kept", sequences.bytes());
+    }
+
+    #[test]
+    fn an_order_that_cannot_be_walked_is_refused() {
+        let sequences = || {
+            let mut sequences = KeySequences::default();
+            for key in 0..40 {
+                sequences.set(key, number(1), 100);
+            }
+            sequences
+        };
+        let rebuilds = |change: fn(&mut KeySequences)| {
+            let mut sequences = sequences();
+            change(&mut sequences);
+            sequences.rebuild(HashSeed::default()).is_ok()
+        };
+        assert!(rebuilds(|_| {}));
+        assert!(!rebuilds(|sequences| sequences.order = List::default()));
+        assert!(!rebuilds(|sequences| sequences.order.first = 1));
+        assert!(!rebuilds(|sequences| sequences.order.last = 99));
+        assert!(!rebuilds(|sequences| sequences.counts[7].links.after = 9));
+        // Two in a ring of their own, all others in order.
+        assert!(!rebuilds(|sequences| {
+            let counts = &mut sequences.counts;
+            (counts[6].links.after, counts[9].links.before) = (9, 6);
+            (counts[7].links, counts[8].links) = (
+                Links {
+                    before: 8,
+                    after: 8,
+                },
+                Links {
+                    before: 7,
+                    after: 7,
+                },
+            );
+        }));
+    }
+}
