@@ -14,7 +14,7 @@ use lockgate_machine::{
 use lockgate_sim::ManualClock;
 
 /// One folder for each of these.
-pub(crate) const NAMES: [&str; 7] = [
+pub(crate) const NAMES: [&str; 8] = [
     "plain",
     "keyed-leases",
     "delayed-dedup",
@@ -22,6 +22,7 @@ pub(crate) const NAMES: [&str; 7] = [
     "snapshot-trimmed",
     "damaged-middle",
     "torn-tail",
+    "key-sequences",
 ];
 
 /// A backup of `keyed-leases`.
@@ -160,6 +161,7 @@ pub(crate) fn all(into: &Path) {
     snapshot_trimmed(&folder("snapshot-trimmed"), &into.join(BACKUP));
     plain(&folder("damaged-middle"));
     plain(&folder("torn-tail"));
+    key_sequences(&folder("key-sequences"));
     change(&into.join("damaged-middle"), |bytes, _end| {
         let text = b"message 2";
         let mut windows = bytes.windows(text.len());
@@ -256,6 +258,34 @@ fn snapshot_trimmed(folder: &Path, backup: &Path) {
     restore(&mut &backup[..], log(folder)).unwrap();
     let mut shard = Shard::new(folder);
     shard.send("orders", with_key(9, "d"));
+}
+
+/// Numbers key by key: counts in a snapshot, of keys that have messages and of one that has none, and
+/// messages behind it that go on from there.
+fn key_sequences(folder: &Path) {
+    let mut shard = Shard::new(folder);
+    let settings = QueueSettings {
+        key_sequences_max: 2,
+        ..keyed()
+    };
+    shard.create("orders", settings);
+    for (number, key) in (0..).zip(["gone", "a", "b", "a"]) {
+        shard.send("orders", with_key(number, key));
+    }
+    for _ in 0..2 {
+        let delivery = shard.receive("orders", 1).remove(0);
+        shard.settle(&delivery, SettleAction::Ack);
+    }
+    let mut backup = Vec::new();
+    let now = shard.now();
+    shard.driver.backup(now, &mut backup).unwrap();
+    drop(shard);
+    fs::remove_dir_all(folder).unwrap();
+    restore(&mut &backup[..], log(folder)).unwrap();
+    let mut shard = Shard::new(folder);
+    for (number, key) in (4..).zip(["a", "b", "gone", "a"]) {
+        shard.send("orders", with_key(number, key));
+    }
 }
 
 /// Changes the bytes of the first segment; the second argument is where its records end.
