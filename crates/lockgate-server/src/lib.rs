@@ -51,11 +51,15 @@ mod hex;
 mod http;
 mod server;
 mod sqs;
+mod watched;
 
-pub use auth::{AccessKey, Authentication, Grant, Secret, SignError, Verb, sign_request};
+pub use auth::{
+    AccessKey, AccessKeys, Authentication, Grant, KeyError, Secret, SignError, Verb, sign_request,
+};
 pub use http::tls::{TlsError, TlsFiles};
 pub use server::{BindError, Deadlines, Limits, RunReport, Server, ServerOptions};
 pub use sqs::{
     DeclareError, DeclareProblem, Declared, DeclaredPart, DeclaredQueue, check_queues,
     declare_queues,
 };
+pub use watched::WatchedFiles;

@@ -11,7 +11,7 @@ use lockgate_engine::Engine;
 use tokio::net::{TcpListener, TcpSocket};
 
 use crate::{
-    auth::Authentication,
+    auth::{AccessKeys, Authentication, check_keys},
     http::{
         self, Core, Endpoint,
         tls::{Tls, TlsError, TlsFiles},
@@ -261,6 +261,12 @@ impl Server {
         self.local
     }
 
+    /// The access keys, to be changed while it serves; `None` if nobody has to say who they are.
+    #[must_use]
+    pub fn access_keys(&self) -> Option<AccessKeys> {
+        self.core.access_keys()
+    }
+
     /// Serves until `shutdown` is ready, then comes to an orderly end: `/readyz` fails, no
     /// connection is accepted, waiting receives end empty at once, requests that have arrived are
     /// answered, idle connections are closed, and what is not done within
@@ -314,22 +320,11 @@ impl ServerOptions {
                     .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'),
         )?;
         if let Authentication::AccessKeys(keys) = &self.authentication {
-            for (at, key) in keys.iter().enumerate() {
-                option(
-                    "access key",
-                    &key.id,
-                    "expected 1 to 128 letters and digits, each id once",
-                    (1..=128).contains(&key.id.len())
-                        && key.id.bytes().all(|byte| byte.is_ascii_alphanumeric())
-                        && keys[..at].iter().all(|other| other.id != key.id),
-                )?;
-                option(
-                    "secret of access key",
-                    &key.id,
-                    "expected a secret of 8 to 256 characters",
-                    (8..=256).contains(&key.secret.len()),
-                )?;
-            }
+            check_keys(keys).map_err(|error| BindError::Option {
+                option: error.what,
+                value: error.id,
+                expected: error.expected,
+            })?;
         }
         for host in &self.allowed_hosts {
             option(

@@ -1,13 +1,13 @@
 //! `lockgate serve`.
 
-use std::{error::Error as _, io, path::Path, sync::Arc, time::Duration};
+use std::{convert::Infallible, error::Error as _, io, path::Path, sync::Arc, time::Duration};
 
 use lockgate_core::{LockError, Log, LogError};
 use lockgate_engine::{Engine, EngineOptions, StartError, StartReport, Status};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock};
 use lockgate_server::{
-    Authentication, BindError, Deadlines, DeclareError, Declared, Limits, RunReport, Server,
-    ServerOptions, TlsFiles, declare_queues,
+    AccessKey, AccessKeys, Authentication, BindError, Deadlines, DeclareError, Declared, Limits,
+    RunReport, Server, ServerOptions, TlsFiles, declare_queues,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::{error, info, warn};
@@ -18,7 +18,8 @@ use crate::{
     exit::{Exit, Failure},
     queue_file::QueueFile,
     settings::{
-        Resolved, access_keys,
+        Resolved,
+        access_keys::KeyFile,
         table::{self, Auth},
     },
     telemetry,
@@ -46,7 +47,13 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
 
 fn serve(settings: &Resolved) -> Result<(), Failure> {
     let mut options = server_options(settings);
-    options.authentication = authentication(settings)?;
+    let key_file = match key_file(settings)? {
+        Some((file, keys)) => {
+            options.authentication = Authentication::AccessKeys(keys);
+            Some(file)
+        }
+        None => None,
+    };
     options.tls = tls_files(settings)?;
     // Nothing is opened, and no folder made, for a server that could not listen.
     options.check().map_err(bind_failure)?;
@@ -89,7 +96,11 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
             space = engine.metrics().keeper.space.state.name(),
             "ready"
         );
-        let report = server.run(end(signals, engine.clone())).await;
+        let keys = key_file.zip(server.access_keys());
+        let report = tokio::select! {
+            report = server.run(end(signals, engine.clone())) => report,
+            never = follow_keys(keys) => match never {},
+        };
         ended(&report, &engine.status())
     })
 }
@@ -302,13 +313,14 @@ pub(super) fn server_options(settings: &Resolved) -> ServerOptions {
     }
 }
 
-fn authentication(settings: &Resolved) -> Result<Authentication, Failure> {
+/// The access keys, and where they are read again; `None` if nobody has to say who they are.
+fn key_file(settings: &Resolved) -> Result<Option<(KeyFile, Vec<AccessKey>)>, Failure> {
     match (
         settings.get(&table::AUTH),
         settings.get(&table::ACCESS_KEYS),
     ) {
-        (Auth::None, None) => Ok(Authentication::None),
-        (Auth::Sigv4, Some(file)) => Ok(Authentication::AccessKeys(access_keys::read(&file)?)),
+        (Auth::None, None) => Ok(None),
+        (Auth::Sigv4, Some(path)) => KeyFile::open(path).map(Some),
         (Auth::Sigv4, None) => Err(Failure::new(
             Exit::Usage,
             "--auth sigv4 needs the file of keys: --access-keys FILE",
@@ -317,6 +329,31 @@ fn authentication(settings: &Resolved) -> Result<Authentication, Failure> {
             Exit::Usage,
             "--access-keys has no effect with --auth none: say --auth sigv4",
         )),
+    }
+}
+
+/// Takes the access keys again whenever their file changes. If they cannot be used, the keys stay what
+/// they were.
+async fn follow_keys(keys: Option<(KeyFile, AccessKeys)>) -> Infallible {
+    let Some((mut file, current)) = keys else {
+        return std::future::pending().await;
+    };
+    loop {
+        let fresh = file.changed().await;
+        let taken = fresh.and_then(|keys| {
+            let taken = current.replace(&keys).map(|()| keys.len());
+            taken.map_err(|error| Failure::from_error(Exit::Usage, error))
+        });
+        match taken {
+            Ok(keys) => info!(
+                keys,
+                "the access keys have changed; new requests need these"
+            ),
+            Err(failure) => warn!(
+                error = failure.to_string(),
+                "the new access keys cannot be used, the old ones stay"
+            ),
+        }
     }
 }
 

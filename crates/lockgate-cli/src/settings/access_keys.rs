@@ -1,8 +1,13 @@
 //! The file of access keys: who may ask, and what for.
 
-use std::{fs, io::Read as _, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{
+    fs,
+    io::Read as _,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
 
-use lockgate_server::{AccessKey, Grant, Secret, Verb};
+use lockgate_server::{AccessKey, Grant, Secret, Verb, WatchedFiles};
 use serde::Deserialize;
 
 use crate::exit::{Exit, Failure};
@@ -32,19 +37,49 @@ struct GrantEntry {
     verbs: Vec<String>,
 }
 
-/// Reads the keys.
-///
-/// # Errors
-/// If the file cannot be read, others may read the secrets in it, or something in it is wrong.
-pub(crate) fn read(path: &Path) -> Result<Vec<AccessKey>, Failure> {
-    let about = || format!("reading the access keys in {}", path.display());
-    let (text, is_private) = read_file(path).map_err(|failure| failure.context(about()))?;
-    let keys = parse(&text, path.parent().unwrap_or(Path::new("")), is_private);
-    keys.map_err(|what| Failure::new(Exit::Usage, what).context(about()))
+/// Where access keys are.
+#[derive(Debug)]
+pub(crate) struct KeyFile {
+    path: PathBuf,
+    /// The file, and those of the secrets that it names.
+    files: WatchedFiles,
 }
 
-fn parse(text: &str, folder: &Path, is_private: bool) -> Result<Vec<AccessKey>, String> {
-    let file: File = toml::from_str(text).map_err(|error| {
+impl KeyFile {
+    /// Reads the keys.
+    ///
+    /// # Errors
+    /// If the file cannot be read, others may read the secrets in it, or something in it is wrong.
+    pub(crate) fn open(path: PathBuf) -> Result<(Self, Vec<AccessKey>), Failure> {
+        let files = WatchedFiles::new([]);
+        let mut file = Self { path, files };
+        let keys = file.read()?;
+        Ok((file, keys))
+    }
+
+    /// Waits until a file has changed, and reads the keys again.
+    pub(crate) async fn changed(&mut self) -> Result<Vec<AccessKey>, Failure> {
+        self.files.changed().await;
+        self.read()
+    }
+
+    fn read(&mut self) -> Result<Vec<AccessKey>, Failure> {
+        let about = || format!("reading the access keys in {}", self.path.display());
+        let folder = self.path.parent().unwrap_or(Path::new(""));
+        self.files = WatchedFiles::new([self.path.clone()]);
+        let (text, is_private) =
+            read_file(&self.path).map_err(|failure| failure.context(about()))?;
+        let wrong = |what| Failure::new(Exit::Usage, what).context(about());
+        let file = parse(&text).map_err(wrong)?;
+        let of_secrets = file.key.iter().filter_map(|key| key.secret_file.as_ref());
+        let of_secrets = of_secrets.map(|name| folder.join(name));
+        self.files.also(of_secrets);
+        access_keys(file, folder, is_private).map_err(wrong)
+    }
+}
+
+fn parse(text: &str) -> Result<File, String> {
+    toml::from_str(text).map_err(|error| {
         // The library shows the line with it, and the line may have a secret in it.
         let line = error.span().map_or(0, |span| span.start);
         let line = 1 + text.as_bytes()[..line.min(text.len())]
@@ -52,7 +87,10 @@ fn parse(text: &str, folder: &Path, is_private: bool) -> Result<Vec<AccessKey>, 
             .filter(|&&byte| byte == b'\n')
             .count();
         format!("line {line}: {}", error.message())
-    })?;
+    })
+}
+
+fn access_keys(file: File, folder: &Path, is_private: bool) -> Result<Vec<AccessKey>, String> {
     if file.key.is_empty() {
         return Err("there is no [[key]] in it".to_owned());
     }
@@ -127,6 +165,10 @@ fn read_file(path: &Path) -> Result<(String, bool), Failure> {
 mod tests {
     use super::*;
 
+    fn read(text: &str, is_private: bool) -> Result<Vec<AccessKey>, String> {
+        access_keys(parse(text)?, Path::new(""), is_private)
+    }
+
     #[test]
     fn keys_are_read_with_their_grants() {
         let text = r#"
@@ -138,11 +180,11 @@ mod tests {
                 { queues = "dead", verbs = [] },
             ]
         "#;
-        let keys = parse(text, Path::new(""), true).unwrap();
+        let keys = read(text, true).unwrap();
         assert_eq!(keys.len(), 1);
         assert_eq!(keys[0].grants[0].verbs, [Verb::Send, Verb::Read]);
         assert!(!format!("{keys:?}").contains("show"));
-        let open = parse(text, Path::new(""), false).unwrap_err();
+        let open = read(text, false).unwrap_err();
         assert!(open.contains("chmod 600"), "{open}");
     }
 
@@ -169,7 +211,7 @@ mod tests {
                 "send, receive, read, manage, purge",
             ),
         ] {
-            let error = parse(text, Path::new(""), true).unwrap_err();
+            let error = read(text, true).unwrap_err();
             assert!(error.contains(said), "{error}");
             assert!(!error.contains("hush"), "{error}");
         }

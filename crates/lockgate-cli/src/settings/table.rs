@@ -259,7 +259,8 @@ pub(crate) static ACCESS_KEYS: Setting<Option<PathBuf>> = Setting {
         help: "File of access keys and what each may do, for --auth sigv4",
         detail: "TOML with a [[key]] for each: id, secret (or secret_env, or secret_file), and grants: \
                  { queues = \"orders-*\", verbs = [\"send\", \"receive\", \"read\", \"manage\", \
-                 \"purge\"] }. Only its owner may be able to read it.",
+                 \"purge\"] }. Only its owner may be able to read it. It is read again when it \
+                 changes, and its keys hold for new requests.",
     },
     read: |texts| {
         texts

@@ -227,6 +227,67 @@ fn admin_commands_are_signed_where_keys_are_needed() {
     assert!(wrong.contains("signature"), "{wrong}");
 }
 
+/// Keys come and go without a restart, and a file that went wrong does no harm.
+#[test]
+fn new_access_keys_are_taken_without_a_restart() {
+    let sandbox = Sandbox::new();
+    let write = |name: &str, text: &str, mode: u32| {
+        let fresh = sandbox.write(&format!("{name}.fresh"), text);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(&fresh, mode).unwrap();
+        std::fs::rename(&fresh, sandbox.path().join(name)).unwrap();
+    };
+    let key = |id: &str, secret: &str| {
+        let grants = "grants = [{ queues = \"*\", verbs = [\"read\", \"manage\"] }]";
+        format!("[[key]]\nid = \"{id}\"\n{secret}\n{grants}\n")
+    };
+    let in_a_file = "secret_file = \"secret\"";
+    write("secret", "first secret", 0o600);
+    write("keys.toml", &key("OLD", in_a_file), 0o600);
+    sandbox.write(
+        "lockgate.toml",
+        "auth = \"sigv4\"\naccess_keys = \"keys.toml\"\n",
+    );
+    let mut server = Server::start(&sandbox);
+    let url = server.url.clone();
+    let list = |id: &str, secret: &str| -> Done {
+        let mut command = sandbox.command("queue list");
+        command.env("LOCKGATE_ENDPOINT", &url);
+        command.env("AWS_ACCESS_KEY_ID", id);
+        command.env("AWS_SECRET_ACCESS_KEY", secret);
+        command.output().unwrap().into()
+    };
+    let taken = "the access keys have changed; new requests need these";
+    let refused = "the new access keys cannot be used, the old ones stay";
+    list("OLD", "first secret").ok();
+
+    write("secret", "second secret", 0o600);
+    server.event(taken);
+    list("OLD", "first secret").fails_with(7);
+    list("OLD", "second secret").ok();
+
+    let new = key("NEW", "secret = \"third secret\"");
+    for (text, mode, why) in [
+        (new.clone(), 0o644, "chmod 600"),
+        (new.clone() + &new, 0o600, "each id once"),
+    ] {
+        write("keys.toml", &text, mode);
+        let event = server.event(refused);
+        assert_eq!(event["level"], "WARN");
+        let error = event["error"].as_str().unwrap();
+        assert!(error.contains(why), "{error}");
+        assert!(!error.contains("third"), "{error}");
+    }
+    list("OLD", "second secret").ok();
+    list("NEW", "third secret").fails_with(7);
+
+    write("keys.toml", &new, 0o600);
+    let event = server.event(taken);
+    assert_eq!(event["keys"], 1);
+    list("OLD", "second secret").fails_with(7);
+    list("NEW", "third secret").ok();
+}
+
 #[test]
 fn dead_letters_go_back_or_are_dropped() {
     let town = Town::new();

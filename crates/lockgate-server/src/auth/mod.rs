@@ -6,7 +6,11 @@
 
 mod sigv4;
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use lockgate_core::QueueName;
 use lockgate_engine::Directory;
@@ -178,33 +182,91 @@ pub enum Authentication {
     /// Not at all: whoever reaches the server may do everything. The default, for loopback.
     #[default]
     None,
-    /// By requests signed with one of these keys (AWS Signature Version 4).
+    /// By requests signed with one of these keys (AWS Signature Version 4). What they are can be
+    /// changed by [`Server::access_keys`](crate::Server::access_keys).
     AccessKeys(Vec<AccessKey>),
 }
 
-/// The access keys of a server. Cheap to clone.
+/// The access keys of a server, which may change while it serves. Cheap to clone: all clones are the
+/// same keys.
 #[derive(Clone, Debug)]
-pub(crate) struct Keys(Arc<BTreeMap<String, Arc<AccessKey>>>);
+pub struct AccessKeys(Arc<RwLock<ById>>);
 
-impl Keys {
+type ById = BTreeMap<String, Arc<AccessKey>>;
+
+impl AccessKeys {
+    /// `keys` have been checked.
     pub(crate) fn new(keys: &[AccessKey]) -> Self {
-        let keys = keys.iter();
-        Self(Arc::new(
-            keys.map(|key| (key.id.clone(), Arc::new(key.clone())))
-                .collect(),
-        ))
+        Self(Arc::new(RwLock::new(by_id(keys))))
+    }
+
+    /// Puts these in the place of all there were. Requests whose signature is checked from now on are
+    /// those of the new keys; one that was believed before goes on with what its key could do then, to
+    /// its end. A move task may do at each step what the key that started it may do then.
+    ///
+    /// # Errors
+    /// If an id or a secret is not what it must be, or an id comes twice: the keys stay what they were.
+    pub fn replace(&self, keys: &[AccessKey]) -> Result<(), KeyError> {
+        check_keys(keys)?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = by_id(keys);
+        Ok(())
     }
 
     /// The key of that id.
     pub(crate) fn get(&self, id: &str) -> Option<Arc<AccessKey>> {
-        self.0.get(id).cloned()
+        let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        keys.get(id).cloned()
     }
+}
+
+fn by_id(keys: &[AccessKey]) -> ById {
+    let shared = |key: &AccessKey| (key.id.clone(), Arc::new(key.clone()));
+    keys.iter().map(shared).collect()
+}
+
+/// What is wrong with an access key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {id:?}: {expected}")]
+#[non_exhaustive]
+pub struct KeyError {
+    /// What of it.
+    pub what: &'static str,
+    /// Its id.
+    pub id: String,
+    /// What is allowed.
+    pub expected: &'static str,
+}
+
+/// Whether a server would take these keys.
+pub(crate) fn check_keys(keys: &[AccessKey]) -> Result<(), KeyError> {
+    for (at, key) in keys.iter().enumerate() {
+        let wrong = |what, expected| {
+            let id = key.id.clone();
+            Err(KeyError { what, id, expected })
+        };
+        let id_is_good = (1..=128).contains(&key.id.len())
+            && key.id.bytes().all(|byte| byte.is_ascii_alphanumeric())
+            && keys[..at].iter().all(|other| other.id != key.id);
+        if !id_is_good {
+            return wrong(
+                "access key",
+                "expected 1 to 128 letters and digits, each id once",
+            );
+        }
+        if !(8..=256).contains(&key.secret.len()) {
+            return wrong(
+                "secret of access key",
+                "expected a secret of 8 to 256 characters",
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Who made a request.
 #[derive(Debug)]
 pub(crate) struct Authenticator {
-    keys: Keys,
+    keys: AccessKeys,
     region: String,
     /// Stands in for the secret of a key that is not there, so that its absence takes as long.
     nobodys: Secret,
@@ -217,14 +279,14 @@ impl Authenticator {
             return None;
         };
         Some(Self {
-            keys: Keys::new(keys),
+            keys: AccessKeys::new(keys),
             region: region.to_owned(),
             nobodys: Secret::new("x".repeat(40)),
         })
     }
 
     /// The keys it believes.
-    pub(crate) fn keys(&self) -> &Keys {
+    pub(crate) fn keys(&self) -> &AccessKeys {
         &self.keys
     }
 

@@ -41,7 +41,7 @@ use self::{
 };
 use crate::{
     Deadlines, Limits, ServerOptions, api,
-    auth::{Authenticator, Keys},
+    auth::{AccessKeys, Authenticator},
     sqs,
 };
 
@@ -86,7 +86,7 @@ pub(crate) enum Endpoint {
 pub(crate) struct Setup {
     config: sqs::Config,
     /// `None`: nobody has to say who they are.
-    keys: Option<Keys>,
+    keys: Option<AccessKeys>,
     drain: Drain,
 }
 
@@ -161,5 +161,9 @@ impl Core {
             drain_trigger,
             tls,
         }
+    }
+
+    pub(crate) fn access_keys(&self) -> Option<AccessKeys> {
+        self.authenticator.as_ref().map(|who| who.keys().clone())
     }
 }

@@ -1,16 +1,14 @@
 //! TLS in front of HTTP: certificate and key from files, read again when they change.
 
 use std::{
-    fs::{self, File, Metadata},
+    fs::File,
     future::pending,
     io::{self, Read as _},
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock},
-    time::Duration,
 };
 
-use tokio::time::sleep;
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
@@ -22,6 +20,8 @@ use tokio_rustls::{
         },
     },
 };
+
+use crate::WatchedFiles;
 
 /// Where a server's certificate is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,9 +54,6 @@ pub enum TlsError {
         what: String,
     },
 }
-
-/// How often the files are looked at. A look costs two system calls.
-const EVERY: Duration = Duration::from_secs(5);
 
 /// The certificate that new connections get.
 pub(crate) struct Tls {
@@ -95,14 +92,10 @@ pub(crate) async fn watch(tls: Option<&Tls>) {
     let Some(tls) = tls else {
         return pending().await;
     };
-    let mut seen = stamps(&tls.files);
+    let TlsFiles { certificates, key } = tls.files.clone();
+    let mut files = WatchedFiles::new([certificates, key]);
     loop {
-        sleep(EVERY).await;
-        let now = stamps(&tls.files);
-        if now == seen {
-            continue;
-        }
-        seen = now;
+        files.changed().await;
         match tls.reload() {
             Ok(()) => tracing::info!("the certificate has changed; new connections get it"),
             Err(error) => {
@@ -111,12 +104,6 @@ pub(crate) async fn watch(tls: Option<&Tls>) {
             }
         }
     }
-}
-
-/// What tells a file from what it was before: rotations replace it, edit it, or swing a link.
-fn stamps(files: &TlsFiles) -> [Option<(u64, u64, i64, i64)>; 2] {
-    let stamp = |file: Metadata| (file.ino(), file.size(), file.mtime(), file.mtime_nsec());
-    [&files.certificates, &files.key].map(|path| fs::metadata(path).ok().map(stamp))
 }
 
 fn load(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {

@@ -298,6 +298,66 @@ async fn a_move_task_sends_home_only_what_its_key_may_send_there() {
 }
 
 #[tokio::test]
+async fn keys_change_while_it_serves() {
+    let server = start().await;
+    let keys = server.access_keys.clone().unwrap();
+    let code_of = async |id: &str, secret: &str| {
+        let (at, input) = (now(), json!({"QueueName": "mine"}));
+        let answer = call_with(&server, id, secret, at, "CreateQueue", &input, |_, _| ());
+        code(&answer.await)
+    };
+    assert_eq!(code_of("OWNER", "secret of OWNER").await, "");
+    let mut owner = key("OWNER", &[("other", &Verb::ALL)]);
+    let admin = key("ADMIN", &[("*", &Verb::ALL)]);
+    for wrong in ["", "no id", "ADMIN"] {
+        let wrong = key(wrong, &[]);
+        let error = keys.replace(&[admin.clone(), wrong]).unwrap_err();
+        assert!(error.to_string().contains("each id once"), "{error}");
+    }
+    assert_eq!(code_of("OWNER", "secret of OWNER").await, "");
+    keys.replace(&[owner.clone(), admin.clone()]).unwrap();
+    assert_eq!(
+        code_of("OWNER", "secret of OWNER").await,
+        "AccessDenied",
+        "it has other grants"
+    );
+    owner.secret = Secret::new("another secret");
+    keys.replace(&[owner, admin]).unwrap();
+    assert_eq!(
+        code_of("OWNER", "secret of OWNER").await,
+        "SignatureDoesNotMatch"
+    );
+    assert_eq!(code_of("OWNER", "another secret").await, "AccessDenied");
+    assert_eq!(
+        code_of("PRODUCER", "secret of PRODUCER").await,
+        "InvalidClientTokenId"
+    );
+}
+
+#[tokio::test]
+async fn a_move_task_ends_with_the_key_that_started_it() {
+    let server = start().await;
+    dead_letters_of(&server, &["orders"]).await;
+    let url = format!("http://{HOST}/000000000000/dead");
+    for _ in 0..5 {
+        let entries: Vec<_> = (0..10)
+            .map(|id| json!({"Id": id.to_string(), "MessageBody": "x"}))
+            .collect();
+        let batch = json!({"QueueUrl": url, "Entries": entries});
+        ok(&server, "ADMIN", "SendMessageBatch", batch).await;
+    }
+    // At this rate nearly all of it is still to be done when the key goes.
+    let task = json!({"SourceArn": arn("dead"), "DestinationArn": arn("orders"),
+        "MaxNumberOfMessagesPerSecond": 1});
+    ok(&server, "MOVER", "StartMessageMoveTask", task).await;
+    let keys = server.access_keys.clone().unwrap();
+    keys.replace(&[key("ADMIN", &[("*", &Verb::ALL)])]).unwrap();
+    let task = ended(&server).await;
+    assert_eq!(task["Status"], "FAILED", "{task}");
+    assert_eq!(task["FailureReason"], "AccessDenied");
+}
+
+#[tokio::test]
 async fn an_address_signed_beforehand_is_refused_without_its_signature() {
     let server = start().await;
     let plain = server

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use lockgate_core::Disk;
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
-use lockgate_server::{RunReport, Server, ServerOptions};
+use lockgate_server::{AccessKeys, RunReport, Server, ServerOptions};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{
@@ -23,6 +23,7 @@ const FAR: Duration = Duration::from_secs(60);
 pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     pub(crate) engine: Engine,
+    pub(crate) access_keys: Option<AccessKeys>,
     shutdown: oneshot::Sender<()>,
     run: JoinHandle<RunReport>,
     _folder: Option<TempDir>,
@@ -57,6 +58,7 @@ impl TestServer {
         change(&mut options);
         let server = Server::bind(options, engine.clone()).await.unwrap();
         let address = server.local_addr();
+        let access_keys = server.access_keys();
         let (shutdown, called) = oneshot::channel();
         let run = tokio::spawn(server.run(async {
             let _ = called.await;
@@ -64,6 +66,7 @@ impl TestServer {
         Self {
             address,
             engine,
+            access_keys,
             shutdown,
             run,
             _folder: None,

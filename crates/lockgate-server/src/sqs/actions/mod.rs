@@ -22,7 +22,7 @@ use tokio::sync::Mutex;
 use self::{attempts::Attempts, moves::Mover, queues::Purges};
 use super::{Config, dispatch::RequestIds, error::SqsError, names, receipt::Receipts, text::Text};
 use crate::{
-    auth::{AccessKey, Keys, Verb},
+    auth::{AccessKey, AccessKeys, Verb},
     http::drain::Drain,
 };
 
@@ -86,7 +86,12 @@ impl Call<'_> {
 impl Service {
     /// `drain`: when it has begun, waiting receives end empty at once and new ones do not wait.
     /// `keys`: what a move task may do is up to the one that started it.
-    pub(crate) fn new(engine: Engine, config: Config, drain: Drain, keys: Option<Keys>) -> Self {
+    pub(crate) fn new(
+        engine: Engine,
+        config: Config,
+        drain: Drain,
+        keys: Option<AccessKeys>,
+    ) -> Self {
         let changes = Arc::default();
         Self {
             mover: Mover::new(engine.clone(), drain.clone(), Arc::clone(&changes), keys),

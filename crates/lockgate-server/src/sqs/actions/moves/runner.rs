@@ -22,7 +22,7 @@ use super::{
     task::{self, Status, Task},
 };
 use crate::{
-    auth::{Keys, Verb},
+    auth::{AccessKeys, Verb},
     http::drain::Drain,
     sqs::error::{ErrorCode, SqsError},
 };
@@ -39,7 +39,7 @@ pub(in crate::sqs::actions) struct Mover {
     engine: Engine,
     drain: Drain,
     changes: Arc<Mutex<()>>,
-    keys: Option<Keys>,
+    keys: Option<AccessKeys>,
     running: Arc<SyncMutex<HashMap<QueueId, Arc<Run>>>>,
 }
 
@@ -67,7 +67,7 @@ impl Mover {
         engine: Engine,
         drain: Drain,
         changes: Arc<Mutex<()>>,
-        keys: Option<Keys>,
+        keys: Option<AccessKeys>,
     ) -> Self {
         let mover = Self {
             engine,
