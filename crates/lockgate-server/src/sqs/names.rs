@@ -134,19 +134,24 @@ pub(crate) fn queue_arn(config: &Config, name: &QueueName) -> String {
     format!("arn:aws:sqs:{}:{}:{name}", config.region, config.account)
 }
 
+/// Service, region, account and resource of an ARN; `None` if it is none.
+pub(crate) fn arn_parts(arn: &str) -> Option<[&str; 4]> {
+    let parts: Vec<&str> = arn.splitn(6, ':').collect();
+    match parts[..] {
+        ["arn", partition, service, region, account, resource] if !partition.is_empty() => {
+            Some([service, region, account, resource])
+        }
+        _ => None,
+    }
+}
+
 /// The queue of ours that an ARN names.
 pub(crate) fn queue_in_arn(config: &Config, arn: &str) -> Option<QueueName> {
-    let mut parts = arn.splitn(6, ':');
-    let ours = parts.next() == Some("arn")
-        && parts.next().is_some_and(|partition| !partition.is_empty())
-        && parts.next() == Some("sqs")
-        && parts.next() == Some(config.region.as_str())
-        && parts.next() == Some(config.account.as_str());
-    let name = parts.next()?;
-    if ours {
-        QueueName::new(name).ok()
-    } else {
-        None
+    match arn_parts(arn)? {
+        ["sqs", region, account, name] if region == config.region && account == config.account => {
+            QueueName::new(name).ok()
+        }
+        _ => None,
     }
 }
 

@@ -372,10 +372,13 @@ impl Form {
                 Some(dead_letter) => Some(redrive_policy_text(dead_letter, config).into()),
                 None => kept(),
             },
-            Attribute::Policy
-            | Attribute::RedriveAllowPolicy
-            | Attribute::KmsMasterKeyId
-            | Attribute::KmsDataKeyReusePeriodSeconds => kept(),
+            Attribute::Policy | Attribute::RedriveAllowPolicy | Attribute::KmsMasterKeyId => kept(),
+            Attribute::KmsDataKeyReusePeriodSeconds => kept().or_else(|| {
+                let has_key = self
+                    .annotations
+                    .contains_key(Attribute::KmsMasterKeyId.name());
+                has_key.then(|| KMS_REUSE_SECONDS_DEFAULT.to_string().into())
+            }),
             Attribute::SqsManagedSseEnabled => Some(kept().unwrap_or(Cow::Borrowed("true"))),
             _ if !fifo => None,
             Attribute::FifoQueue => truth(true),
@@ -490,14 +493,11 @@ fn redrive_policy(
 ) -> Result<DeadLetter, SqsError> {
     let refuse = |reason: &str| SqsError::invalid_value(value, "RedrivePolicy", reason);
     let Ok(Value::Object(policy)) = serde_json::from_str(value) else {
-        return Err(refuse("Redrive policy is not a valid JSON map."));
-    };
-    let known = ["deadLetterTargetArn", "maxReceiveCount"];
-    if policy.keys().any(|key| !known.contains(&key.as_str())) {
-        return Err(refuse(
-            "Only following attributes are supported: [deadLetterTargetArn, maxReceiveCount].",
+        return Err(SqsError::invalid_parameter(
+            "Invalid value for the parameter RedrivePolicy. Reason: Redrive policy is not a valid \
+             JSON map.",
         ));
-    }
+    };
     let member = |key| {
         policy.get(key).ok_or_else(|| {
             refuse(&format!(
@@ -505,8 +505,9 @@ fn redrive_policy(
             ))
         })
     };
+    let count = member("maxReceiveCount")?;
     let arn = member("deadLetterTargetArn")?;
-    let attempts = match member("maxReceiveCount")? {
+    let attempts = match count {
         Value::Number(number) => number.as_u64(),
         Value::String(text) => text.parse().ok(),
         _ => None,
@@ -518,14 +519,21 @@ fn redrive_policy(
             refuse(&format!(
                 "Invalid value for maxReceiveCount: {}, valid values are from 1 to \
                  {RECEIVE_COUNT_MAX} both inclusive.",
-                policy["maxReceiveCount"].to_string().trim_matches('"')
+                count.to_string().trim_matches('"')
             ))
         })?;
+    let known = ["deadLetterTargetArn", "maxReceiveCount"];
+    if policy.keys().any(|key| !known.contains(&key.as_str())) {
+        return Err(refuse(
+            "Only following attributes are supported: [deadLetterTargetArn, maxReceiveCount].",
+        ));
+    }
     let missing = || refuse("Dead letter target does not exist.");
-    let queue = arn
+    let arn = arn
         .as_str()
-        .and_then(|arn| names::queue_in_arn(config, arn))
-        .ok_or_else(missing)?;
+        .ok_or_else(|| refuse("Invalid value for deadLetterTargetArn."))?;
+    let queue = names::queue_in_arn(config, arn)
+        .ok_or_else(|| foreign_target(config, arn).map_or_else(missing, refuse))?;
     let (target_kind, target_annotations) = targets.target(&queue).ok_or_else(missing)?;
     if target_kind != kind {
         return Err(refuse(
@@ -545,12 +553,36 @@ fn redrive_policy(
     })
 }
 
+/// Why an ARN can be no target, in AWS's words; `None` if it could be the ARN of a queue of ours.
+fn foreign_target(config: &Config, arn: &str) -> Option<&'static str> {
+    let Some([service, region, account, _]) = names::arn_parts(arn) else {
+        return Some("Dead-letter target ARN should be fully qualified ARN.");
+    };
+    if service != "sqs" {
+        Some("Only SQS queues are valid resources for deadLetterTargetArn.")
+    } else if region != config.region {
+        Some("Dead-letter target must be in same region as the source.")
+    } else if account != config.account {
+        Some("Dead-letter target owner should be same as the source.")
+    } else {
+        None
+    }
+}
+
 /// Checks the form of a redrive allow policy.
 fn check_redrive_allow_policy(value: &str) -> Result<(), SqsError> {
-    let refuse = |reason: &str| SqsError::invalid_value(value, "RedriveAllowPolicy", reason);
+    let refuse = |reason: &str| {
+        SqsError::invalid_value(
+            value,
+            "RedriveAllowPolicy",
+            format_args!("Amazon SQS can't create the redrive allow policy. {reason}"),
+        )
+    };
     let unsupported = || {
-        refuse(
-            "Amazon SQS can't create the redrive allow policy, as it's in an unsupported format.",
+        // The apostrophes are AWS's.
+        SqsError::invalid_parameter(
+            "Invalid value for the parameter RedriveAllowPolicy. Reason: Amazon SQS can't create the \
+             redrive allow policy, as it\u{2019}s in an unsupported format.",
         )
     };
     let Ok(Value::Object(policy)) = serde_json::from_str(value) else {
@@ -572,8 +604,15 @@ fn check_redrive_allow_policy(value: &str) -> Result<(), SqsError> {
         (Some("allowAll" | "denyAll"), None) => Ok(()),
         (Some("byQueue"), Some(arns)) if (1..=SOURCE_ARNS_MAX).contains(&arns.len()) => Ok(()),
         (Some("byQueue"), Some(arns)) if arns.len() > SOURCE_ARNS_MAX => Err(refuse(&format!(
-            "A maximum of {SOURCE_ARNS_MAX} source queue ARNs is allowed."
+            "The maximum number of source queue ARNs you can specify is {SOURCE_ARNS_MAX}."
         ))),
+        (Some("byQueue"), _) => Err(refuse(
+            "When you specify the byQueue permission type, you must also specify one or more \
+             sourceQueueArns values.",
+        )),
+        (Some("allowAll" | "denyAll"), Some(_)) => Err(refuse(
+            "To specify one or more source queue ARNs, you must set redrivePermission to byQueue.",
+        )),
         _ => Err(unsupported()),
     }
 }
@@ -785,8 +824,6 @@ mod tests {
         let count_text = "Invalid value for maxReceiveCount: 1001, valid values are from 1 to \
                           1000 both inclusive.";
         for (policy, reason) in [
-            ("[]".to_owned(), "Redrive policy is not a valid JSON map."),
-            ("x".to_owned(), "Redrive policy is not a valid JSON map."),
             (
                 format!(r#"{{"deadLetterTargetArn":"{dead}"}}"#),
                 "Redrive policy does not contain mandatory attribute: maxReceiveCount.",
@@ -814,11 +851,11 @@ mod tests {
             ),
             (
                 r#"{"deadLetterTargetArn":"dummy","maxReceiveCount":1}"#.to_owned(),
-                "Dead letter target does not exist.",
+                "Dead-letter target ARN should be fully qualified ARN.",
             ),
             (
                 r#"{"deadLetterTargetArn":7,"maxReceiveCount":1}"#.to_owned(),
-                "Dead letter target does not exist.",
+                "Invalid value for deadLetterTargetArn.",
             ),
             (
                 format!(r#"{{"deadLetterTargetArn":"{dead}.fifo","maxReceiveCount":1}}"#),

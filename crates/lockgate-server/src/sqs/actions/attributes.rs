@@ -78,7 +78,7 @@ impl Service {
             .clone();
         let given = required(
             input.attributes.filter(|given| !given.is_empty()),
-            "Attributes",
+            "Attribute.Name",
         )?;
         let _alone = self.changes.lock().await;
         let queue = self.queue_named(Some(&name))?;

@@ -131,6 +131,11 @@ fn required<T>(value: Option<T>, parameter: &str) -> Result<T, SqsError> {
     value.ok_or_else(|| SqsError::missing(parameter))
 }
 
+/// A text that says something: an empty one is taken for none, as AWS does with some parameters.
+fn filled(text: Option<Text<'_>>) -> Option<Text<'_>> {
+    text.filter(|text| !text.is_empty())
+}
+
 /// A whole number that must lie in a range, if it is given. `rule` says which, in AWS's words.
 fn in_range(
     value: Option<i64>,

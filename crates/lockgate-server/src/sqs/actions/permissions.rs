@@ -11,7 +11,7 @@ use lockgate_machine::Command;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Call, Service, required};
+use super::{Call, Service, filled, required};
 use crate::{
     auth::Verb,
     sqs::{
@@ -146,9 +146,16 @@ impl Service {
         input: RemovePermissionInput<'_>,
     ) -> Result<Nothing, SqsError> {
         let name = self.managed(call, input.queue_url.as_ref())?;
-        let label = required(input.label, "Label")?;
+        let label = required(filled(input.label), "Label")?;
         self.change_policy(name, |_, policy| {
             let before = policy.statements.len();
+            if before == 0 {
+                return Err(SqsError::invalid_value(
+                    &*label,
+                    "Label",
+                    "can't find label on existing policy.",
+                ));
+            }
             policy.statements.retain(|other| !has_label(other, &label));
             if policy.statements.len() == before {
                 return Err(SqsError::invalid_value(
@@ -209,7 +216,7 @@ impl Service {
 }
 
 fn label(label: Option<Text<'_>>) -> Result<String, SqsError> {
-    let label = required(label, "Label")?;
+    let label = required(filled(label), "Label")?;
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if (1..=LABEL_LEN_MAX).contains(&label.len()) && label.chars().all(allowed) {
         Ok(label.to_string())
@@ -226,7 +233,7 @@ fn label(label: Option<Text<'_>>) -> Result<String, SqsError> {
 }
 
 fn actions(actions: Option<Vec<Text<'_>>>) -> Result<OneOrMore, SqsError> {
-    let actions = required(actions.filter(|actions| !actions.is_empty()), "Actions")?;
+    let actions = required(actions.filter(|actions| !actions.is_empty()), "ActionName")?;
     if actions.len() > ACTIONS_MAX {
         return Err(SqsError::new(
             ErrorCode::OverLimit,

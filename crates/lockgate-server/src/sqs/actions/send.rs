@@ -242,13 +242,13 @@ fn check_fifo_entries(
         return Ok(());
     }
     for (_, entry) in entries {
-        if entry.message_deduplication_id.is_none() && !queue.settings.dedup.content_based {
-            return Err(SqsError::invalid_parameter(NEEDS_DEDUPLICATION));
-        }
         if entry.message_group_id.is_none() {
             return Err(SqsError::invalid_parameter(
                 "The request must contain the parameter MessageGroupId.",
             ));
+        }
+        if entry.message_deduplication_id.is_none() && !queue.settings.dedup.content_based {
+            return Err(SqsError::invalid_parameter(NEEDS_DEDUPLICATION));
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use lockgate_engine::QueueEntry;
 use lockgate_machine::{Command, Rejection, Reply, Settle, SettleAction, Settled, StaleReason};
 
 use super::{
-    Call, Service, batch, in_range,
+    Call, Service, batch, filled, in_range,
     refusals::{not_available, receipt_expired},
     required,
 };
@@ -39,7 +39,7 @@ impl Service {
         input: DeleteMessageInput<'_>,
     ) -> Result<Nothing, SqsError> {
         let queue = self.queue(call, Verb::Receive, input.queue_url.as_ref())?;
-        let handle = required(input.receipt_handle, "ReceiptHandle")?;
+        let handle = required(filled(input.receipt_handle), "ReceiptHandle")?;
         self.settle(&queue, &handle, Wanted::Delete).await
     }
 
@@ -50,7 +50,7 @@ impl Service {
         input: ChangeMessageVisibilityInput<'_>,
     ) -> Result<Nothing, SqsError> {
         let queue = self.queue(call, Verb::Receive, input.queue_url.as_ref())?;
-        let handle = required(input.receipt_handle, "ReceiptHandle")?;
+        let handle = required(filled(input.receipt_handle), "ReceiptHandle")?;
         let wanted = required(visibility(input.visibility_timeout)?, "VisibilityTimeout")?;
         self.settle(&queue, &handle, wanted).await
     }
@@ -113,7 +113,10 @@ impl Service {
         let mut commands = Vec::with_capacity(entries.len());
         for (number, (id, entry)) in (1..).zip(&entries) {
             let entry = entry.as_ref();
-            let handle = entry.receipt_handle.as_deref();
+            let handle = entry
+                .receipt_handle
+                .as_deref()
+                .filter(|handle| !handle.is_empty());
             let checked = handle
                 .ok_or_else(|| batch::missing::<E>(number, "ReceiptHandle"))
                 .and_then(|handle| {

@@ -309,7 +309,7 @@ async fn both_queues_are_of_one_kind_and_not_the_same(shop: Shop) {
     shop.dying("source", "dead").await;
     shop.queue("f.fifo", json!({})).await;
     for (destination, code) in [
-        ("f.fifo", "AWS.SimpleQueueService.UnsupportedOperation"),
+        ("f.fifo", "InvalidParameterValue"),
         ("dead", "InvalidParameterValue"),
         ("none", "ResourceNotFoundException"),
     ] {

@@ -64,7 +64,7 @@ impl Service {
                 "Source queue must be configured as a Dead Letter Queue.",
             ));
         }
-        let destination = match input.destination_arn.filter(|arn| !arn.is_empty()) {
+        let destination = match input.destination_arn {
             Some(arn) => Some(self.destination(call, &source, &arn)?),
             None => {
                 for queue in &sources {
@@ -194,9 +194,8 @@ impl Service {
             ));
         }
         if to.settings.keyed != source.settings.keyed {
-            return Err(SqsError::new(
-                ErrorCode::UnsupportedOperation,
-                "Source and destination queues must be of the same type.",
+            return Err(SqsError::invalid_parameter(
+                "The source queue and destination queue must be of the same queue type.",
             ));
         }
         Ok(to.name.clone())
@@ -210,6 +209,12 @@ impl Service {
         arn: &str,
         parameter: &str,
     ) -> Result<Arc<QueueEntry>, SqsError> {
+        if names::arn_parts(arn).is_none() {
+            return Err(SqsError::invalid_parameter(format!(
+                "You must use this format to specify the {parameter}: \
+                 arn:<partition>:<service>:<region>:<account-id>:<resource-id>"
+            )));
+        }
         names::queue_in_arn(&self.config, arn)
             .and_then(|name| self.engine.directory().get(&name))
             .ok_or_else(SqsError::queue_does_not_exist)

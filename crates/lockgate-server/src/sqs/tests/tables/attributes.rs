@@ -115,6 +115,7 @@ pub(super) fn values(sets: &Sets<'_>) -> Vec<Row> {
         )
         .works()
         .then_attribute("q", "KmsMasterKeyId", json!("alias/aws/sqs"))
+        .then_attribute("q", "KmsDataKeyReusePeriodSeconds", json!("300"))
         .then_attribute("q", "SqsManagedSseEnabled", json!("false")),
         sets(
             row("KMS and SSE at once"),
@@ -292,14 +293,14 @@ pub(super) fn set_queue_attributes() -> Vec<Row> {
             .asks(json!({"QueueUrl": url("q")}))
             .refused(
                 &MISSING,
-                "The request must contain the parameter Attributes.",
+                "The request must contain the parameter Attribute.Name.",
             ),
         row("an empty list of attributes")
             .queue("q")
             .asks(set("q", json!({})))
             .refused(
                 &MISSING,
-                "The request must contain the parameter Attributes.",
+                "The request must contain the parameter Attribute.Name.",
             ),
         row("no queue is named")
             .asks(json!({"Attributes": {"DelaySeconds": "1"}}))

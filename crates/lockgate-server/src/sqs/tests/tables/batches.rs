@@ -266,6 +266,13 @@ fn sent_to_a_fifo_queue() -> Vec<Row> {
                 &INVALID,
                 "The request must contain the parameter MessageGroupId.",
             ),
+        row("neither group nor deduplication id in one of a FIFO queue's")
+            .queue("q.fifo")
+            .asks(ask("q.fifo", vec![json!({"Id": "a", "MessageBody": "x"})]))
+            .refused(
+                &INVALID,
+                "The request must contain the parameter MessageGroupId.",
+            ),
         row("no deduplication id in one of a FIFO queue's")
             .queue("q.fifo")
             .asks(ask(
@@ -362,7 +369,8 @@ pub(super) fn delete_message_batch() -> Vec<Row> {
                 failed("2", &HANDLE, settle::not_valid("garbage")),
                 failed("3", &MISSING, "The request must contain the parameter \
                     DeleteMessageBatchRequestEntry.3.ReceiptHandle."),
-                failed("4", &HANDLE, settle::not_valid("")),
+                failed("4", &MISSING, "The request must contain the parameter \
+                    DeleteMessageBatchRequestEntry.4.ReceiptHandle."),
             ]}))
             .then_attribute("q", "ApproximateNumberOfMessagesNotVisible", json!("1")),
         held("one twice")

@@ -36,18 +36,18 @@ pub(super) fn policies(sets: &Sets<'_>) -> Vec<Row> {
              inclusive."
         )
     };
-    let json_text = "Redrive policy is not a valid JSON map.".to_owned();
     let missing =
         |member: &str| format!("Redrive policy does not contain mandatory attribute: {member}.");
-    let no_target = "Dead letter target does not exist.".to_owned();
     let target = arn("dead");
     let other_account = "arn:aws:sqs:us-east-1:111111111111:dead";
     let other_region = "arn:aws:sqs:eu-west-1:000000000000:dead";
     for (what, value, reason) in [
-        ("no JSON", "x".to_owned(), json_text.clone()),
-        ("a list", "[]".to_owned(), json_text.clone()),
-        ("a text", "\"x\"".to_owned(), json_text),
-        ("empty", "{}".to_owned(), missing("deadLetterTargetArn")),
+        ("empty", "{}".to_owned(), missing("maxReceiveCount")),
+        (
+            "whose target has another name",
+            json!({"deadLetterQueueARN": target, "maxReceiveCount": 5}).to_string(),
+            missing("deadLetterTargetArn"),
+        ),
         (
             "without a count",
             json!({"deadLetterTargetArn": target}).to_string(),
@@ -91,27 +91,34 @@ pub(super) fn policies(sets: &Sets<'_>) -> Vec<Row> {
         (
             "with a target that is not there",
             policy("none", json!(1)),
-            no_target.clone(),
+            "Dead letter target does not exist.".to_owned(),
         ),
         (
             "with a target that is no ARN",
             json!({"deadLetterTargetArn": "dead", "maxReceiveCount": 1}).to_string(),
-            no_target.clone(),
+            "Dead-letter target ARN should be fully qualified ARN.".to_owned(),
+        ),
+        (
+            "with a target of another service",
+            json!({"deadLetterTargetArn": "arn:aws:sns:us-east-1:000000000000:dead",
+                "maxReceiveCount": 1})
+            .to_string(),
+            "Only SQS queues are valid resources for deadLetterTargetArn.".to_owned(),
         ),
         (
             "with a target that is a number",
             json!({"deadLetterTargetArn": 7, "maxReceiveCount": 1}).to_string(),
-            no_target.clone(),
+            "Invalid value for deadLetterTargetArn.".to_owned(),
         ),
         (
             "with another account's target",
             json!({"deadLetterTargetArn": other_account, "maxReceiveCount": 1}).to_string(),
-            no_target.clone(),
+            "Dead-letter target owner should be same as the source.".to_owned(),
         ),
         (
             "with another region's target",
             json!({"deadLetterTargetArn": other_region, "maxReceiveCount": 1}).to_string(),
-            no_target,
+            "Dead-letter target must be in same region as the source.".to_owned(),
         ),
         (
             "with a target of the other kind",
@@ -135,6 +142,19 @@ pub(super) fn policies(sets: &Sets<'_>) -> Vec<Row> {
             .refused(
                 &INVALID,
                 format!("Value {value} for parameter RedrivePolicy is invalid. Reason: {reason}"),
+            ),
+        );
+    }
+    for (what, value) in [("no JSON", "x"), ("a list", "[]"), ("a text", "\"x\"")] {
+        rows.push(
+            sets(
+                row(format!("RedrivePolicy {what}")),
+                &[("RedrivePolicy", value)],
+            )
+            .refused(
+                &INVALID,
+                "Invalid value for the parameter RedrivePolicy. Reason: Redrive policy is not a \
+                 valid JSON map.",
             ),
         );
     }
@@ -205,51 +225,71 @@ fn allowing(sets: &Sets<'_>) -> Vec<Row> {
             .then_attribute("q", "RedriveAllowPolicy", json!(value)),
         );
     }
-    let format_text =
-        "Amazon SQS can't create the redrive allow policy, as it's in an unsupported format.";
-    for (what, value, reason) in [
-        ("that is no JSON", "x".to_owned(), format_text),
-        ("that is a list", "[]".to_owned(), format_text),
-        ("that is empty", "{}".to_owned(), format_text),
+    for (what, value) in [
+        ("that is no JSON", "x".to_owned()),
+        ("that is a list", "[]".to_owned()),
+        ("that is empty", "{}".to_owned()),
         (
             "of a word",
             json!({"redrivePermission": "some"}).to_string(),
-            format_text,
-        ),
-        (
-            "by names without names",
-            json!({"redrivePermission": "byQueue"}).to_string(),
-            format_text,
-        ),
-        (
-            "by an empty list of names",
-            json!({"redrivePermission": "byQueue", "sourceQueueArns": []}).to_string(),
-            format_text,
         ),
         (
             "by names that are numbers",
             json!({"redrivePermission": "byQueue", "sourceQueueArns": [1]}).to_string(),
-            format_text,
-        ),
-        (
-            "of all, with names",
-            json!({"redrivePermission": "allowAll", "sourceQueueArns": [arn("p")]}).to_string(),
-            format_text,
         ),
         (
             "with a member that is unknown",
             json!({"redrivePermission": "allowAll", "x": 1}).to_string(),
-            format_text,
+        ),
+    ] {
+        rows.push(
+            sets(
+                row(format!("RedriveAllowPolicy {what}")),
+                &[("RedriveAllowPolicy", &value)],
+            )
+            .refused(
+                &INVALID,
+                "Invalid value for the parameter RedriveAllowPolicy. Reason: Amazon SQS can't \
+                 create the redrive allow policy, as it\u{2019}s in an unsupported format.",
+            ),
+        );
+    }
+    let no_names = "When you specify the byQueue permission type, you must also specify one or more \
+        sourceQueueArns values.";
+    for (what, value, reason) in [
+        (
+            "by names without names",
+            json!({"redrivePermission": "byQueue"}).to_string(),
+            no_names,
+        ),
+        (
+            "by an empty list of names",
+            json!({"redrivePermission": "byQueue", "sourceQueueArns": []}).to_string(),
+            no_names,
+        ),
+        (
+            "of all, with names",
+            json!({"redrivePermission": "allowAll", "sourceQueueArns": [arn("p")]}).to_string(),
+            "To specify one or more source queue ARNs, you must set redrivePermission to byQueue.",
         ),
         (
             "of eleven",
             json!({"redrivePermission": "byQueue", "sourceQueueArns": eleven}).to_string(),
-            "A maximum of 10 source queue ARNs is allowed.",
+            "The maximum number of source queue ARNs you can specify is 10.",
         ),
     ] {
         rows.push(
-            sets(row(format!("RedriveAllowPolicy {what}")), &[("RedriveAllowPolicy", &value)])
-                .refused(&INVALID, format!("Value {value:.1024} for parameter RedriveAllowPolicy is invalid. Reason: {reason}")),
+            sets(
+                row(format!("RedriveAllowPolicy {what}")),
+                &[("RedriveAllowPolicy", &value)],
+            )
+            .refused(
+                &INVALID,
+                format!(
+                    "Value {value:.1024} for parameter RedriveAllowPolicy is invalid. Reason: Amazon \
+                     SQS can't create the redrive allow policy. {reason}"
+                ),
+            ),
         );
     }
     rows

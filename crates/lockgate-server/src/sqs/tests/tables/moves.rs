@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     Row, arn,
-    codes::{INVALID, MISSING, NOT_FOUND, SERIALIZATION, UNSUPPORTED},
+    codes::{INVALID, MISSING, NOT_FOUND, SERIALIZATION},
     row,
     send::{invalid, with},
     url,
@@ -49,6 +49,32 @@ fn not_there(parameter: &str) -> String {
     format!("The resource that you specified for the {parameter} parameter doesn't exist.")
 }
 
+fn no_arn(parameter: &str) -> String {
+    format!(
+        "You must use this format to specify the {parameter}: \
+         arn:<partition>:<service>:<region>:<account-id>:<resource-id>"
+    )
+}
+
+/// Rows of sources that name no queue; `asks` makes the request.
+fn bad_sources(asks: impl Fn(&str) -> Value) -> Vec<Row> {
+    let strange = |source: &str| dead(format!("the source {source:?}")).asks(asks(source));
+    let mut rows = Vec::new();
+    for source in ["", "x", &url("dead"), "arn:aws:sqs:us-east-1:000000000000"] {
+        rows.push(strange(source).refused(&INVALID, no_arn("SourceArn")));
+    }
+    for source in [
+        &arn("none"),
+        "arn:aws:sqs:us-east-1:000000000000:x:dead",
+        "arn:aws:sqs:eu-west-1:000000000000:dead",
+        "arn:aws:sqs:us-east-1:111111111111:dead",
+        "arn:aws:sns:us-east-1:000000000000:dead",
+    ] {
+        rows.push(strange(source).refused(&NOT_FOUND, not_there("SourceArn")));
+    }
+    rows
+}
+
 pub(super) fn start_message_move_task() -> Vec<Row> {
     let range = "Value for parameter MaxNumberOfMessagesPerSecond is invalid. Reason: You must enter a \
         number that's between 1 and 500.";
@@ -61,7 +87,10 @@ pub(super) fn start_message_move_task() -> Vec<Row> {
             .answers(json!({"TaskHandle": "*"})),
         dead("an empty destination")
             .asks(start(&json!({"DestinationArn": ""})))
-            .answers(json!({"TaskHandle": "*"})),
+            .refused(&INVALID, no_arn("DestinationArn")),
+        dead("a destination that is no ARN")
+            .asks(start(&json!({"DestinationArn": "other"})))
+            .refused(&INVALID, no_arn("DestinationArn")),
         dead("the highest rate")
             .asks(start(&json!({"MaxNumberOfMessagesPerSecond": 500})))
             .answers(json!({"TaskHandle": "*"})),
@@ -80,8 +109,8 @@ pub(super) fn start_message_move_task() -> Vec<Row> {
         dead("a destination of the other kind")
             .asks(start(&json!({"DestinationArn": arn("other.fifo")})))
             .refused(
-                &UNSUPPORTED,
-                "Source and destination queues must be of the same type.",
+                &INVALID,
+                "The source queue and destination queue must be of the same queue type.",
             ),
         running("while another task runs").asks(start(&json!({}))).refused(
             &INVALID,
@@ -102,20 +131,7 @@ pub(super) fn start_message_move_task() -> Vec<Row> {
                 invalid("x", "MaxNumberOfMessagesPerSecond", "Must be an integer."),
             ),
     ];
-    for source in [
-        "",
-        "x",
-        &arn("none"),
-        "arn:aws:sqs:eu-west-1:000000000000:dead",
-        "arn:aws:sqs:us-east-1:111111111111:dead",
-        "arn:aws:sns:us-east-1:000000000000:dead",
-    ] {
-        rows.push(
-            dead(format!("the source {source:?}"))
-                .asks(start(&json!({"SourceArn": source})))
-                .refused(&NOT_FOUND, not_there("SourceArn")),
-        );
-    }
+    rows.extend(bad_sources(|source| start(&json!({"SourceArn": source}))));
     for rate in [0, -1, 501, i64::MAX] {
         rows.push(
             dead(format!("a rate of {rate}"))
@@ -190,13 +206,7 @@ pub(super) fn list_message_move_tasks() -> Vec<Row> {
             "The request must contain the parameter SourceArn.",
         ),
     ];
-    for source in ["", "x", &arn("none"), &url("dead")] {
-        rows.push(
-            dead(format!("the source {source:?}"))
-                .asks(json!({"SourceArn": source}))
-                .refused(&NOT_FOUND, not_there("SourceArn")),
-        );
-    }
+    rows.extend(bad_sources(|source| json!({"SourceArn": source})));
     for max in [0, -1, 11] {
         rows.push(
             dead(format!("a page of {max}"))

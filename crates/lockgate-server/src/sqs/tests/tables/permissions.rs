@@ -133,17 +133,27 @@ pub(super) fn add_permission() -> Vec<Row> {
                 invalid("[11111111111]", "PrincipalId", "Unable to verify."),
             ),
     ];
-    for member in ["QueueUrl", "Label", "Actions"] {
+    for (member, named) in [
+        ("QueueUrl", "QueueUrl"),
+        ("Label", "Label"),
+        ("Actions", "ActionName"),
+    ] {
         rows.push(
             row(format!("without {member}"))
                 .queue("q")
                 .asks(changed(member, Value::Null))
                 .refused(
                     &MISSING,
-                    format!("The request must contain the parameter {member}."),
+                    format!("The request must contain the parameter {named}."),
                 ),
         );
     }
+    rows.push(
+        row("an empty label")
+            .queue("q")
+            .asks(add(""))
+            .refused(&MISSING, "The request must contain the parameter Label."),
+    );
     let longest = "x".repeat(80);
     let too_long = "x".repeat(81);
     for label in ["a", "-_09azAZ", &longest] {
@@ -155,7 +165,7 @@ pub(super) fn add_permission() -> Vec<Row> {
                 .then_attribute("q", "Policy", json!(ordered(&policy(label)))),
         );
     }
-    for label in ["", "a b", "a.b", "ä", &too_long] {
+    for label in ["a b", "a.b", "ä", &too_long] {
         rows.push(
             row(format!("the label {label:?}"))
                 .queue("q")
@@ -211,7 +221,13 @@ pub(super) fn remove_permission() -> Vec<Row> {
         row("of a queue without a policy")
             .queue("q")
             .asks(remove("l"))
-            .refused(&INVALID, missing("l")),
+            .refused(
+                &INVALID,
+                "Value l for parameter Label is invalid. Reason: can't find label on existing policy.",
+            ),
+        with_statements("an empty label", 1)
+            .asks(remove(""))
+            .refused(&MISSING, "The request must contain the parameter Label."),
         row("no label")
             .queue("q")
             .asks(json!({"QueueUrl": url("q")}))

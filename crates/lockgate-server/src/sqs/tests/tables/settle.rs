@@ -42,13 +42,17 @@ fn expired() -> String {
 /// Rows about handles that no action takes.
 fn wrong_handles(asks: &dyn Fn(Row, &str, &str) -> Row) -> Vec<Row> {
     let mut rows = Vec::new();
-    for handle in ["", "garbage", " ", "AQEBzbVv", "ä", "<\"&>", "0000", "%00"] {
+    for handle in ["garbage", " ", "AQEBzbVv", "ä", "<\"&>", "0000", "%00"] {
         rows.push(
             asks(held(format!("the handle {handle:?}"), "q"), "q", handle)
                 .refused(&HANDLE, not_valid(handle)),
         );
     }
     rows.extend([
+        asks(held("an empty handle", "q"), "q", "").refused(
+            &MISSING,
+            "The request must contain the parameter ReceiptHandle.",
+        ),
         asks(
             held("a handle with something behind it", "q"),
             "q",
