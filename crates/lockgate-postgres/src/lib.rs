@@ -71,6 +71,7 @@ mod session;
 mod shared;
 mod snapshots;
 mod sync;
+mod tls;
 mod upkeep;
 
 pub use log::PostgresLog;

@@ -11,8 +11,6 @@ use lockgate_core::{
     SnapshotStore, SnapshotWriter, SpaceState,
 };
 
-use tokio_postgres::{Config, config::SslMode};
-
 use crate::{
     options::{OpenError, PostgresLogOptions, SHARD_NAME_BYTES_MAX},
     reader::Reader,
@@ -24,6 +22,7 @@ use crate::{
     },
     snapshots::{Snapshots, Writing},
     sync::{Syncer, check_replicated},
+    tls::Target,
     upkeep::Upkeep,
 };
 
@@ -107,6 +106,10 @@ impl PostgresLog {
     /// `postgres://user@host:5432/database`, making it and the tables if they are not there. Reads
     /// nothing yet and deposes nobody; [`Log::recover`] does both.
     ///
+    /// With `?sslmode=require` (or `verify-full`, which is the same here) it speaks TLS with a server
+    /// whose certificate is for that host and from an authority that the system trusts, or that is in
+    /// the file `sslrootcert=FILE`. Else the connection is plain.
+    ///
     /// Blocks until it is connected; not for an async task.
     ///
     /// # Errors
@@ -118,11 +121,7 @@ impl PostgresLog {
                 name: shard.to_owned(),
             });
         }
-        let config: Config = url.parse().map_err(OpenError::Url)?;
-        if config.get_ssl_mode() == SslMode::Require {
-            return Err(OpenError::Tls);
-        }
-        let link = Link::new(config, options.timeout).map_err(OpenError::Thread)?;
+        let link = Link::new(Target::of(url)?, options.timeout).map_err(OpenError::Thread)?;
         let link = Arc::new(link);
         let connect = |commit| {
             link.connect(commit)

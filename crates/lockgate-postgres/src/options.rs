@@ -81,12 +81,24 @@ pub enum OpenError {
     /// The text is no connection string. The text itself may hold a password and is not shown.
     #[error("the connection string of the database cannot be read")]
     Url(#[source] tokio_postgres::Error),
-    /// The connection string insists on TLS, which this log does not speak.
+    /// The connection string asks for TLS in a way there is none.
     #[error(
-        "the connection string asks for TLS (sslmode=require), which this log cannot do: use a loopback \
-         connection, a private network or a tunnel, and sslmode=disable"
+        "sslmode={mode} is none of disable, prefer, require, verify-ca, verify-full: the last three are \
+         TLS with a certificate that is verified, all others are plain"
     )]
-    Tls,
+    SslMode {
+        /// What was given.
+        mode: String,
+    },
+    /// The connection string names something for TLS that this log cannot do.
+    #[error("{name}: certificates of clients cannot be used; use a password, which goes as SCRAM")]
+    SslParameter {
+        /// The parameter.
+        name: String,
+    },
+    /// Nobody can be trusted to say who the server is.
+    #[error("TLS to the database")]
+    Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The server would not keep what this log promises.
     #[error("the server's setting {setting} is {value:?}, which {problem}")]
     Setting {

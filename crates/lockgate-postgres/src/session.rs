@@ -13,14 +13,19 @@ use std::{
 };
 
 use lockgate_core::LogError;
-use tokio::runtime::{self, Runtime};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    runtime::{self, Runtime},
+};
 use tokio_postgres::{
     AsyncMessage, Client, Config, Connection, NoTls, Row, Socket, Statement,
     config::TargetSessionAttrs,
     error::{Severity, SqlState},
-    tls::NoTlsStream,
+    tls::{MakeTlsConnect, TlsConnect},
     types::ToSql,
 };
+
+use crate::tls::{Target, Tls};
 
 /// A statement's parameters.
 pub(crate) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -28,6 +33,7 @@ pub(crate) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 /// How to reach the server, and the one thread that moves bytes for all connections of a log.
 pub(crate) struct Link {
     config: Config,
+    tls: Option<Tls>,
     timeout: Duration,
     /// Taken when it is dropped.
     runtime: Option<Runtime>,
@@ -78,7 +84,8 @@ impl Failure {
 }
 
 impl Link {
-    pub(crate) fn new(mut config: Config, timeout: Duration) -> io::Result<Self> {
+    pub(crate) fn new(target: Target, timeout: Duration) -> io::Result<Self> {
+        let Target { mut config, tls } = target;
         // A server or network that is gone is noticed also between two statements; of several hosts
         // only the primary will do, for reads too.
         config
@@ -99,6 +106,7 @@ impl Link {
             .build()?;
         Ok(Self {
             config,
+            tls,
             timeout,
             runtime: Some(runtime),
         })
@@ -108,16 +116,19 @@ impl Link {
     pub(crate) fn connect(&self, commit: Commit) -> Result<Session, Failure> {
         let runtime = self.runtime.as_ref().expect("it is taken by drop only");
         let deadline = Instant::now() + self.timeout;
-        let config = self.config.clone();
-        // On that thread, because a socket belongs to the runtime in which it was made.
-        let (client, connection) = wait(
-            deadline,
-            runtime.spawn(async move { config.connect(NoTls).await }),
-        )
-        .ok_or(Failure::Late(self.timeout))?
-        .expect("connecting does not panic")?;
+        let (config, tls) = (self.config.clone(), self.tls.clone());
         let warning = Arc::<Mutex<Option<String>>>::default();
-        runtime.spawn(drive(connection, warning.clone()));
+        let warned = warning.clone();
+        // On that thread, because a socket belongs to the runtime in which it was made.
+        let connecting = runtime.spawn(async move {
+            match tls {
+                Some(tls) => connect(&config, tls, warned).await,
+                None => connect(&config, NoTls, warned).await,
+            }
+        });
+        let client = wait(deadline, connecting)
+            .ok_or(Failure::Late(self.timeout))?
+            .expect("connecting does not panic")?;
         let session = Session {
             client,
             timeout: self.timeout,
@@ -166,9 +177,24 @@ fn settings(commit: Commit, timeout: Duration) -> String {
     sql
 }
 
+/// Connects, and has the runtime it is called on move the connection's bytes.
+async fn connect<T>(
+    config: &Config,
+    tls: T,
+    warning: Arc<Mutex<Option<String>>>,
+) -> Result<Client, tokio_postgres::Error>
+where
+    T: MakeTlsConnect<Socket, Stream: Send + 'static, TlsConnect: Send>,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    let (client, connection) = config.connect(tls).await?;
+    tokio::spawn(drive(connection, warning));
+    Ok(client)
+}
+
 /// Moves bytes until the connection ends; keeps the last warning.
-async fn drive(
-    mut connection: Connection<Socket, NoTlsStream>,
+async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
+    mut connection: Connection<Socket, S>,
     warning: Arc<Mutex<Option<String>>>,
 ) {
     // Why it ended is told to whoever waits for an answer.

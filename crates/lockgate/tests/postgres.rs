@@ -53,12 +53,9 @@ async fn what_is_wrong_is_told_without_the_password() {
         assert!(!text.contains("hidden"), "{text}");
         (error, text)
     };
-    let (error, text) = open("postgres://u:hidden@127.0.0.1/d?sslmode=require".to_owned()).await;
+    let (error, text) = open("postgres://u:hidden@127.0.0.1/d?sslmode=never".to_owned()).await;
     assert!(matches!(error, OpenError::Database { .. }));
-    assert!(
-        text.contains("sslmode=require") && text.contains("tunnel"),
-        "{text}"
-    );
+    assert!(text.contains("sslmode=never is none of"), "{text}");
     open("postgres://u:hidden@127.0.0.1:1/d".to_owned()).await;
     open("postgres://u:hidden@[".to_owned()).await;
 }

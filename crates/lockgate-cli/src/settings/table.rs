@@ -83,7 +83,7 @@ pub(crate) static POSTGRES: Setting<Option<String>> = Setting {
         form: Form::Secret,
         scope: Scope::Serve,
         help: "PostgreSQL database the queues are kept in, instead of the folder",
-        detail: "postgres://USER:PASSWORD@HOST:PORT/DATABASE. Whoever starts last on a shard owns it, and \
+        detail: "postgres://USER:PASSWORD@HOST:PORT/DATABASE, with ?sslmode=require for TLS. Whoever starts last on a shard owns it, and \
                  the server before ends. Better in LOCKGATE_POSTGRES or the configuration file, since \
                  command lines can be read by everybody on the machine. What it needs and what the \
                  levels mean there: docs/logs.md.",

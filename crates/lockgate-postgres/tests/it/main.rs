@@ -8,3 +8,4 @@ mod engine;
 mod failures;
 mod server;
 mod support;
+mod tls;
