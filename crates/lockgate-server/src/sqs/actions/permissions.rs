@@ -149,13 +149,6 @@ impl Service {
         let label = required(filled(input.label), "Label")?;
         self.change_policy(name, |_, policy| {
             let before = policy.statements.len();
-            if before == 0 {
-                return Err(SqsError::invalid_value(
-                    &*label,
-                    "Label",
-                    "can't find label on existing policy.",
-                ));
-            }
             policy.statements.retain(|other| !has_label(other, &label));
             if policy.statements.len() == before {
                 return Err(SqsError::invalid_value(
@@ -233,7 +226,7 @@ fn label(label: Option<Text<'_>>) -> Result<String, SqsError> {
 }
 
 fn actions(actions: Option<Vec<Text<'_>>>) -> Result<OneOrMore, SqsError> {
-    let actions = required(actions.filter(|actions| !actions.is_empty()), "ActionName")?;
+    let actions = required(actions.filter(|actions| !actions.is_empty()), "Actions")?;
     if actions.len() > ACTIONS_MAX {
         return Err(SqsError::new(
             ErrorCode::OverLimit,

@@ -133,18 +133,14 @@ pub(super) fn add_permission() -> Vec<Row> {
                 invalid("[11111111111]", "PrincipalId", "Unable to verify."),
             ),
     ];
-    for (member, named) in [
-        ("QueueUrl", "QueueUrl"),
-        ("Label", "Label"),
-        ("Actions", "ActionName"),
-    ] {
+    for member in ["QueueUrl", "Label", "Actions"] {
         rows.push(
             row(format!("without {member}"))
                 .queue("q")
                 .asks(changed(member, Value::Null))
                 .refused(
                     &MISSING,
-                    format!("The request must contain the parameter {named}."),
+                    format!("The request must contain the parameter {member}."),
                 ),
         );
     }
@@ -221,10 +217,7 @@ pub(super) fn remove_permission() -> Vec<Row> {
         row("of a queue without a policy")
             .queue("q")
             .asks(remove("l"))
-            .refused(
-                &INVALID,
-                "Value l for parameter Label is invalid. Reason: can't find label on existing policy.",
-            ),
+            .refused(&INVALID, missing("l")),
         with_statements("an empty label", 1)
             .asks(remove(""))
             .refused(&MISSING, "The request must contain the parameter Label."),
