@@ -63,7 +63,7 @@ impl Protocol for AwsJson<'_> {
         };
         serde_json::from_slice::<Object<T>>(body)
             .map(|object| object.0)
-            .map_err(|error| SqsError::serialization(error.to_string()))
+            .map_err(|error| SqsError::serialization(worded(error.to_string())))
     }
 
     /// Actions that answer with nothing have an empty object.
@@ -100,6 +100,37 @@ pub(super) fn say_when(error: &SqsError, response: &mut Response) {
         let headers = &mut response.headers;
         headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         headers.insert("x-amz-retry-after", HeaderValue::from_static("1000"));
+    }
+}
+
+/// What is wrong with a body: AWS's words for it where it has a text or a number of the wrong type, and
+/// what was expected and where.
+fn worded(message: String) -> String {
+    let words = message
+        .strip_prefix("invalid type: ")
+        .and_then(|message| message.rsplit_once(", expected "))
+        .and_then(|(found, expected)| {
+            let wanted = match expected.split_once(" at ")?.0 {
+                "a string" => "a String",
+                "i64" => "an Integer",
+                _ => return None,
+            };
+            let found = match found.split(' ').next()? {
+                "map" => return Some("Start of structure or map found where not expected.".into()),
+                "sequence" => return Some("Start of list found where not expected".into()),
+                "string" => "STRING_VALUE",
+                "integer" | "floating" if wanted == "a String" => "NUMBER_VALUE",
+                "boolean" if found.contains("true") => "TRUE_VALUE",
+                "boolean" => "FALSE_VALUE",
+                _ => return None,
+            };
+            Some(Cow::from(format!(
+                "{found} can not be converted to {wanted}"
+            )))
+        });
+    match words {
+        Some(words) => format!("{words} ({message})"),
+        None => message,
     }
 }
 

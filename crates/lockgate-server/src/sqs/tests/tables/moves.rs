@@ -124,7 +124,7 @@ pub(super) fn start_message_move_task() -> Vec<Row> {
             .asks(json!({"MaxNumberOfMessagesPerSecond": "x"}))
             .refused(
                 &SERIALIZATION,
-                "invalid type: string \"x\", expected i64 at line 1 column 35",
+                "STRING_VALUE can not be converted to an Integer (invalid type: string \"x\", expected i64 at line 1 column 35)",
             )
             .but_in_query(
                 &INVALID,

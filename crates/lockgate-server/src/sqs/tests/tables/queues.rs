@@ -173,7 +173,23 @@ pub(super) fn create_queue() -> Vec<Row> {
             .asks(json!({"QueueName": 7}))
             .refused(
                 &SERIALIZATION,
-                "invalid type: integer `7`, expected a string at line 1 column 14",
+                "NUMBER_VALUE can not be converted to a String (invalid type: integer `7`, expected a string at line 1 column 14)",
+            )
+            .in_json_only(),
+        row("a name that is true")
+            .asks(json!({"QueueName": true}))
+            .refused(
+                &SERIALIZATION,
+                "TRUE_VALUE can not be converted to a String (invalid type: boolean `true`, \
+                 expected a string at line 1 column 17)",
+            )
+            .in_json_only(),
+        row("a name that is a list")
+            .asks(json!({"QueueName": []}))
+            .refused(
+                &SERIALIZATION,
+                "Start of list found where not expected (invalid type: sequence, expected a string \
+                 at line 1 column 13)",
             )
             .in_json_only(),
         row("attributes that are a list")
@@ -187,7 +203,7 @@ pub(super) fn create_queue() -> Vec<Row> {
             .asks(with(json!({"DelaySeconds": 1})))
             .refused(
                 &SERIALIZATION,
-                "invalid type: integer `1`, expected a string at line 1 column 31",
+                "NUMBER_VALUE can not be converted to a String (invalid type: integer `1`, expected a string at line 1 column 31)",
             )
             .in_json_only(),
     ]);
@@ -320,7 +336,7 @@ pub(super) fn list_queues() -> Vec<Row> {
             .asks(json!({"MaxResults": "x"}))
             .refused(
                 &SERIALIZATION,
-                "invalid type: string \"x\", expected i64 at line 1 column 17",
+                "STRING_VALUE can not be converted to an Integer (invalid type: string \"x\", expected i64 at line 1 column 17)",
             )
             .but_in_query(
                 &INVALID,

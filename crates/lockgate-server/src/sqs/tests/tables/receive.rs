@@ -227,7 +227,7 @@ fn numbers() -> Vec<Row> {
                 .asks(json!({parameter: "x"}))
                 .refused(
                     &SERIALIZATION,
-                    format!("invalid type: string \"x\", expected i64 at line 1 column {column}"),
+                    format!("STRING_VALUE can not be converted to an Integer (invalid type: string \"x\", expected i64 at line 1 column {column})"),
                 )
                 .but_in_query(&INVALID, invalid("x", parameter, "Must be an integer.")),
         );

@@ -164,7 +164,7 @@ fn bodies() -> Vec<Row> {
             .asks(json!({"MessageBody": {"a": 1}, "QueueUrl": url("q")}))
             .refused(
                 &SERIALIZATION,
-                "invalid type: map, expected a string at line 1 column 15",
+                "Start of structure or map found where not expected. (invalid type: map, expected a string at line 1 column 15)",
             )
             .in_json_only(),
         row("no queue is named")
@@ -241,7 +241,7 @@ fn delays() -> Vec<Row> {
             .asks(delayed(json!("soon")))
             .refused(
                 &SERIALIZATION,
-                "invalid type: string \"soon\", expected i64 at line 1 column 22",
+                "STRING_VALUE can not be converted to an Integer (invalid type: string \"soon\", expected i64 at line 1 column 22)",
             )
             .but_in_query(
                 &INVALID,

@@ -156,7 +156,7 @@ pub(super) fn delete_message() -> Vec<Row> {
             .asks(json!({"ReceiptHandle": 1}))
             .refused(
                 &SERIALIZATION,
-                "invalid type: integer `1`, expected a string at line 1 column 18",
+                "NUMBER_VALUE can not be converted to a String (invalid type: integer `1`, expected a string at line 1 column 18)",
             )
             .in_json_only(),
     ];
@@ -284,7 +284,7 @@ pub(super) fn change_message_visibility() -> Vec<Row> {
             .asks(json!({"VisibilityTimeout": "x"}))
             .refused(
                 &SERIALIZATION,
-                "invalid type: string \"x\", expected i64 at line 1 column 24",
+                "STRING_VALUE can not be converted to an Integer (invalid type: string \"x\", expected i64 at line 1 column 24)",
             )
             .but_in_query(
                 &INVALID,

@@ -114,7 +114,7 @@ pub(super) fn tag_queue() -> Vec<Row> {
             .asks(tag("q", json!({"a": 1})))
             .refused(
                 &SERIALIZATION,
-                "invalid type: integer `1`, expected a string at line 1 column 64",
+                "NUMBER_VALUE can not be converted to a String (invalid type: integer `1`, expected a string at line 1 column 64)",
             )
             .in_json_only(),
     ];
