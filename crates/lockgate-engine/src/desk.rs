@@ -7,8 +7,9 @@ use std::{
 };
 
 use lockgate_core::{LogSync, Position, with_sources};
+use lockgate_machine::SyncWindow;
 
-use crate::{DriverCounts, KeeperCounts, Output, SyncWindow, What, inbox::Ticket};
+use crate::{DriverCounts, KeeperCounts, Output, What, inbox::Ticket};
 
 /// Between the owner thread, which appends and files answers, and the sync thread, which syncs and
 /// lets them out. Answers leave from the sync thread, so that a caller need not wait until the owner
@@ -18,7 +19,6 @@ pub(crate) struct Desk {
     work: Condvar,
     /// Something more is durable, or nothing will be any more.
     reached: Condvar,
-    window: SyncWindow,
 }
 
 struct State {
@@ -82,8 +82,8 @@ pub(crate) struct Filing<'a> {
     /// What the machine took for durable while it decided the group.
     pub(crate) known_durable: Position,
     pub(crate) counts: DriverCounts,
-    /// The shortest window that the queues of the group's records asked for.
-    pub(crate) window: lockgate_machine::SyncWindow,
+    /// The shortest window of the group's records.
+    pub(crate) window: SyncWindow,
     pub(crate) waiters: usize,
     pub(crate) keeper: KeeperCounts,
 }
@@ -108,21 +108,15 @@ impl State {
         wake
     }
 
-    /// Records were appended at `now`, of queues of which some ask for a shorter window than the
-    /// log's. A record that came before keeps its own.
-    fn note_unsynced(
-        &mut self,
-        records: u64,
-        now: Instant,
-        of_log: SyncWindow,
-        of_queues: lockgate_machine::SyncWindow,
-    ) {
-        let after = of_queues.after.map_or(Duration::MAX, Duration::from_millis);
+    /// Records were appended at `now`, the shortest of whose windows is that. A record that came
+    /// before keeps its own.
+    fn note_unsynced(&mut self, records: u64, now: Instant, window: SyncWindow) {
         // A window that ends past the end of time never does.
-        let by = now.checked_add(of_log.after.min(after));
+        let after = window.after.map(Duration::from_millis);
+        let by = after.and_then(|after| now.checked_add(after));
         self.sync_by = self.sync_by.into_iter().chain(by).min();
         self.unsynced_records += records;
-        let records_max = of_log.records.min(of_queues.records.unwrap_or(u64::MAX));
+        let records_max = window.records.unwrap_or(u64::MAX);
         self.unsynced_max = self.unsynced_max.min(records_max);
     }
 
@@ -140,7 +134,7 @@ impl State {
 }
 
 impl Desk {
-    pub(crate) fn new(window: SyncWindow, durable: Position, keeper: KeeperCounts) -> Self {
+    pub(crate) fn new(durable: Position, keeper: KeeperCounts) -> Self {
         Self {
             state: Mutex::new(State {
                 held: VecDeque::new(),
@@ -163,7 +157,6 @@ impl Desk {
             }),
             work: Condvar::new(),
             reached: Condvar::new(),
-            window,
         }
     }
 
@@ -209,7 +202,7 @@ impl Desk {
         let records = filing.counts.records - state.counts.driver.records;
         if records > 0 {
             state.appended = filing.appended;
-            state.note_unsynced(records, Instant::now(), self.window, filing.window);
+            state.note_unsynced(records, Instant::now(), filing.window);
         }
         state.wanted = state.wanted.max(filing.wanted);
         state.note_waiting();
@@ -405,14 +398,14 @@ mod tests {
                 records: 1,
                 ..DriverCounts::default()
             },
-            window: lockgate_machine::SyncWindow::default(),
+            window: SyncWindow::default(),
             waiters,
             keeper: KeeperCounts::default(),
         }
     }
 
     fn desk_with(outputs: &mut Vec<Output<Ticket>>) -> Desk {
-        let desk = Desk::new(SyncWindow::default(), Position(1), KeeperCounts::default());
+        let desk = Desk::new(Position(1), KeeperCounts::default());
         let _nothing_new = desk.file(filing(outputs, Position(1), 0), |_| {});
         desk.finish();
         desk
@@ -433,7 +426,7 @@ mod tests {
     #[test]
     fn a_wait_for_a_sync_has_an_age_until_one_has_come_to_its_end() {
         let mut outputs = Vec::new();
-        let desk = Desk::new(SyncWindow::default(), Position(1), KeeperCounts::default());
+        let desk = Desk::new(Position(1), KeeperCounts::default());
         assert_eq!(desk.counts().sync_age, Duration::ZERO);
         let _nothing_new = desk.file(filing(&mut outputs, Position(1), 0), |_| {});
         assert!(desk.lock().waiting_since.is_some());
@@ -444,7 +437,7 @@ mod tests {
 
     #[test]
     fn records_that_nobody_waits_for_wake_the_sync_thread_once_a_window() {
-        let desk = Desk::new(SyncWindow::default(), Position(1), KeeperCounts::default());
+        let desk = Desk::new(Position(1), KeeperCounts::default());
         let mut state = desk.lock();
         let end = Instant::now() + Duration::from_secs(3_600);
         let in_window = SyncThread::InWindow(end);
@@ -475,29 +468,33 @@ mod tests {
 
     #[test]
     fn the_shortest_window_holds_until_a_sync_begins() {
-        let log = SyncWindow {
-            after: Duration::from_millis(100),
-            records: 50,
+        let window = |after, records| SyncWindow {
+            after: Some(after),
+            records: Some(records),
         };
-        let asked = |after, records| lockgate_machine::SyncWindow { after, records };
-        let desk = Desk::new(log, Position(1), KeeperCounts::default());
+        let desk = Desk::new(Position(1), KeeperCounts::default());
         let mut state = desk.lock();
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let holds = |state: &State| (state.unsynced_records, state.unsynced_max, state.sync_by);
 
-        state.note_unsynced(1, at(0), log, asked(None, None));
+        state.note_unsynced(1, at(0), window(100, 50));
         assert_eq!(holds(&state), (1, 50, Some(at(100))));
-        state.note_unsynced(2, at(10), log, asked(Some(5), None));
+        state.note_unsynced(2, at(10), window(5, 50));
         assert_eq!(holds(&state), (3, 50, Some(at(15))), "it is due before");
-        state.note_unsynced(1, at(12), log, asked(Some(5), Some(7)));
+        state.note_unsynced(1, at(12), window(5, 7));
         assert_eq!(holds(&state), (4, 7, Some(at(15))), "an older one stays");
-        state.note_unsynced(1, at(13), log, asked(Some(900), Some(900)));
+        state.note_unsynced(1, at(13), window(900, 900));
         assert_eq!(holds(&state), (5, 7, Some(at(15))), "none lengthens it");
         state.forget_unsynced();
         assert_eq!(holds(&state), (0, u64::MAX, None));
-        state.note_unsynced(1, at(20), log, asked(Some(900), Some(900)));
-        assert_eq!(holds(&state), (1, 50, Some(at(120))), "the log's own holds");
+        state.note_unsynced(1, at(20), window(900, 900));
+        assert_eq!(holds(&state), (1, 900, Some(at(920))), "nobody else asks");
+        state.note_unsynced(1, at(30), window(100, 50));
+        assert_eq!(holds(&state), (2, 50, Some(at(130))), "until somebody does");
+        state.forget_unsynced();
+        state.note_unsynced(1, at(40), SyncWindow::default());
+        assert_eq!(holds(&state), (1, u64::MAX, None), "it never ends");
     }
 
     #[test]

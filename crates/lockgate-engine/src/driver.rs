@@ -8,7 +8,8 @@ use lockgate_core::{
     Position, Purpose, QueueId, RecordGroup, ReserveError, Term, with_sources,
 };
 use lockgate_machine::{
-    Command, Deadlines, Delivery, Effect, Machine, Receive, Rejection, Reply, encode_record,
+    Command, Deadlines, Delivery, Effect, Machine, Receive, Rejection, Reply, SyncWindow,
+    encode_record,
 };
 use smallvec::SmallVec;
 
@@ -60,8 +61,10 @@ pub struct Driver<T> {
     after_append: Vec<Output<T>>,
     stopped: Option<Arc<str>>,
     counts: DriverCounts,
-    /// The shortest window asked for by what was decided since it was last taken.
-    sync_window: lockgate_machine::SyncWindow,
+    /// Within what records of no queue, and of queues that say nothing of it, are to be synced.
+    window_of_log: SyncWindow,
+    /// The shortest window of the records since it was last taken.
+    sync_window: SyncWindow,
     /// Everything that starts before it is durable.
     pub(crate) durable: Position,
     /// Bytes of relocated messages in `group`.
@@ -189,7 +192,12 @@ impl<T: Ticket> Driver<T> {
             after_append: Vec::new(),
             stopped: None,
             counts: DriverCounts::default(),
-            sync_window: lockgate_machine::SyncWindow::default(),
+            window_of_log: SyncWindow {
+                // A longer time than these numbers have never ends.
+                after: options.sync_window.after.as_millis().try_into().ok(),
+                records: Some(options.sync_window.records),
+            },
+            sync_window: SyncWindow::default(),
             durable: Position::default(),
             trimmed: Position::default(),
             group_relocated_bytes: 0,
@@ -393,9 +401,9 @@ impl<T: Ticket> Driver<T> {
         self.counts
     }
 
-    /// The shortest window that queues asked for in which something was decided, below level `disk`,
-    /// since this was last called.
-    pub fn take_sync_window(&mut self) -> lockgate_machine::SyncWindow {
+    /// The shortest window of the records since this was last called: within what they are to be
+    /// synced, unless an answer waits for them. Without any, it says nothing.
+    pub fn take_sync_window(&mut self) -> SyncWindow {
         mem::take(&mut self.sync_window)
     }
 
@@ -461,10 +469,6 @@ impl<T: Ticket> Driver<T> {
             return (Err(rejection), Wait::Sync(self.promised));
         }
         let decision = self.machine.decide(command, now);
-        if decision.level < Level::Disk {
-            let window = self.machine.sync_window(&decision.effects);
-            self.sync_window = self.sync_window.shorter(window);
-        }
         self.machine.note_outcome(command, &decision.outcome);
         // The record at that position included.
         let rests_on = decision.rests_on.map(|at| Position(at.0 + 1));
@@ -630,6 +634,13 @@ impl<T: Ticket> Driver<T> {
             });
         }
         self.group_payload_bytes += bytes as u64;
+        // An answer waits for what is decided at level `disk`, and no window matters to it.
+        let window = if level < Level::Disk {
+            self.machine.sync_window(effects, self.window_of_log)
+        } else {
+            self.window_of_log
+        };
+        self.sync_window = self.sync_window.shorter(window);
         if matches!(effects, [Effect::Relocated(_)]) {
             let record = (bytes + self.capabilities.gap) as u64;
             self.group_relocated_bytes += record;

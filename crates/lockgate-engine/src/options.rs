@@ -22,7 +22,8 @@ pub struct EngineOptions {
     /// How many payload bytes are appended together at most; default 4 MiB. One request larger than
     /// this is a group of its own.
     pub group_bytes_max: usize,
-    /// When records that nobody waits for are synced (level `process`).
+    /// When records that nobody waits for are synced (level `process`), unless they are of a queue with
+    /// a window of its own ([`QueueSettings::sync_window`](lockgate_machine::QueueSettings::sync_window)).
     pub sync_window: SyncWindow,
     /// How many receives may wait for a message; default 20,000. Beyond it a receive that finds
     /// nothing is refused as [`Overloaded`](crate::EngineError::Overloaded).

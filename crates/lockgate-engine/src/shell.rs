@@ -92,7 +92,7 @@ pub(crate) fn start(
         secret: driver.machine().secret().unwrap_or(beginning.secret),
         clock_offset: driver.clock_offset(),
         reader: driver.reader(),
-        desk: Desk::new(options.sync_window, driver.tail(), driver.keeper_counts()),
+        desk: Desk::new(driver.tail(), driver.keeper_counts()),
         owner: Mutex::default(),
         overloaded: AtomicU64::new(0),
         unknown: AtomicU64::new(0),

@@ -40,7 +40,8 @@ pub struct QueueSettings {
     pub quota: Quota,
     /// How many messages may be in flight. Default 120,000 (as SQS).
     pub in_flight_max: u32,
-    /// What a power cut may take of what the queue answered below [`Level::Disk`].
+    /// What a power cut may take of what the queue answered below [`Level::Disk`], where it is not
+    /// the same as the log's.
     pub sync_window: SyncWindow,
     /// For how many keys, or groups of an unkeyed queue, messages are numbered key by key
     /// ([`key_sequence`](crate::StoredMessage::key_sequence)). The count of a key outlives its
@@ -51,14 +52,18 @@ pub struct QueueSettings {
 }
 
 /// How long records may stay unsynced that were answered below [`Level::Disk`]: whatever comes first
-/// starts a sync. Queues share a log, so the shortest of the windows asked for holds, the log's own
-/// one included, and one sync serves all.
+/// starts a sync.
+///
+/// A queue below `Disk` may have a shorter window than the log's, or a longer one; a queue at `Disk` only a
+/// shorter one, for what it writes below that level. Queues share a log, so the shortest of what is
+/// unsynced holds, and one sync serves all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncWindow {
-    /// The oldest is never older than this when a sync starts. 1 ms to 1 h; default: as the log.
+    /// The queue's oldest is never older than this when a sync starts. 1 ms to 1 h; default: as the
+    /// log.
     pub after: Option<Millis>,
-    /// Never more records than this, whosever they are, are unsynced when a sync starts. 1 or more;
-    /// default: as the log.
+    /// With one of the queue's among them, never more records than this, whosever they are, are
+    /// unsynced when a sync starts. 1 or more; default: as the log.
     pub records: Option<u64>,
 }
 
@@ -72,6 +77,22 @@ impl SyncWindow {
         Self {
             after: least(self.after, other.after),
             records: least(self.records, other.records),
+        }
+    }
+
+    /// This one where it says something, else the other.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            after: self.after.or(other.after),
+            records: self.records.or(other.records),
+        }
+    }
+
+    /// The one that holds where either is enough.
+    pub(crate) fn longer(self, other: Self) -> Self {
+        Self {
+            after: self.after.max(other.after),
+            records: self.records.max(other.records),
         }
     }
 }

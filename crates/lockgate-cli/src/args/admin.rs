@@ -340,7 +340,7 @@ pub(crate) struct QueueSet {
     #[arg(long, value_name = "KEYS", value_parser = or_default(number))]
     pub(crate) key_sequences_max: Option<Given<u64>>,
 
-    /// Below level disk: for how long at most what was answered may be unsynced, up to 1h
+    /// Below level disk: for how long at most what was answered may be unsynced; up to 1h, default as the server
     #[arg(long, value_name = "TIME", value_parser = or_default(duration))]
     pub(crate) sync_window: Option<Given<Duration>>,
 

@@ -434,7 +434,7 @@ pub(crate) static SYNC_WINDOW: Setting<Duration> = Setting {
         scope: Scope::Serve,
         help: "What a power cut may take of messages at level process: those of the last so long",
         detail: "Messages at level disk, the default of a queue, are synced before they are answered, \
-                 whatever this says.",
+                 whatever this says. A queue may have a window of its own, shorter or longer.",
     },
     read: |texts| one(texts, units::duration),
 };

@@ -1,13 +1,15 @@
 //! What leaves when, and what happens when the log fails.
 
-use std::io;
+use std::{io, time::Duration};
 
 use lockgate_core::{DiskOperation, Level, Position};
 use lockgate_engine::{EngineError, EngineOptions, Outcome, Work};
-use lockgate_machine::{Command, Query, QueueSettings, Rejection, Reply, SettleAction, Settled};
+use lockgate_machine::{
+    Command, MoveTo, Query, QueueSettings, Rejection, Reply, SettleAction, Settled, SyncWindow,
+};
 use lockgate_sim::{Fault, FaultyDisk, ManualClock};
 
-use crate::support::{Shard, at_level, create, keyed, send, settle, text, unique};
+use crate::support::{Shard, at_level, create, keyed, receive, send, settle, text, unique};
 
 #[test]
 fn an_answer_leaves_when_its_level_is_reached_and_not_before() {
@@ -54,6 +56,88 @@ fn a_duplicate_waits_for_its_original() {
         1,
         "the original is durable: nothing to wait for"
     );
+}
+
+#[test]
+fn records_are_synced_within_the_window_of_their_queue() {
+    let within = |after, records| SyncWindow {
+        after: Some(after),
+        records: Some(records),
+    };
+    let (of_log, long, short) = (within(100, 50), within(900, 900), within(5, 7));
+    let mut shard = Shard::with_options(&EngineOptions {
+        sync_window: lockgate_engine::SyncWindow {
+            after: Duration::from_millis(100),
+            records: 50,
+        },
+        ..EngineOptions::default()
+    });
+    for (name, level, sync_window) in [
+        ("plain", Level::Process, SyncWindow::default()),
+        ("long", Level::Process, long),
+        ("short", Level::Memory, short),
+        ("fast", Level::Memory, long),
+        ("disk", Level::Disk, long),
+    ] {
+        let settings = QueueSettings {
+            sync_window,
+            ..at_level(level)
+        };
+        shard.run(create(name, settings)).unwrap();
+        if name != "fast" {
+            shard.run(send(name, text("first"))).unwrap();
+        }
+    }
+    /// Runs a group, and tells within what its records are to be synced.
+    fn asked(shard: &mut Shard, works: impl IntoIterator<Item = Work>) -> SyncWindow {
+        shard.driver.take_sync_window();
+        shard.group(works);
+        let window = shard.driver.take_sync_window();
+        shard.sync();
+        window
+    }
+    let nothing = SyncWindow::default();
+    assert_eq!(asked(&mut shard, []), nothing, "there is nothing to sync");
+    for (queues, expected, why) in [
+        (&["fast"][..], of_log, "numbers are reserved"),
+        (&["fast"], long, "and then for a while not"),
+        (&["plain"], of_log, "it has none of its own"),
+        (&["long"], long, "nobody else asks"),
+        (&["short"], short, "it may be shorter"),
+        (&["long", "plain"], of_log, "none lengthens another's"),
+        (&["long", "short", "plain"], short, "the shortest"),
+    ] {
+        let sends = queues.iter().map(|queue| Work::one(send(queue, text("a"))));
+        assert_eq!(asked(&mut shard, sends), expected, "{why}");
+    }
+    for (queue, expected, why) in [
+        ("long", long, "a lease can wait for as long"),
+        ("short", of_log, "a lease hurries nobody"),
+        ("disk", of_log, "a queue at disk lengthens nothing"),
+    ] {
+        let work = Work::Receive {
+            receive: receive(queue, 1),
+            until: None,
+        };
+        assert_eq!(asked(&mut shard, [work]), expected, "{why}");
+    }
+    let token = shard.receive_now("long", 1)[0].token;
+    let moved = |to: &str| Command::Move {
+        from: crate::support::name("long"),
+        to: MoveTo::Queue(crate::support::name(to)),
+        max: 1,
+    };
+    for (command, expected, why) in [
+        (settle(token, SettleAction::Ack), long, "it is the queue's"),
+        (moved("plain"), of_log, "it is in the other queue then"),
+        (moved("short"), short, "here too"),
+    ] {
+        let works = [Work::one(command)];
+        assert_eq!(asked(&mut shard, works), expected, "{why}");
+    }
+    // The lease of the first message ends.
+    shard.clock.advance(60_000);
+    assert_eq!(asked(&mut shard, []), of_log, "time is no queue's");
 }
 
 #[test]

@@ -524,32 +524,57 @@ impl Machine {
             .map(|&queue| self.queues[queue].id)
     }
 
-    /// The shortest window that the queues of these effects ask for. Leases ask for none: what a
-    /// power cut may take of them is bounded by the horizon.
+    /// Within what the record of these effects, decided below [`Level::Disk`], is to be synced: the
+    /// shortest window of its queues. `of_log` is that of queues which have none, and of what is no
+    /// queue's: time that passed, messages moved forward, queues made and changed, and numbers
+    /// reserved, which are to be durable before somebody has to wait for it.
+    ///
+    /// Leases and what is given back are not worth a sync before the log's: what a power cut may
+    /// take of them is bounded by the horizon, or no more than the queue has settled for.
     #[must_use]
-    pub fn sync_window(&self, effects: &[Effect]) -> SyncWindow {
-        let of = |id: &QueueId| {
-            let queue = self.queue_index(*id);
-            queue.map_or(SyncWindow::default(), |queue| {
-                self.queues[queue].settings.sync_window
-            })
+    pub fn sync_window(&self, effects: &[Effect], of_log: SyncWindow) -> SyncWindow {
+        // Most records are of one queue, however many effects they have.
+        let mut known = None;
+        let mut of = |id: &QueueId| match known {
+            Some((last, window)) if last == *id => window,
+            _ => {
+                let window = self.window_of(*id, of_log);
+                known = Some((*id, window));
+                window
+            }
         };
-        effects
-            .iter()
-            .fold(SyncWindow::default(), |window, effect| match effect {
-                Effect::Accepted(stored) => window.shorter(of(&stored.queue)),
-                Effect::Acked { queue, .. }
-                | Effect::Nacked { queue, .. }
-                | Effect::Extended { queue, .. }
-                | Effect::Dropped { queue, .. }
-                | Effect::Rescheduled { queue, .. }
-                | Effect::Paused { queue, .. }
-                | Effect::Purged { queue }
-                | Effect::KeyParked { queue, .. }
-                | Effect::KeyResumed { queue, .. } => window.shorter(of(queue)),
-                Effect::Moved { from, to, .. } => window.shorter(of(from)).shorter(of(to)),
-                _ => window,
-            })
+        let windows = effects.iter().map(|effect| match effect {
+            Effect::Accepted(stored) => of(&stored.queue),
+            Effect::Acked { queue, .. }
+            | Effect::Nacked { queue, .. }
+            | Effect::Extended { queue, .. }
+            | Effect::Dropped { queue, .. }
+            | Effect::Rescheduled { queue, .. }
+            | Effect::Paused { queue, .. }
+            | Effect::Purged { queue }
+            | Effect::KeyParked { queue, .. }
+            | Effect::KeyResumed { queue, .. } => of(queue),
+            Effect::Moved { from, to, .. } => of(from).shorter(of(to)),
+            Effect::Leased { queue, .. } | Effect::GivenBack { queue, .. } => {
+                of(queue).longer(of_log)
+            }
+            _ => of_log,
+        });
+        windows.reduce(SyncWindow::shorter).unwrap_or(of_log)
+    }
+
+    fn window_of(&self, queue: QueueId, of_log: SyncWindow) -> SyncWindow {
+        let Some(queue) = self.queue_index(queue) else {
+            return of_log;
+        };
+        let settings = &self.queues[queue].settings;
+        if settings.level < Level::Disk {
+            settings.sync_window.or(of_log)
+        } else {
+            // It asked for `disk`; what little it writes below that, leases above all, must not wait
+            // for longer than anybody else's.
+            settings.sync_window.shorter(of_log)
+        }
     }
 
     fn queue_index(&self, id: QueueId) -> Option<u32> {

@@ -135,9 +135,9 @@ pub(crate) struct Dropped {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct SyncWindow {
-    /// The oldest unsynced record is never older than this when a sync starts.
+    /// The queue's oldest unsynced record is never older than this when a sync starts.
     pub(crate) after_ms: Option<Millis>,
-    /// Never more records than this are unsynced when a sync starts.
+    /// With one of the queue's among them, never more records than this are unsynced when a sync starts.
     pub(crate) records: Option<u64>,
 }
 
@@ -373,12 +373,12 @@ pub(crate) struct SettingsChange {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct SyncWindowChange {
-    /// The oldest unsynced record is never older than this when a sync starts. 1 ms to 1 h; `null`, the
-    /// default: the server's window alone.
+    /// The queue's oldest unsynced record is never older than this when a sync starts: shorter than the
+    /// server's window, or, of a queue below `disk`, longer. 1 ms to 1 h; `null`, the default: the server's.
     #[serde(deserialize_with = "given")]
     pub(crate) after_ms: Option<Option<Millis>>,
-    /// Never more records than this are unsynced when a sync starts. 1 and more; `null`, the default:
-    /// no limit.
+    /// With one of the queue's among them, never more records than this are unsynced when a sync starts. 1
+    /// and more; `null`, the default: no limit.
     #[serde(deserialize_with = "given")]
     pub(crate) records: Option<Option<u64>>,
 }
