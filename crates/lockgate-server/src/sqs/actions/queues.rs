@@ -9,7 +9,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use lockgate_core::{MachineTime, Millis, QueueId, QueueName};
 use lockgate_machine::{Command, CreateQueue, Reply};
 
-use super::{Call, Service, in_range_unnamed, required, tags};
+use super::{Call, Service, in_range_unnamed, tags};
 use crate::{
     auth::Verb,
     sqs::{
@@ -36,7 +36,7 @@ impl Service {
         call: &Call<'_>,
         input: CreateQueueInput<'_>,
     ) -> Result<QueueUrlOutput, SqsError> {
-        let name = required(input.queue_name, "QueueName")?;
+        let name = given_name(input.queue_name)?;
         let attributes = input.attributes.unwrap_or_default();
         let fifo = attributes
             .get(&Attribute::FifoQueue.name().into())
@@ -147,7 +147,7 @@ impl Service {
         call: &Call<'_>,
         input: GetQueueUrlInput<'_>,
     ) -> Result<QueueUrlOutput, SqsError> {
-        let name = required(input.queue_name, "QueueName")?;
+        let name = given_name(input.queue_name)?;
         let ours = input
             .queue_owner
             .is_none_or(|owner| *owner == *self.config.account);
@@ -302,6 +302,15 @@ impl Purges {
             purges.remove(&queue);
         }
     }
+}
+
+/// The name that a queue is asked for by.
+fn given_name(name: Option<Text<'_>>) -> Result<Text<'_>, SqsError> {
+    name.ok_or_else(|| {
+        SqsError::invalid_parameter(
+            "Value for parameter QueueName is invalid. Reason: Must specify a queue name.",
+        )
+    })
 }
 
 #[cfg(test)]

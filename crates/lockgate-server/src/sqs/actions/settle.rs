@@ -120,7 +120,8 @@ impl Service {
             let checked = handle
                 .ok_or_else(|| batch::missing::<E>(number, "ReceiptHandle"))
                 .and_then(|handle| {
-                    Ok((handle, self.lease(queue, handle)?, wanted(number, entry)?))
+                    let wanted = wanted(number, entry)?;
+                    Ok((handle, self.lease(queue, handle)?, wanted))
                 });
             match checked {
                 Ok((handle, token, wanted)) => {

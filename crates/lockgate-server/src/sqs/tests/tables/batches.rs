@@ -426,6 +426,7 @@ pub(super) fn change_message_visibility_batch() -> Vec<Row> {
                     entry("5", &handle(1), 43_201),
                     entry("6", &handle(1), -1),
                     entry("7", &handle(2), 43_200),
+                    entry("8", "garbage", 43_201),
                 ],
             ))
             .answers(json!({"Successful": [{"Id": "1"}, {"Id": "7"}], "Failed": [
@@ -434,6 +435,7 @@ pub(super) fn change_message_visibility_batch() -> Vec<Row> {
                 failed("4", &MISSING, missing("4.VisibilityTimeout")),
                 failed("5", &INVALID, invalid("43201", "VisibilityTimeout", range)),
                 failed("6", &INVALID, invalid("-1", "VisibilityTimeout", range)),
+                failed("8", &INVALID, invalid("43201", "VisibilityTimeout", range)),
             ]}))
             .then_attribute("q", "ApproximateNumberOfMessages", json!("1")),
         held("another queue's")

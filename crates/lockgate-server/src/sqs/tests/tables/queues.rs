@@ -42,14 +42,14 @@ pub(super) fn create_queue() -> Vec<Row> {
             .asks(json!({"QueueName": "Q", "Attributes": {"DelaySeconds": "2"}}))
             .answers(made("Q")),
         row("no name").refused(
-            &MISSING,
-            "The request must contain the parameter QueueName.",
+            &INVALID,
+            "Value for parameter QueueName is invalid. Reason: Must specify a queue name.",
         ),
         row("no name but attributes")
             .asks(json!({"Attributes": {"DelaySeconds": "1"}}))
             .refused(
-                &MISSING,
-                "The request must contain the parameter QueueName.",
+                &INVALID,
+                "Value for parameter QueueName is invalid. Reason: Must specify a queue name.",
             ),
     ];
     let too_long = "x".repeat(81);
@@ -256,8 +256,8 @@ pub(super) fn get_queue_url() -> Vec<Row> {
             .asks(json!({"QueueName": "q"}))
             .refused(&NO_QUEUE, NO_QUEUE_TEXT),
         row("no name").refused(
-            &MISSING,
-            "The request must contain the parameter QueueName.",
+            &INVALID,
+            "Value for parameter QueueName is invalid. Reason: Must specify a queue name.",
         ),
         row("names differ by case")
             .queue("q")
