@@ -36,7 +36,7 @@ class Deleting(SqsTest):
         (message,) = self.receive(url)
         handle = message["ReceiptHandle"]
         changed = handle[:-2] + ("A" if handle[-2] != "A" else "B") + handle[-1]
-        for queue, bad in [(url, "garbage"), (url, ""), (url, changed), (url, handle + "A"), (other, handle)]:
+        for queue, bad in [(url, "garbage"), (url, changed), (url, handle + "A"), (other, handle)]:
             made_up = f'The input receipt handle "{bad}" is not a valid receipt handle.'
             of_another = f'The receipt handle "{bad}" is not valid for this queue.'
             with self.subTest(handle=bad):
@@ -56,6 +56,7 @@ class Deleting(SqsTest):
                     VisibilityTimeout=0,
                     status=404,
                 )
+        self.refused("MissingParameter", self.sqs.delete_message, QueueUrl=url, ReceiptHandle="")
         self.assertEqual(self.counts(url), [0, 1, 0])
         self.delete(url, message)
 
