@@ -315,7 +315,9 @@ impl<T: Ticket> Driver<T> {
                     self.keeper.snapshots += 1;
                     self.keeper.snapshot_bytes += snapshot.bytes;
                     let since = self.plan.since_snapshot() - snapshot.since_at_freeze;
-                    rest.snapshots = self.plan.snapshot_finished(snapshot.position, since);
+                    rest.snapshots =
+                        self.plan
+                            .snapshot_finished(snapshot.position, snapshot.bytes, since);
                     self.trim()?;
                 }
                 Err(error) => self.snapshot_failed(&error, now),

@@ -7,7 +7,8 @@
 //! - *Snapshots* write at most three sixteenths of what is appended. One that is due is paid by eight
 //!   times its size, appended since the one before it. An early one is paid by sixteen times its size
 //!   of empty ranges behind the trim, thus appended since the two before it. So each byte pays at most
-//!   an eighth to the snapshot behind it and a sixteenth to the next one.
+//!   an eighth to the snapshot behind it and a sixteenth to the next one. And when the state has become
+//!   small, one is paid by the large one it replaces: a sixteenth of that once more.
 //! - *Relocation* writes at most [`RELOCATED_PERCENT`] percent of what is accepted, and while a backlog
 //!   shrinks [`DRAINED_PERCENT`] percent of what it shrinks by: so much credit each byte brings. A start
 //!   brings [`RELOCATED_PERCENT`] percent of what is held, less what was appended since the snapshot it
@@ -32,6 +33,8 @@ pub(super) const IMAGES_PER_SNAPSHOT: u64 = 8;
 /// An early snapshot must bring back so many times its size. Twice the above, because what is empty
 /// waits for two snapshots and may be the reason for both.
 const IMAGES_PER_EARLY_SNAPSHOT: u64 = 2 * IMAGES_PER_SNAPSHOT;
+/// A snapshot smaller than this is not worth another one that takes its place.
+const REPLACED_BYTES_MIN: u64 = 1 << 20;
 /// How many bytes may be relocated for 100 that are accepted.
 pub(super) const RELOCATED_PERCENT: u64 = 16;
 /// How many bytes may be relocated for 100 by which the live ones have become fewer.
@@ -48,8 +51,9 @@ const RETRY_MS: (Millis, Millis) = (1_000, 60_000);
 pub(crate) struct Plan {
     snapshot_bytes_min: u64,
     range_bits: u32,
-    /// Positions of complete snapshots, newest first: the first two are kept.
-    snapshots: Vec<Position>,
+    /// Positions of complete snapshots, newest first, and their bytes: the first two are kept. Of those
+    /// that an earlier life took the bytes are not known, and 0.
+    snapshots: Vec<(Position, u64)>,
     /// Bytes appended since the newest one, or since the beginning.
     since_snapshot: u64,
     /// Bytes that may be relocated, for what was accepted. A little can be saved up. Negative: more
@@ -117,7 +121,7 @@ impl Plan {
         Self {
             snapshot_bytes_min,
             range_bits,
-            snapshots,
+            snapshots: snapshots.into_iter().map(|at| (at, 0)).collect(),
             since_snapshot,
             // What was not spent before the start is forgotten; some is given, so that a log of old
             // messages can be made smaller although nothing new comes. What lies behind the snapshot
@@ -155,7 +159,12 @@ impl Plan {
 
     /// No recovery starts before it: the position of the older of the two newest snapshots.
     pub(crate) fn trim(&self) -> Position {
-        self.snapshots.get(1).copied().unwrap_or(Position(0))
+        self.snapshots.get(1).map_or(Position(0), |&(at, _)| at)
+    }
+
+    /// The position of the newest snapshot.
+    fn newest(&self) -> Position {
+        self.snapshots.first().map_or(Position(0), |&(at, _)| at)
     }
 
     /// The same for a log that loses all that is before it: what starts at `needed` lives or is read,
@@ -217,8 +226,7 @@ impl Plan {
     }
 
     fn wants_snapshot(&self, view: &View<'_>) -> bool {
-        let newest = self.snapshots.first().copied().unwrap_or(Position(0));
-        if view.tail <= newest || self.since_snapshot == 0 {
+        if view.tail <= self.newest() || self.since_snapshot == 0 {
             return false;
         }
         let wanted = self
@@ -246,7 +254,9 @@ impl Plan {
             .sum();
         let held: u64 = view.ranges.iter().map(|range| range.bytes).sum();
         let worth = IMAGES_PER_EARLY_SNAPSHOT.saturating_mul(view.image_bytes);
-        gain > 0 && gain >= worth.max(held / 8)
+        // Large snapshots of what has become small: the older one goes now, the newer one next.
+        let replaced = self.snapshots.get(1).map_or(0, |&(_, bytes)| bytes);
+        (gain > 0 && gain >= worth.max(held / 8)) || replaced >= worth.max(REPLACED_BYTES_MIN)
     }
 
     /// The range whose live messages are worth moving.
@@ -265,7 +275,7 @@ impl Plan {
             return None;
         }
         // What it empties comes back with the next snapshot.
-        let newest = self.snapshots.first().copied().unwrap_or_default();
+        let newest = self.newest();
         let live_in = |range: &LogRange| view.live.get(&range.first).copied().unwrap_or_default();
         let share =
             |range: &LogRange| live_in(range).bytes.saturating_mul(1_000) / range.bytes.max(1);
@@ -286,18 +296,20 @@ impl Plan {
             .copied()
     }
 
-    /// The snapshot that was begun at `position` is complete. What is not needed beside it: older
-    /// ones, to be removed.
+    /// The snapshot that was begun at `position` is complete, of so many bytes. What is not needed
+    /// beside it: older ones, to be removed.
     pub(crate) fn snapshot_finished(
         &mut self,
         position: Position,
+        bytes: u64,
         appended_since: u64,
     ) -> Vec<Position> {
         self.busy = false;
         self.failures = 0;
         self.since_snapshot = appended_since;
-        self.snapshots.insert(0, position);
-        let mut unneeded = self.snapshots.split_off(self.snapshots.len().min(2));
+        self.snapshots.insert(0, (position, bytes));
+        let older = self.snapshots.split_off(self.snapshots.len().min(2));
+        let mut unneeded: Vec<_> = older.into_iter().map(|(at, _)| at).collect();
         // Once it is newer than they are, the next start would take them for the older one.
         unneeded.append(&mut self.unreadable);
         unneeded
@@ -583,9 +595,48 @@ mod tests {
         let at = |number: u64| Position(number << BITS);
         let mut plan = Plan::new(4_096, BITS, vec![at(3), at(2)], vec![at(5), at(4)], 0, 0);
         assert_eq!(plan.trim(), at(2));
-        assert_eq!(plan.snapshot_finished(at(6), 0), [at(2), at(5), at(4)]);
+        assert_eq!(plan.snapshot_finished(at(6), 9, 0), [at(2), at(5), at(4)]);
         assert_eq!(plan.trim(), at(3), "not what could not be loaded");
-        assert_eq!(plan.snapshot_finished(at(7), 0), [at(3)]);
+        assert_eq!(plan.snapshot_finished(at(7), 9, 0), [at(3)]);
+    }
+
+    #[test]
+    fn large_snapshots_of_what_has_become_small_are_replaced_one_after_the_other() {
+        let mut world = World::new(8, &[(7, 900)]);
+        world.ranges = (7..8).map(range).collect();
+        let at = |number: u64| Position((7 << BITS) + number);
+        let large = 16 * REPLACED_BYTES_MIN;
+        let mut plan = plan(&[], 0, 0);
+        for number in 1..=2 {
+            plan.snapshot_finished(at(number), large, 0);
+        }
+        let mut next = |image_bytes, appended, plan: &mut Plan| {
+            world.image_bytes = image_bytes;
+            plan.appended(appended, 0);
+            world.with(|view| plan.choose(view))
+        };
+        let sixteenth = REPLACED_BYTES_MIN;
+        assert_eq!(next(sixteenth + 1, 1, &mut plan), Choice::Nothing);
+        assert_eq!(next(sixteenth, 1, &mut plan), Choice::Snapshot);
+        assert_eq!(plan.snapshot_finished(at(3), sixteenth, 0), [at(1)]);
+        assert_eq!(
+            next(sixteenth, 0, &mut plan),
+            Choice::Nothing,
+            "nothing new"
+        );
+        assert_eq!(next(sixteenth, 1, &mut plan), Choice::Snapshot);
+        assert_eq!(plan.snapshot_finished(at(4), sixteenth, 0), [at(2)]);
+        assert_eq!(
+            next(sixteenth, 1, &mut plan),
+            Choice::Nothing,
+            "both are small"
+        );
+        // Very small ones are left alone.
+        let mut small = Plan::new(4_096, BITS, vec![], vec![], 0, 0);
+        for number in 1..=2 {
+            small.snapshot_finished(at(number), REPLACED_BYTES_MIN - 1, 0);
+        }
+        assert_eq!(next(0, 1, &mut small), Choice::Nothing);
     }
 
     proptest! {
