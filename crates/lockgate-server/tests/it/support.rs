@@ -130,7 +130,13 @@ impl TestServer {
 /// An engine over the log in the folder `path`. Blocks.
 pub(crate) fn start_engine(path: &std::path::Path) -> Engine {
     let disk = FolderDisk::open(path).unwrap();
-    start_engine_over(Arc::new(disk), LocalLogOptions::default())
+    // How full the disk of whoever tests is, is none of a test's business.
+    let options = LocalLogOptions {
+        low_bytes: Some(1),
+        free_bytes_min: 1,
+        ..LocalLogOptions::default()
+    };
+    start_engine_over(Arc::new(disk), options)
 }
 
 /// An engine over the log on that disk. Blocks.
