@@ -34,7 +34,7 @@ pub(crate) use self::{
 use crate::{Driver, Ticket};
 
 /// Messages that one step of a relocation brings at most, dead ones included.
-const RELOCATED_MESSAGES_MAX: usize = 64;
+const RELOCATED_MESSAGES_MAX: usize = 256;
 /// Bytes of records that one step of a relocation reads, unless a single record is larger.
 const RELOCATED_BYTES_MAX: usize = 256 << 10;
 
