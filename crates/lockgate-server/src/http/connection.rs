@@ -27,7 +27,7 @@ use super::{
     progress::{Overdue, Progress},
     router,
     tls::Tls,
-    wire::Wire,
+    wire::{Peer, Wire},
 };
 use crate::Limits;
 
@@ -97,7 +97,7 @@ pub(crate) async fn serve(core: Arc<Core>, socket: TcpStream, peer: SocketAddr) 
 
 async fn serve_http(
     core: Arc<Core>,
-    socket: impl AsyncRead + AsyncWrite + Unpin,
+    socket: impl AsyncRead + AsyncWrite + Peer + Unpin,
     peer: SocketAddr,
     local: IpAddr,
 ) {

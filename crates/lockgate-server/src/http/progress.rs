@@ -115,6 +115,11 @@ impl Progress {
         inner.update(now);
     }
 
+    /// Whether the next byte written is the first of an answer with leases.
+    pub(crate) fn holds_leases(&self) -> bool {
+        self.lock().keep.is_some()
+    }
+
     /// The wire has written `len` bytes of what hyper gave it. Returns what keeps the leases, if
     /// these are the first bytes of their answer; to be called outside.
     #[must_use]

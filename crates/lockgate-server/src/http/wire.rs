@@ -7,10 +7,13 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use rustix::net::{RecvFlags, recv};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
     time::Instant,
 };
+use tokio_rustls::server::TlsStream;
 
 use super::connection::Client;
 
@@ -36,6 +39,23 @@ impl<S> Wire<S> {
         }
     }
 
+    /// Refuses to write leases to a client that is gone: it would be taken for told.
+    ///
+    /// hyper looks for the client's end whenever the socket says that there is something to read, but
+    /// that may be on its way through a busy runtime while an answer overtakes it. So before the first
+    /// byte of an answer with leases the kernel is asked itself.
+    fn check_peer(&self) -> io::Result<()>
+    where
+        S: Peer,
+    {
+        if self.client.progress.holds_leases() && self.socket.has_ended() {
+            self.client.core.counters.abandoned();
+            let gone = "the client ended the connection before its answer";
+            return Err(io::Error::new(io::ErrorKind::BrokenPipe, gone));
+        }
+        Ok(())
+    }
+
     /// Accounts for a write that hyper asked for.
     fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &written {
@@ -48,6 +68,28 @@ impl<S> Wire<S> {
             Poll::Pending => self.client.progress.write_blocked(Instant::now()),
         }
         written
+    }
+}
+
+/// The other side of a socket.
+pub(crate) trait Peer {
+    /// Whether it has ended its side and everything it sent was read. Asks the kernel.
+    fn has_ended(&self) -> bool;
+}
+
+impl Peer for TcpStream {
+    fn has_ended(&self) -> bool {
+        let mut byte = [0];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        // An error is told by the write.
+        matches!(recv(self, &mut byte, flags), Ok((0, _)))
+    }
+}
+
+impl Peer for TlsStream<TcpStream> {
+    fn has_ended(&self) -> bool {
+        // One that says goodbye, as TLS has it, has bytes to be read; hyper finds those.
+        self.get_ref().0.has_ended()
     }
 }
 
@@ -65,12 +107,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+impl<S: AsyncRead + AsyncWrite + Peer + Unpin> AsyncWrite for Wire<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.check_peer()?;
         let written = Pin::new(&mut self.socket).poll_write(cx, bytes);
         self.wrote(written)
     }
@@ -80,6 +123,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.check_peer()?;
         let written = Pin::new(&mut self.socket).poll_write_vectored(cx, slices);
         self.wrote(written)
     }
@@ -118,5 +162,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
             self.linger_bytes = self.linger_bytes.saturating_sub(len);
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{io::AsyncWriteExt as _, net::TcpListener};
+
+    use super::*;
+
+    /// Both ends of a connection.
+    async fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await;
+        let (server, _) = listener.accept().await.unwrap();
+        (client.unwrap(), server)
+    }
+
+    #[tokio::test]
+    async fn a_peer_has_ended_once_it_is_gone_and_nothing_is_left_to_read() {
+        let (client, server) = connection().await;
+        assert!(!server.has_ended(), "it may send something yet");
+        drop(client);
+        // Without a turn for the runtime, which would tell as well.
+        assert!(server.has_ended());
+
+        let (mut client, server) = connection().await;
+        client.write_all(b"GET").await.unwrap();
+        drop(client);
+        assert!(!server.has_ended(), "it sent a request ahead");
     }
 }
