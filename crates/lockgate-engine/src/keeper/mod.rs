@@ -82,6 +82,8 @@ struct Snapshotting {
     position: Position,
     piece: Vec<u8>,
     bytes: u64,
+    /// How many that would be, as far as was known when it began.
+    estimated: u64,
     encoded: bool,
     /// What the plan had counted when the state was frozen.
     since_at_freeze: u64,
@@ -280,6 +282,7 @@ impl<T: Ticket> Driver<T> {
             frozen: self.machine.freeze(),
             piece: Vec::new(),
             bytes: 0,
+            estimated: self.machine.image_bytes(),
             encoded: false,
             since_at_freeze: self.plan.since_snapshot(),
         }))))
@@ -315,9 +318,12 @@ impl<T: Ticket> Driver<T> {
                     self.keeper.snapshots += 1;
                     self.keeper.snapshot_bytes += snapshot.bytes;
                     let since = self.plan.since_snapshot() - snapshot.since_at_freeze;
-                    rest.snapshots =
-                        self.plan
-                            .snapshot_finished(snapshot.position, snapshot.bytes, since);
+                    rest.snapshots = self.plan.snapshot_finished(
+                        snapshot.position,
+                        snapshot.bytes,
+                        snapshot.estimated,
+                        since,
+                    );
                     self.trim()?;
                 }
                 Err(error) => self.snapshot_failed(&error, now),

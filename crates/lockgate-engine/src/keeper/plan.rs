@@ -54,6 +54,8 @@ pub(crate) struct Plan {
     /// Positions of complete snapshots, newest first, and their bytes: the first two are kept. Of those
     /// that an earlier life took the bytes are not known, and 0.
     snapshots: Vec<(Position, u64)>,
+    /// How many bytes the newest one of this life had been estimated at.
+    estimated: u64,
     /// Bytes appended since the newest one, or since the beginning.
     since_snapshot: u64,
     /// Bytes that may be relocated, for what was accepted. A little can be saved up. Negative: more
@@ -122,6 +124,7 @@ impl Plan {
             snapshot_bytes_min,
             range_bits,
             snapshots: snapshots.into_iter().map(|at| (at, 0)).collect(),
+            estimated: 0,
             since_snapshot,
             // What was not spent before the start is forgotten; some is given, so that a log of old
             // messages can be made smaller although nothing new comes. What lies behind the snapshot
@@ -254,9 +257,23 @@ impl Plan {
             .sum();
         let held: u64 = view.ranges.iter().map(|range| range.bytes).sum();
         let worth = IMAGES_PER_EARLY_SNAPSHOT.saturating_mul(view.image_bytes);
-        // Large snapshots of what has become small: the older one goes now, the newer one next.
-        let replaced = self.snapshots.get(1).map_or(0, |&(_, bytes)| bytes);
-        (gain > 0 && gain >= worth.max(held / 8)) || replaced >= worth.max(REPLACED_BYTES_MIN)
+        (gain > 0 && gain >= worth.max(held / 8)) || self.is_replaced_by_a_small_one(view)
+    }
+
+    /// Large snapshots of what has become small: the older one goes now, the newer one next.
+    fn is_replaced_by_a_small_one(&self, view: &View<'_>) -> bool {
+        let &[(_, newer), (_, older)] = &self.snapshots[..] else {
+            return false;
+        };
+        // The estimate does not know how long texts are. As far as the last one was wrong so is this
+        // one: else there would be a snapshot for every few bytes.
+        let (estimate, was) = (
+            u128::from(view.image_bytes),
+            u128::from(self.estimated.max(1)),
+        );
+        let expected = (estimate * u128::from(newer) / was).max(estimate);
+        let worth = expected.saturating_mul(IMAGES_PER_EARLY_SNAPSHOT.into());
+        older >= REPLACED_BYTES_MIN && u128::from(older) >= worth
     }
 
     /// The range whose live messages are worth moving.
@@ -296,18 +313,20 @@ impl Plan {
             .copied()
     }
 
-    /// The snapshot that was begun at `position` is complete, of so many bytes. What is not needed
-    /// beside it: older ones, to be removed.
+    /// The snapshot that was begun at `position` is complete, of so many bytes where so many had been
+    /// estimated. What is not needed beside it: older ones, to be removed.
     pub(crate) fn snapshot_finished(
         &mut self,
         position: Position,
         bytes: u64,
+        estimated: u64,
         appended_since: u64,
     ) -> Vec<Position> {
         self.busy = false;
         self.failures = 0;
         self.since_snapshot = appended_since;
         self.snapshots.insert(0, (position, bytes));
+        self.estimated = estimated;
         let older = self.snapshots.split_off(self.snapshots.len().min(2));
         let mut unneeded: Vec<_> = older.into_iter().map(|(at, _)| at).collect();
         // Once it is newer than they are, the next start would take them for the older one.
@@ -595,9 +614,12 @@ mod tests {
         let at = |number: u64| Position(number << BITS);
         let mut plan = Plan::new(4_096, BITS, vec![at(3), at(2)], vec![at(5), at(4)], 0, 0);
         assert_eq!(plan.trim(), at(2));
-        assert_eq!(plan.snapshot_finished(at(6), 9, 0), [at(2), at(5), at(4)]);
+        assert_eq!(
+            plan.snapshot_finished(at(6), 9, 9, 0),
+            [at(2), at(5), at(4)]
+        );
         assert_eq!(plan.trim(), at(3), "not what could not be loaded");
-        assert_eq!(plan.snapshot_finished(at(7), 9, 0), [at(3)]);
+        assert_eq!(plan.snapshot_finished(at(7), 9, 9, 0), [at(3)]);
     }
 
     #[test]
@@ -608,7 +630,7 @@ mod tests {
         let large = 16 * REPLACED_BYTES_MIN;
         let mut plan = plan(&[], 0, 0);
         for number in 1..=2 {
-            plan.snapshot_finished(at(number), large, 0);
+            plan.snapshot_finished(at(number), large, large, 0);
         }
         let mut next = |image_bytes, appended, plan: &mut Plan| {
             world.image_bytes = image_bytes;
@@ -618,14 +640,20 @@ mod tests {
         let sixteenth = REPLACED_BYTES_MIN;
         assert_eq!(next(sixteenth + 1, 1, &mut plan), Choice::Nothing);
         assert_eq!(next(sixteenth, 1, &mut plan), Choice::Snapshot);
-        assert_eq!(plan.snapshot_finished(at(3), sixteenth, 0), [at(1)]);
+        assert_eq!(
+            plan.snapshot_finished(at(3), sixteenth, sixteenth, 0),
+            [at(1)]
+        );
         assert_eq!(
             next(sixteenth, 0, &mut plan),
             Choice::Nothing,
             "nothing new"
         );
         assert_eq!(next(sixteenth, 1, &mut plan), Choice::Snapshot);
-        assert_eq!(plan.snapshot_finished(at(4), sixteenth, 0), [at(2)]);
+        assert_eq!(
+            plan.snapshot_finished(at(4), sixteenth, sixteenth, 0),
+            [at(2)]
+        );
         assert_eq!(
             next(sixteenth, 1, &mut plan),
             Choice::Nothing,
@@ -634,9 +662,16 @@ mod tests {
         // Very small ones are left alone.
         let mut small = Plan::new(4_096, BITS, vec![], vec![], 0, 0);
         for number in 1..=2 {
-            small.snapshot_finished(at(number), REPLACED_BYTES_MIN - 1, 0);
+            small.snapshot_finished(at(number), REPLACED_BYTES_MIN - 1, 1, 0);
         }
         assert_eq!(next(0, 1, &mut small), Choice::Nothing);
+        // Long texts: a snapshot is twenty times what is estimated, and no larger than it will be.
+        let mut texts = Plan::new(4_096, BITS, vec![], vec![], 0, 0);
+        for number in 1..=2 {
+            texts.snapshot_finished(at(number), large, large / 20, 0);
+        }
+        assert_eq!(next(large / 20, 1, &mut texts), Choice::Nothing);
+        assert_eq!(next(large / 20 / 16, 1, &mut texts), Choice::Snapshot);
     }
 
     proptest! {
