@@ -352,6 +352,22 @@ pub(crate) struct QueueSet {
     #[arg(long, value_name = "TIME", value_parser = or_default(duration))]
     pub(crate) dedup_window: Option<Given<Duration>>,
 
+    /// Within what a unique id is unique: queue, key or default
+    #[arg(long, value_name = "SCOPE")]
+    pub(crate) dedup_scope: Option<String>,
+
+    /// Whether a message without a unique id takes the SHA-256 of its body as one: true, false or default
+    #[arg(long, value_name = "BOOL", value_parser = or_default(boolean))]
+    pub(crate) dedup_content: Option<Given<bool>>,
+
+    /// Memory for remembered unique ids; when it is used up, sends with one are refused
+    #[arg(long, value_name = "SIZE", value_parser = or_default(size))]
+    pub(crate) dedup_bytes: Option<Given<u64>>,
+
+    /// Whether a purge leaves remembered unique ids in place: true, false or default
+    #[arg(long, value_name = "BOOL", value_parser = or_default(boolean))]
+    pub(crate) dedup_survives_purge: Option<Given<bool>>,
+
     /// Queue for messages that fail too often, or none
     #[arg(long, value_name = "NAME")]
     pub(crate) dead_letter: Option<String>,
@@ -363,6 +379,10 @@ pub(crate) struct QueueSet {
     /// What a failing message does to its key: block, skip, park or default
     #[arg(long, value_name = "POLICY")]
     pub(crate) key_policy: Option<String>,
+
+    /// Which rules a batch of one key follows: sqs, strict or default
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) key_profile: Option<String>,
 
     /// After how many attempts the policy park parks the key
     #[arg(long, value_name = "N", value_parser = or_default(number))]
@@ -654,6 +674,10 @@ fn or_default<T>(
         }
         read(text).map(Given::Value)
     }
+}
+
+fn boolean(text: &str) -> Result<bool, String> {
+    bool::from_str(text).map_err(|_| format!("{text:?} is neither true nor false"))
 }
 
 fn number(text: &str) -> Result<u64, String> {

@@ -112,21 +112,30 @@ fn change(args: &QueueSet, dead_letter: Option<Value>) -> Value {
     put(&mut settings, "delay_ms", time(args.delay));
     put(&mut settings, "retention_ms", time(args.retention));
     put(&mut settings, "receive_wait_ms", time(args.receive_wait));
-    put(&mut settings, "message_bytes_max", number(args.message_max));
-    put(&mut settings, "in_flight_max", number(args.in_flight_max));
+    put(&mut settings, "message_bytes_max", given(args.message_max));
+    put(&mut settings, "in_flight_max", given(args.in_flight_max));
     put(&mut settings, "dead_letter", dead_letter);
     put(&mut settings, "key_policy", word(&args.key_policy));
-    put(&mut settings, "park_after", number(args.park_after));
+    put(&mut settings, "park_after", given(args.park_after));
     put(
         &mut settings,
         "key_sequences_max",
-        number(args.key_sequences_max),
+        given(args.key_sequences_max),
     );
     put(&mut window, "after_ms", time(args.sync_window));
-    put(&mut window, "records", number(args.sync_records));
+    put(&mut window, "records", given(args.sync_records));
+    put(&mut settings, "key_profile", word(&args.key_profile));
     put(&mut dedup, "window_ms", time(args.dedup_window));
-    put(&mut quota, "messages_max", number(args.messages_max));
-    put(&mut quota, "bytes_max", number(args.bytes_max));
+    put(&mut dedup, "scope", word(&args.dedup_scope));
+    put(&mut dedup, "content_based", given(args.dedup_content));
+    put(&mut dedup, "bytes_max", given(args.dedup_bytes));
+    put(
+        &mut dedup,
+        "survives_purge",
+        given(args.dedup_survives_purge),
+    );
+    put(&mut quota, "messages_max", given(args.messages_max));
+    put(&mut quota, "bytes_max", given(args.bytes_max));
     put_all(&mut settings, "dedup", dedup);
     put_all(&mut settings, "quota", quota);
     put_all(&mut settings, "sync_window", window);
@@ -159,10 +168,10 @@ fn time(given: Option<Given<Duration>>) -> Option<Value> {
     })
 }
 
-fn number(given: Option<Given<u64>>) -> Option<Value> {
+fn given<T: Into<Value>>(given: Option<Given<T>>) -> Option<Value> {
     given.map(|given| match given {
         Given::Default => Value::Null,
-        Given::Value(number) => json!(number),
+        Given::Value(value) => value.into(),
     })
 }
 
