@@ -124,9 +124,9 @@ fn what_is_wrong_is_told_without_the_password() {
     for (url, code, says) in [
         ("postgres://u:hidden@127.0.0.1:1/d", 1, "opening the shard"),
         (
-            "postgres://u:hidden@127.0.0.1/d?sslmode=require",
+            "postgres://u:hidden@127.0.0.1/d?sslmode=never",
             1,
-            "a tunnel, and sslmode=disable",
+            "sslmode=never is none of disable",
         ),
         (
             "mysql://u:hidden@127.0.0.1/d",
