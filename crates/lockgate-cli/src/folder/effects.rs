@@ -286,7 +286,7 @@ fn settings_json(settings: &QueueSettings) -> Value {
         },
         "in_flight_max": settings.in_flight_max,
     });
-    // Shown where it says something: most queues sync as the log does.
+    // Shown where they say something: most queues number no keys and sync as the log does.
     if settings.key_sequences_max > 0 {
         json["key_sequences_max"] = settings.key_sequences_max.into();
     }
