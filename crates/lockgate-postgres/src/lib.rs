@@ -45,23 +45,29 @@
 //! order, for as long as the statement runs on the server; an owner that stands still holds nothing.
 //!
 //! A recovery first raises the claim, so that nothing is appended behind what it reads. Beginning an epoch needs
-//! that claim still to be there. Trims, releases and the finishing of snapshots carry the same condition.
+//! that claim still to be there. Whatever else changes something carries the same condition.
+//!
+//! What connects again may find another server: after a failover, one that never got the last records. So a claim is
+//! drawn at random, that no two servers come to the same one, and reading and deleting need a server whose claim is
+//! this owner's and whose tail is not below what it appended.
 //!
 //! # Syncing
 //! Appends commit with `synchronous_commit = off` on a connection of their own, syncs with `on` on another: the
 //! next group is appended while the last one is flushed. A sync writes to a table of its own, because the lock of
 //! the shard's row would hold appends up for as long as the flush takes; and it looks whether the tail is
-//! still where it was, so that nothing is called durable that a restarted server has lost.
+//! still where it was, so that nothing is called durable that a restarted server has lost. It returns the setting it
+//! was committed with, in case a pooler had another session run it.
 //!
 //! # Failure
 //! These two connections are never made again: what a lost one leaves is unknown, and the instance has ended.
 //! Reading and background work connect again. Every wait has a deadline on this side, whatever the server or the
-//! network does.
+//! network does. Of several hosts in a URL each has its share of that time, for all there is to a connection.
 //!
 //! # Threads
 //! All methods block, and may be called on a thread that runs an async runtime: waiting needs none. One thread
 //! for each log moves bytes between its connections and the server.
 
+mod hosts;
 mod log;
 mod options;
 mod reader;

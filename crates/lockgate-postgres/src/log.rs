@@ -1,9 +1,6 @@
 //! The log: recovering, owning, appending.
 
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::{fmt, sync::Arc};
 
 use lockgate_core::{
     AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogRange, LogReader, LogRecord,
@@ -21,7 +18,7 @@ use crate::{
         Fence, Handle, Point, ROW_BYTES, Shared, checksum, deposed, from_database, to_database,
     },
     snapshots::{Snapshots, Writing},
-    sync::{Syncer, check_replicated},
+    sync::{Syncer, check_commit, check_replicated},
     tls::Target,
     upkeep::Upkeep,
 };
@@ -41,7 +38,6 @@ pub struct PostgresLog {
     next_number: u64,
     /// Where no recovery starts before.
     trimmed: Position,
-    fence: Arc<OnceLock<Fence>>,
     /// Handed out to whoever does it.
     upkeep: Arc<Upkeep>,
 }
@@ -72,7 +68,8 @@ const SETTINGS: &str = "
 
 const BEGIN_EPOCH: &str = "
     UPDATE lockgate.shard SET epoch = $3, tail = $5, next_number = $6
-    WHERE id = $1 AND claim = $2 AND epoch < $3 AND tail = $4";
+    WHERE id = $1 AND claim = $2 AND epoch < $3 AND tail = $4
+    RETURNING current_setting('synchronous_commit')";
 
 /// Appends and fences in one statement, which is one transaction: no row of records is written
 /// unless the row of the shard could be changed, and that waits for whoever changes it just now.
@@ -146,7 +143,6 @@ impl PostgresLog {
             phase: Phase::Opened,
             next_number: 1,
             trimmed: Position(0),
-            fence: Arc::default(),
             upkeep: Arc::new(Upkeep(shared.clone())),
             shared,
         })
@@ -339,7 +335,7 @@ impl Log for PostgresLog {
         let Ok(number) = i64::try_from(epoch.0) else {
             return Err(unsupported("begin an epoch of 2^63 or above"));
         };
-        let begun = self.syncing.execute(
+        let begun = self.syncing.query_opt(
             BEGIN_EPOCH,
             &[
                 &self.shared.shard,
@@ -351,8 +347,11 @@ impl Log for PostgresLog {
             ],
         );
         match begun {
-            Ok(1) => {}
-            Ok(_) => {
+            Ok(Some(row)) => {
+                check_commit(&row)
+                    .map_err(|error| AppendError::Unknown(self.shared.stop(error)))?;
+            }
+            Ok(None) => {
                 let head = self.syncing.query_opt(HEAD, &[&self.shared.shard]);
                 let head = head.map_err(|failure| self.unknown(failure))?;
                 let theirs = head.map_or(0, |head| from_database(head.get(1)));
@@ -379,7 +378,7 @@ impl Log for PostgresLog {
             claim,
             epoch: number,
         };
-        self.fence.get_or_init(|| fence);
+        self.shared.fence.get_or_init(|| fence);
         self.phase = Phase::Serving(fence);
         Ok(())
     }
@@ -500,7 +499,6 @@ impl Log for PostgresLog {
         Arc::new(Syncer {
             shared: self.shared.clone(),
             session: self.syncing.clone(),
-            fence: self.fence.clone(),
             level: self.options.sync_level,
         })
     }

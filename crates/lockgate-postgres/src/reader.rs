@@ -73,7 +73,7 @@ impl Shared {
     ) -> Result<(), LogError> {
         let (mut from, to) = (to_database(from.0), to_database(to.0));
         while from < to {
-            let rows = self.reading.run("reading records", |session| {
+            let rows = self.read("reading records", |session| {
                 session.query(READ_PAGE, &[&self.shard, &from, &to, &PAGE_BYTES])
             })?;
             let Some(last) = rows.last() else {
@@ -99,8 +99,13 @@ impl LogReader for Reader {
         if shared.is_released(at) {
             return Err(ReadError::Missing { at });
         }
-        let row = shared.reading.run("reading a record", |session| {
-            session.query_opt(READ, &[&shared.shard, &position])
+        let row = shared.read("reading a record", |session| {
+            let row = session.query_opt(READ, &[&shared.shard, &position])?;
+            if row.is_none() {
+                // What another server lacks is not lost.
+                shared.check_held(session)?;
+            }
+            Ok(row)
         })?;
         let stored = Stored::from_row(&row.ok_or(ReadError::Missing { at })?);
         if !stored.verifies {

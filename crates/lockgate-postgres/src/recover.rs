@@ -11,8 +11,11 @@ use crate::{
 
 /// Fences every instance that recovered before, whether it has begun an epoch or not. The lock of the
 /// row orders this with an append that is just being done: it is either read below or refused.
+///
+/// The next claim is drawn at random: on two servers that have parted, the same number would mean two
+/// owners.
 const CLAIM: &str = "
-    UPDATE lockgate.shard SET claim = claim + 1 WHERE id = $1
+    UPDATE lockgate.shard SET claim = claim + 1 + floor(random() * 4294967296)::bigint WHERE id = $1
     RETURNING claim, epoch, tail, next_number, trimmed,
         (SELECT position FROM lockgate.durable WHERE shard = $1)";
 
@@ -70,6 +73,7 @@ pub(crate) fn recover(
         .ok_or_else(|| LogError::Stopped {
             reason: "the shard is not in the database any more".to_owned(),
         })?;
+    shared.claimed(claimed.claim);
     let mut judge = Judge {
         report: RecoveryReport {
             epoch: claimed.epoch,

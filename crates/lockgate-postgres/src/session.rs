@@ -6,7 +6,10 @@ use std::{
     future::{Future, poll_fn},
     io,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Wake},
     thread::{self, Thread},
     time::{Duration, Instant},
@@ -18,21 +21,22 @@ use tokio::{
     runtime::{self, Runtime},
 };
 use tokio_postgres::{
-    AsyncMessage, Client, Config, Connection, NoTls, Row, Socket, Statement,
-    config::TargetSessionAttrs,
+    AsyncMessage, Client, Connection, NoTls, Row, Socket, Statement,
     error::{Severity, SqlState},
-    tls::{MakeTlsConnect, TlsConnect},
     types::ToSql,
 };
 
-use crate::tls::{Target, Tls};
+use crate::{
+    hosts::{Connected, Hosts},
+    tls::{Target, Tls},
+};
 
 /// A statement's parameters.
 pub(crate) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 /// How to reach the server, and the one thread that moves bytes for all connections of a log.
 pub(crate) struct Link {
-    config: Config,
+    hosts: Arc<Hosts>,
     tls: Option<Tls>,
     timeout: Duration,
     /// Taken when it is dropped.
@@ -56,6 +60,18 @@ pub(crate) enum Failure {
     Postgres(#[from] tokio_postgres::Error),
     #[error("no answer from the database within {0:?}")]
     Late(Duration),
+    #[error(
+        "no answer from the database within {after:?}; its commits wait for standbys \
+         (synchronous_standby_names is {standbys:?}): see whether they are connected"
+    )]
+    LateForStandbys { after: Duration, standbys: String },
+    #[error("{0}")]
+    NoHost(String),
+    #[error(
+        "the server does not hold the shard as this instance left it: another one has taken it over, \
+         or it is another server than before"
+    )]
+    Elsewhere,
 }
 
 impl Failure {
@@ -71,7 +87,9 @@ impl Failure {
             Self::Postgres(error) => error
                 .as_db_error()
                 .is_none_or(|error| !matches!(error.parsed_severity(), Some(Severity::Error))),
-            Self::Late(_) => true,
+            Self::Late(_) | Self::LateForStandbys { .. } | Self::NoHost(_) | Self::Elsewhere => {
+                true
+            }
         }
     }
 
@@ -86,11 +104,8 @@ impl Failure {
 impl Link {
     pub(crate) fn new(target: Target, timeout: Duration) -> io::Result<Self> {
         let Target { mut config, tls } = target;
-        // A server or network that is gone is noticed also between two statements; of several hosts
-        // only the primary will do, for reads too.
+        // A server or network that is gone is noticed also between two statements.
         config
-            .connect_timeout(timeout)
-            .target_session_attrs(TargetSessionAttrs::ReadWrite)
             .tcp_user_timeout(timeout)
             .keepalives(true)
             .keepalives_idle(Duration::from_secs(15))
@@ -105,7 +120,7 @@ impl Link {
             .enable_all()
             .build()?;
         Ok(Self {
-            config,
+            hosts: Arc::new(Hosts::of(config)),
             tls,
             timeout,
             runtime: Some(runtime),
@@ -116,24 +131,26 @@ impl Link {
     pub(crate) fn connect(&self, commit: Commit) -> Result<Session, Failure> {
         let runtime = self.runtime.as_ref().expect("it is taken by drop only");
         let deadline = Instant::now() + self.timeout;
-        let (config, tls) = (self.config.clone(), self.tls.clone());
-        let warning = Arc::<Mutex<Option<String>>>::default();
+        let (hosts, tls) = (self.hosts.clone(), self.tls.clone());
+        let warning = Warning::default();
         let warned = warning.clone();
         // On that thread, because a socket belongs to the runtime in which it was made.
         let connecting = runtime.spawn(async move {
             match tls {
-                Some(tls) => connect(&config, tls, warned).await,
-                None => connect(&config, NoTls, warned).await,
+                Some(tls) => hosts.connect(deadline, tls, &warned).await,
+                None => hosts.connect(deadline, NoTls, &warned).await,
             }
         });
-        let client = wait(deadline, connecting)
+        let Connected { client, standbys } = wait(deadline, connecting)
             .ok_or(Failure::Late(self.timeout))?
             .expect("connecting does not panic")?;
         let session = Session {
             client,
             timeout: self.timeout,
+            waits_for: standbys.filter(|_| commit == Commit::Flushed),
             warning,
             statements: Mutex::default(),
+            is_checked: AtomicBool::new(false),
         };
         session.batch(&settings(commit, self.timeout))?;
         Ok(session)
@@ -174,28 +191,21 @@ fn settings(commit: Commit, timeout: Duration) -> String {
     ] {
         let _infallible = write!(sql, "SET {name} = {value};");
     }
+    // Not every version has these. They end a session because nothing was asked of it for a while.
+    sql.push_str(
+        "SELECT set_config(name, '0', false) FROM pg_settings
+         WHERE name IN ('idle_session_timeout', 'transaction_timeout')",
+    );
     sql
 }
 
-/// Connects, and has the runtime it is called on move the connection's bytes.
-async fn connect<T>(
-    config: &Config,
-    tls: T,
-    warning: Arc<Mutex<Option<String>>>,
-) -> Result<Client, tokio_postgres::Error>
-where
-    T: MakeTlsConnect<Socket, Stream: Send + 'static, TlsConnect: Send>,
-    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
-{
-    let (client, connection) = config.connect(tls).await?;
-    tokio::spawn(drive(connection, warning));
-    Ok(client)
-}
+/// Where the last warning of a server is kept.
+pub(crate) type Warning = Arc<Mutex<Option<String>>>;
 
 /// Moves bytes until the connection ends; keeps the last warning.
-async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
     mut connection: Connection<Socket, S>,
-    warning: Arc<Mutex<Option<String>>>,
+    warning: Warning,
 ) {
     // Why it ended is told to whoever waits for an answer.
     while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
@@ -209,8 +219,12 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
 pub(crate) struct Session {
     client: Client,
     timeout: Duration,
-    warning: Arc<Mutex<Option<String>>>,
+    /// What `synchronous_standby_names` was, if commits here wait for them.
+    waits_for: Option<String>,
+    warning: Warning,
     statements: Mutex<HashMap<&'static str, Statement>>,
+    /// It was looked whether this is the server that holds what was appended.
+    is_checked: AtomicBool,
 }
 
 impl Session {
@@ -269,8 +283,26 @@ impl Session {
     ) -> Result<T, Failure> {
         match wait(Instant::now() + self.timeout, answer) {
             Some(answer) => Ok(answer?),
-            None => Err(Failure::Late(self.timeout)),
+            None => Err(match &self.waits_for {
+                None => Failure::Late(self.timeout),
+                Some(standbys) => Failure::LateForStandbys {
+                    after: self.timeout,
+                    standbys: standbys.clone(),
+                },
+            }),
         }
+    }
+
+    /// Runs `check`, unless it has succeeded on this connection before.
+    pub(crate) fn check_once(
+        &self,
+        check: impl FnOnce(&Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        if !self.is_checked.load(Ordering::Acquire) {
+            check(self)?;
+            self.is_checked.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 }
 
@@ -305,7 +337,9 @@ impl Renewed {
         match ask(&session) {
             Err(failure) if failure.is_lost() => {
                 self.forget(&session);
-                if is_new || matches!(failure, Failure::Late(_)) {
+                let was_late =
+                    matches!(failure, Failure::Late(_) | Failure::LateForStandbys { .. });
+                if is_new || was_late {
                     return Err(failure);
                 }
                 let (session, _) = self.session()?;

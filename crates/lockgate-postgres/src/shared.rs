@@ -6,14 +6,14 @@ use std::{
     ops::Range,
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
 };
 
 use crc32c::{crc32c, crc32c_append};
 use lockgate_core::{Epoch, LogError, Position, with_sources};
 
-use crate::session::{Renewed, lock};
+use crate::session::{Failure, Renewed, Session, lock};
 
 /// Positions count bytes; a record takes its payload's and so many for its row.
 pub(crate) const ROW_BYTES: u64 = 96;
@@ -23,10 +23,14 @@ pub(crate) struct Shared {
     /// The shard's number in the database.
     pub(crate) shard: i32,
     pub(crate) range_bits: u32,
-    /// For reading, by callers.
-    pub(crate) reading: Renewed,
+    /// For reading, by callers: see [`Shared::read`].
+    reading: Renewed,
     /// For what nobody waits for: snapshots, deleting.
     pub(crate) working: Renewed,
+    /// The number of the last recovery; 0 before.
+    claim: AtomicI64,
+    /// Set when an epoch has begun.
+    pub(crate) fence: OnceLock<Fence>,
     appended: AtomicU64,
     durable: AtomicU64,
     stopped: OnceLock<String>,
@@ -59,6 +63,11 @@ pub(crate) struct Space {
     pub(crate) released: BTreeMap<u64, u64>,
 }
 
+/// Whether a server holds the shard as this instance left it. Claims are drawn at random, so no other
+/// server can have the same one but as a copy; and one that lags behind has a lower tail.
+const IS_OURS: &str = "
+    SELECT 1 FROM lockgate.shard WHERE id = $1 AND claim = $2 AND tail >= $3";
+
 impl Space {
     pub(crate) fn used(&self) -> u64 {
         let records: u64 = self.ranges.values().map(|rows| rows.end - rows.start).sum();
@@ -73,10 +82,49 @@ impl Shared {
             range_bits,
             reading,
             working,
+            claim: AtomicI64::default(),
+            fence: OnceLock::new(),
             appended: AtomicU64::default(),
             durable: AtomicU64::default(),
             stopped: OnceLock::new(),
             space: Mutex::default(),
+        }
+    }
+
+    /// The shard was claimed: only a server that knows of it is read from now on.
+    pub(crate) fn claimed(&self, claim: i64) {
+        self.claim.store(claim, Ordering::Release);
+    }
+
+    /// What a statement of the owner that changes something has to find: the claim, and the tail. The
+    /// connection it runs on may have been made again, to another server.
+    pub(crate) fn held(&self) -> (i64, i64) {
+        let claim = self.claim.load(Ordering::Acquire);
+        (claim, to_database(self.appended().0))
+    }
+
+    /// Reads, from a server that holds the shard as this instance left it.
+    pub(crate) fn read<T>(
+        &self,
+        what: &str,
+        ask: impl Fn(&Session) -> Result<T, Failure>,
+    ) -> Result<T, LogError> {
+        self.reading.run(what, |session| {
+            session.check_once(|session| self.check_held(session))?;
+            ask(session)
+        })
+    }
+
+    /// That the server is still, or again, one that holds the shard as this instance left it.
+    pub(crate) fn check_held(&self, session: &Session) -> Result<(), Failure> {
+        let (claim, tail) = self.held();
+        if claim == 0 {
+            // Nothing is known yet that a server could lack.
+            return Ok(());
+        }
+        match session.query_opt(IS_OURS, &[&self.shard, &claim, &tail])? {
+            Some(_) => Ok(()),
+            None => Err(Failure::Elsewhere),
         }
     }
 

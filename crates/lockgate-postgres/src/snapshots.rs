@@ -19,9 +19,13 @@ const OPEN: &str = "
     ORDER BY id DESC
     LIMIT 1";
 
+/// Before anything is recovered there is no claim; then whoever asks knows best.
 const REMOVE: &str = "
     DELETE FROM lockgate.snapshot
     WHERE shard = $1 AND position = $2 AND complete
+        AND ($3::bigint = 0 OR EXISTS (
+            SELECT FROM lockgate.shard WHERE id = $1 AND claim = $3 AND tail >= $4
+        ))
     RETURNING bytes";
 
 const READ_PIECE: &str = "
@@ -34,9 +38,13 @@ const BEGIN: &str = "
     WHERE id = $1 AND claim = $2 AND epoch = $3
     RETURNING id";
 
+/// Only to the snapshot that was begun here: on another server its number may be another's.
 const WRITE_PIECE: &str = "
-    INSERT INTO lockgate.piece (snapshot, index, checksum, payload) VALUES ($1, $2, $3, $4)
-    ON CONFLICT (snapshot, index) DO NOTHING";
+    INSERT INTO lockgate.piece (snapshot, index, checksum, payload)
+    SELECT snapshot.id, $2, $3, $4
+    FROM lockgate.snapshot JOIN lockgate.shard ON shard.id = snapshot.shard
+    WHERE snapshot.id = $1 AND NOT complete AND shard.id = $5 AND claim = $6 AND epoch = $7
+    ON CONFLICT (snapshot, index) DO UPDATE SET payload = excluded.payload";
 
 /// Takes the place of an older one of the same position.
 const FINISH: &str = "
@@ -45,18 +53,21 @@ const FINISH: &str = "
         WHERE shard = $1 AND position = $5 AND id <> $4 AND complete
     )
     UPDATE lockgate.snapshot SET complete = true, pieces = $6, bytes = $7
-    WHERE id = $4 AND EXISTS (
+    WHERE id = $4 AND shard = $1 AND EXISTS (
         SELECT FROM lockgate.shard WHERE id = $1 AND claim = $2 AND epoch = $3
     )";
 
-const GIVE_UP: &str = "DELETE FROM lockgate.snapshot WHERE id = $1 AND NOT complete";
+const GIVE_UP: &str = "
+    DELETE FROM lockgate.snapshot
+    WHERE id = $1 AND NOT complete AND shard = $2
+        AND EXISTS (SELECT FROM lockgate.shard WHERE id = $2 AND claim = $3)";
 
 /// The snapshots of a shard.
 pub(crate) struct Snapshots(pub(crate) Handle);
 
 impl SnapshotStore for Snapshots {
     fn list(&self) -> Result<Vec<Position>, LogError> {
-        let rows = self.0.reading.run("listing snapshots", |session| {
+        let rows = self.0.read("listing snapshots", |session| {
             session.query(LIST, &[&self.0.shard])
         })?;
         let position = |row: &tokio_postgres::Row| Position(from_database(row.get(0)));
@@ -64,7 +75,7 @@ impl SnapshotStore for Snapshots {
     }
 
     fn open(&self, at: Position) -> Result<Box<dyn SnapshotReader>, ReadError> {
-        let row = self.0.reading.run("opening a snapshot", |session| {
+        let row = self.0.read("opening a snapshot", |session| {
             session.query_opt(OPEN, &[&self.0.shard, &to_database(at.0)])
         })?;
         let row = row.ok_or(ReadError::Missing { at })?;
@@ -80,7 +91,8 @@ impl SnapshotStore for Snapshots {
 
     fn remove(&self, at: Position) -> Result<(), LogError> {
         let rows = self.0.working.run("removing a snapshot", |session| {
-            session.query(REMOVE, &[&self.0.shard, &to_database(at.0)])
+            let (claim, tail) = self.0.held();
+            session.query(REMOVE, &[&self.0.shard, &to_database(at.0), &claim, &tail])
         })?;
         let bytes: u64 = rows.iter().map(|row| from_database(row.get(0))).sum();
         self.0.space(|space| {
@@ -108,12 +120,9 @@ impl SnapshotReader for Reading {
         if self.next >= self.pieces {
             return Ok(None);
         }
-        let row = self
-            .shared
-            .reading
-            .run("reading a snapshot's piece", |session| {
-                session.query_opt(READ_PIECE, &[&self.id, &self.next])
-            })?;
+        let row = self.shared.read("reading a snapshot's piece", |session| {
+            session.query_opt(READ_PIECE, &[&self.id, &self.next])
+        })?;
         let damaged = |what| ReadError::Damaged { at: self.at, what };
         let row = row.ok_or_else(|| damaged("a piece is missing"))?;
         let payload: &[u8] = row.get(1);
@@ -180,11 +189,27 @@ impl SnapshotWriter for Writing {
         }
         let (id, index) = (self.id()?, self.pieces);
         let checksum = piece_checksum(self.point.at, index, piece);
-        self.shared
+        let Fence { claim, epoch } = self.fence;
+        let shared = &self.shared;
+        let written = shared
             .working
             .run("writing a snapshot's piece", |session| {
-                session.execute(WRITE_PIECE, &[&id, &index, &checksum, &piece])
+                session.execute(
+                    WRITE_PIECE,
+                    &[
+                        &id,
+                        &index,
+                        &checksum,
+                        &piece,
+                        &shared.shard,
+                        &claim,
+                        &epoch,
+                    ],
+                )
             })?;
+        if written == 0 {
+            return Err(deposed());
+        }
         self.pieces += 1;
         self.bytes += piece.len() as u64;
         Ok(())
@@ -223,7 +248,8 @@ impl Drop for Writing {
         if let (Some(id), false) = (self.id, self.finished) {
             // If it stays it does not count, and the next recovery removes it.
             let _ = self.shared.working.run("giving up a snapshot", |session| {
-                session.execute(GIVE_UP, &[&id])
+                let claim = self.fence.claim;
+                session.execute(GIVE_UP, &[&id, &self.shared.shard, &claim])
             });
         }
     }

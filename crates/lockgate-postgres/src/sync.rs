@@ -1,8 +1,9 @@
 //! Making durable what was appended.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use lockgate_core::{Level, LogError, LogSync, Position};
+use tokio_postgres::Row;
 
 use crate::{
     session::Session,
@@ -13,12 +14,15 @@ use crate::{
 /// everything before it is. The row of the shard itself is only read: appends must not wait for its
 /// lock. It tells whether what was appended is still there: a server that was restarted meanwhile
 /// may have lost it, and then somewhere else must not be told that it is durable.
+///
+/// The setting it is committed with is looked at, because a pooler may have had another session run it.
 const SYNC: &str = "
     UPDATE lockgate.durable SET position = greatest(position, $4)
     WHERE shard = $1 AND EXISTS (
         SELECT FROM lockgate.shard
         WHERE id = $1 AND claim = $2 AND epoch = $3 AND tail >= $4
-    )";
+    )
+    RETURNING current_setting('synchronous_commit')";
 
 const STANDBYS: &str = "
     SELECT 1 WHERE coalesce(current_setting('synchronous_standby_names', true), '') <> ''";
@@ -26,8 +30,6 @@ const STANDBYS: &str = "
 pub(crate) struct Syncer {
     pub(crate) shared: Handle,
     pub(crate) session: Arc<Session>,
-    /// Set when an epoch has begun.
-    pub(crate) fence: Arc<OnceLock<Fence>>,
     pub(crate) level: Level,
 }
 
@@ -38,7 +40,7 @@ impl LogSync for Syncer {
         if tail == self.shared.durable() {
             return Ok(tail);
         }
-        let Some(fence) = self.fence.get() else {
+        let Some(fence) = self.shared.fence.get() else {
             return Err(LogError::Unsupported {
                 what: "sync before an epoch was begun",
             });
@@ -58,17 +60,31 @@ impl Syncer {
             &[&self.shared.shard, &claim, &epoch, &to_database(tail.0)];
         let session = &self.session;
         session.take_warning();
-        if session.execute(SYNC, parameters).map_err(failed)? == 0 {
+        let Some(row) = session.query_opt(SYNC, parameters).map_err(failed)? else {
             return Err(LogError::Stopped {
                 reason: "another instance has taken the shard over, or the server lost what was \
                          not synced"
                     .to_owned(),
             });
-        }
+        };
+        check_commit(&row)?;
         if self.level == Level::Replicated {
             check_replicated(session)?;
         }
         Ok(())
+    }
+}
+
+/// After a commit that returned `synchronous_commit`: that it was flushed, as the session asked for.
+pub(crate) fn check_commit(row: &Row) -> Result<(), LogError> {
+    match row.get::<_, &str>(0) {
+        "on" => Ok(()),
+        other => Err(LogError::Stopped {
+            reason: format!(
+                "a commit was not flushed: synchronous_commit was {other}, which this session had set \
+                 to on; a pooler before the database must be in session mode"
+            ),
+        }),
     }
 }
 

@@ -89,7 +89,8 @@ impl Target {
     }
 }
 
-/// The parameters about TLS, which the parser of URLs knows in part, and the URL without them.
+/// The parameters about TLS, which the parser of URLs knows in part, and the URL without them and
+/// without what it has of `target_session_attrs`.
 struct Parameters {
     url: String,
     mode: Option<String>,
@@ -115,6 +116,14 @@ impl Parameters {
                 Some(("sslmode", mode)) => taken.mode = Some(value(mode)),
                 Some(("sslrootcert", "system")) => taken.roots = None,
                 Some(("sslrootcert", file)) => taken.roots = Some(value(file).into()),
+                // The server that takes writes is looked for in any case.
+                Some(("target_session_attrs", "any" | "read-write" | "primary")) => {}
+                Some(("target_session_attrs", _)) => {
+                    return Err(OpenError::Options {
+                        what: "target_session_attrs asks for a standby, and a log needs the primary: \
+                               read-write, or nothing, finds it among the hosts",
+                    });
+                }
                 Some((name @ ("sslcert" | "sslkey" | "sslcrl" | "sslpassword"), _)) => {
                     return Err(OpenError::SslParameter {
                         name: name.to_owned(),

@@ -2,14 +2,19 @@
 
 use lockgate_core::{LogError, LogUpkeep};
 
-use crate::shared::{Handle, from_database, to_database};
+use crate::{
+    session::Failure,
+    shared::{Handle, from_database, to_database},
+};
 
-/// Deletes the first rows of a released range.
+/// Deletes the first rows of a released range; on a server that holds everything that was appended
+/// before it was released, and with it what was moved out of it.
 const DELETE: &str = "
     WITH dead AS (
         SELECT position
         FROM lockgate.record
         WHERE shard = $1 AND position >= $2 AND position < $3
+            AND EXISTS (SELECT FROM lockgate.shard WHERE id = $1 AND claim = $5 AND tail >= $6)
         ORDER BY position
         LIMIT $4
     )
@@ -17,7 +22,10 @@ const DELETE: &str = "
     USING dead
     WHERE record.shard = $1 AND record.position = dead.position";
 
-const FORGET: &str = "DELETE FROM lockgate.released WHERE shard = $1 AND first = $2";
+const FORGET: &str = "
+    DELETE FROM lockgate.released
+    WHERE shard = $1 AND first = $2
+        AND EXISTS (SELECT FROM lockgate.shard WHERE id = $1 AND claim = $3 AND tail >= $4)";
 
 /// Rows of one step: about a MiB of common messages.
 const ROWS: i64 = 1_000;
@@ -35,13 +43,18 @@ impl LogUpkeep for Upkeep {
         let deleted = shared
             .working
             .run("deleting what was released", |session| {
-                session.execute(DELETE, &[&shared.shard, &from, &to, &ROWS])
+                let (claim, tail) = shared.held();
+                session.execute(DELETE, &[&shared.shard, &from, &to, &ROWS, &claim, &tail])
             })?;
         if from_database(ROWS) > deleted {
             shared
                 .working
                 .run("deleting what was released", |session| {
-                    session.execute(FORGET, &[&shared.shard, &from])
+                    let (claim, tail) = shared.held();
+                    match session.execute(FORGET, &[&shared.shard, &from, &claim, &tail])? {
+                        0 => Err(Failure::Elsewhere),
+                        _ => Ok(()),
+                    }
                 })?;
             return Ok(shared.space(|space| {
                 space.released.remove(&first);

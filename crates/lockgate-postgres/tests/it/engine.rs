@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{HolderName, Key, Message, QueueName};
+use lockgate_core::{HolderName, Key, Level, Message, QueueName};
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_log::SystemClock;
 use lockgate_machine::{
@@ -38,7 +38,9 @@ fn a_killed_server_loses_no_answered_send() {
     for round in 0..4 {
         let engine = start(&server.url);
         if round == 0 {
-            runtime.block_on(engine.submit(create())).unwrap();
+            runtime
+                .block_on(engine.submit(create(&queue(), Level::Disk)))
+                .unwrap();
         }
         let count = Arc::new(AtomicUsize::new(0));
         let producers: Vec<_> = (0..PRODUCERS)
@@ -48,7 +50,7 @@ fn a_killed_server_loses_no_answered_send() {
                     let mut sent = Vec::new();
                     for number in 0.. {
                         let body = format!("{producer}-{round}-{number}");
-                        match engine.submit(send(&body, producer)).await {
+                        match engine.submit(send(&queue(), &body, producer)).await {
                             Ok(_) => sent.push(body),
                             Err(_) => return (producer, sent, body),
                         }
@@ -77,20 +79,9 @@ fn a_killed_server_loses_no_answered_send() {
     let engine = start(&server.url);
     let mut got: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     runtime.block_on(async {
-        loop {
-            let batch = engine.receive(receive(), Duration::ZERO).await.unwrap();
-            if batch.is_empty() {
-                break;
-            }
-            for received in batch.keep() {
-                let body = String::from_utf8(received.stored.message.body.to_vec()).unwrap();
-                let producer = body.split('-').next().unwrap().parse().unwrap();
-                got.entry(producer).or_default().push(body);
-                let token = received.delivery.token;
-                let action = SettleAction::Ack;
-                let ack = Command::Settle(Settle { token, action });
-                engine.submit(ack).await.unwrap();
-            }
+        for body in drain(&engine, &queue()).await {
+            let producer = body.split('-').next().unwrap().parse().unwrap();
+            got.entry(producer).or_default().push(body);
         }
         engine.shutdown().await;
     });
@@ -101,23 +92,28 @@ fn a_killed_server_loses_no_answered_send() {
     assert_eq!(got, answered, "all of it, in order, once");
 }
 
+fn queue() -> QueueName {
+    QueueName::new("orders").unwrap()
+}
+
 fn start(url: &str) -> Engine {
-    let log = PostgresLog::open(url, "shard", PostgresLogOptions::default()).unwrap();
+    start_with(url, PostgresLogOptions::default())
+}
+
+pub(crate) fn start_with(url: &str, options: PostgresLogOptions) -> Engine {
+    let log = PostgresLog::open(url, "shard", options).unwrap();
     let clock = Arc::new(SystemClock::new());
     let (engine, report) = Engine::start(Box::new(log), clock, EngineOptions::default()).unwrap();
     assert!(report.is_clean(), "{report:?}");
     engine
 }
 
-fn queue() -> QueueName {
-    QueueName::new("orders").unwrap()
-}
-
-fn create() -> Command {
+pub(crate) fn create(queue: &QueueName, level: Level) -> Command {
     Command::CreateQueue(Box::new(CreateQueue {
-        name: queue(),
+        name: queue.clone(),
         settings: QueueSettings {
             keyed: true,
+            level,
             ..QueueSettings::default()
         },
         annotations: BTreeMap::new(),
@@ -125,18 +121,36 @@ fn create() -> Command {
     }))
 }
 
-fn send(body: &str, producer: usize) -> Command {
+pub(crate) fn send(queue: &QueueName, body: &str, producer: usize) -> Command {
     Command::Send(Box::new(SendMessage {
-        queue: queue(),
+        queue: queue.clone(),
         message: Message::new(body.to_owned()).with_key(Key::new(&producer.to_string()).unwrap()),
     }))
 }
 
-fn receive() -> Receive {
-    Receive {
-        queue: queue(),
+/// Receives and acknowledges all there is.
+pub(crate) async fn drain(engine: &Engine, queue: &QueueName) -> Vec<String> {
+    let receive = Receive {
+        queue: queue.clone(),
         max: 100,
         lease: None,
         holder: HolderName::new("test").unwrap(),
+    };
+    let mut bodies = Vec::new();
+    loop {
+        let batch = engine
+            .receive(receive.clone(), Duration::ZERO)
+            .await
+            .unwrap();
+        if batch.is_empty() {
+            return bodies;
+        }
+        for received in batch.keep() {
+            bodies.push(String::from_utf8(received.stored.message.body.to_vec()).unwrap());
+            let token = received.delivery.token;
+            let action = SettleAction::Ack;
+            let ack = Command::Settle(Settle { token, action });
+            engine.submit(ack).await.unwrap();
+        }
     }
 }

@@ -1,12 +1,12 @@
 //! Connections that are lost, servers that stand still, and logs that went back in time.
 
-use std::{process::Command, time::Duration};
+use std::time::Duration;
 
 use lockgate_core::{AppendError, Log, LogError, ReadError};
 use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions};
 
 use crate::{
-    server::{Server, backends, execute, new_shard, shared_server},
+    server::{Server, backends, execute, new_shard, shared_server, signal},
     support::Owner,
 };
 
@@ -196,16 +196,6 @@ fn handles_may_be_used_and_dropped_in_an_async_task() {
         assert_eq!(owner.log.reader().read(at).unwrap(), "a");
         drop(owner);
     });
-}
-
-fn signal(signal: &str, processes: &[i32]) {
-    let processes = processes.iter().map(i32::to_string);
-    // The shell's own: the program of that name is not on every machine.
-    let status = Command::new("sh")
-        .args(["-c", "kill \"$@\"", "sh", signal])
-        .args(processes)
-        .status();
-    assert!(status.unwrap().success());
 }
 
 /// A transaction that has locked the shard's row.

@@ -6,6 +6,7 @@ mod conformance;
 mod database;
 mod engine;
 mod failures;
+mod replication;
 mod server;
 mod support;
 mod tls;

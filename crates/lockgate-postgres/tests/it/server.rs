@@ -68,6 +68,44 @@ fn on_a_connection<T>(
     })
 }
 
+/// The only column of the only row that a query returns.
+pub(crate) fn text(url: &str, sql: &str) -> String {
+    let row = on_a_connection(url, async |client| client.query_one(sql, &[]).await);
+    row.get(0)
+}
+
+/// Asks again and again, on one connection, until a condition holds.
+pub(crate) fn until(url: &str, condition: &str) {
+    let sql = format!("SELECT {condition}");
+    on_a_connection(url, async |client| {
+        while !client.query_one(&sql, &[]).await?.get::<_, bool>(0) {}
+        Ok(())
+    });
+}
+
+/// Returns when the server has ended a connection on which nothing is asked.
+pub(crate) fn until_ended(url: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (_client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+        connection.await.unwrap_err();
+    });
+}
+
+/// Sends a signal to processes.
+pub(crate) fn signal(signal: &str, processes: &[i32]) {
+    let processes = processes.iter().map(i32::to_string);
+    // The shell's own: the program of that name is not on every machine.
+    let status = Command::new("sh")
+        .args(["-c", "kill \"$@\"", "sh", signal])
+        .args(processes)
+        .status();
+    assert!(status.unwrap().success());
+}
+
 /// A new database on the server.
 pub(crate) fn new_database(url: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -87,8 +125,32 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let url = services("start", folder.path());
+        let url = services("start", &[folder.path()]);
         Self { folder, url }
+    }
+
+    /// One that follows `primary` as the standby called "standby".
+    pub(crate) fn standby_of(primary: &Self) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = services("standby", &[folder.path(), primary.folder.path()]);
+        Self { folder, url }
+    }
+
+    /// Comes back as the standby of `primary`, at its old address and without what it held.
+    pub(crate) fn follow(&self, primary: &Self) {
+        let url = services("standby", &[self.folder.path(), primary.folder.path()]);
+        assert_eq!(url, self.url);
+    }
+
+    /// Makes a standby a primary.
+    pub(crate) fn promote(&self) {
+        services("promote", &[self.folder.path()]);
+    }
+
+    /// The process that takes its connections.
+    pub(crate) fn listener(&self) -> i32 {
+        let said = std::fs::read_to_string(self.folder.path().join("data/postmaster.pid")).unwrap();
+        said.lines().next().unwrap().parse().unwrap()
     }
 
     /// Ends all its processes at once, and starts it again.
@@ -98,28 +160,28 @@ impl Server {
     }
 
     pub(crate) fn start_again(&self) {
-        assert_eq!(services("start", self.folder.path()), self.url);
+        assert_eq!(services("start", &[self.folder.path()]), self.url);
     }
 
     pub(crate) fn kill(&self) {
-        services("crash", self.folder.path());
+        services("crash", &[self.folder.path()]);
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        services("crash", self.folder.path());
+        services("crash", &[self.folder.path()]);
     }
 }
 
 /// Runs `scripts/services`; returns the URL it prints.
-fn services(what: &str, folder: &Path) -> String {
+fn services(what: &str, folders: &[&Path]) -> String {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services");
     // To a file: a server that it starts would keep a pipe open.
-    let said = folder.join("said");
+    let said = folders[0].join("said");
     let status = Command::new(script)
         .arg(what)
-        .arg(folder)
+        .args(folders)
         .stdin(Stdio::null())
         .stdout(std::fs::File::create(&said).unwrap())
         .status()

@@ -1,0 +1,230 @@
+//! Which of the servers that a URL names: the one that takes writes.
+
+use std::{
+    fmt,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use lockgate_core::with_sources;
+use tokio::{net::lookup_host, time::timeout_at};
+use tokio_postgres::{
+    Client, Config, SimpleQueryMessage, Socket,
+    config::{Host, TargetSessionAttrs},
+    tls::{MakeTlsConnect, TlsConnect},
+};
+
+use crate::session::{Failure, Warning, drive};
+
+/// The servers that a URL names.
+pub(crate) struct Hosts {
+    /// For each of them: everything else is the same.
+    servers: Vec<Server>,
+}
+
+struct Server {
+    /// Without an address.
+    config: Config,
+    host: Option<Host>,
+    address: Option<std::net::IpAddr>,
+    port: u16,
+}
+
+/// A connection to a server that takes writes.
+pub(crate) struct Connected {
+    pub(crate) client: Client,
+    /// Its `synchronous_standby_names`, if there are any.
+    pub(crate) standbys: Option<String>,
+}
+
+/// Whether the server takes writes, and for whom its commits wait. A server that is only set to
+/// read-only will do: the session sets that otherwise.
+const ASK: &str = "
+    SELECT pg_catalog.pg_is_in_recovery(),
+           pg_catalog.current_setting('synchronous_standby_names', true)";
+
+impl Hosts {
+    pub(crate) fn of(config: Config) -> Self {
+        let (hosts, addresses) = (config.get_hosts(), config.get_hostaddrs());
+        let ports = config.get_ports();
+        let servers = (0..hosts.len().max(addresses.len()))
+            .map(|index| Server {
+                config: without_hosts(&config),
+                host: hosts.get(index).cloned(),
+                address: addresses.get(index).copied(),
+                port: *ports.get(index).or(ports.first()).unwrap_or(&5432),
+            })
+            .collect();
+        Self { servers }
+    }
+
+    /// Connects to the first that takes writes. Each address gets an equal share of the time that is
+    /// left, so that one that is silent does not keep it from the others. Names are looked up anew
+    /// each time: a failover may be a name that points elsewhere.
+    pub(crate) async fn connect<T>(
+        &self,
+        deadline: Instant,
+        tls: T,
+        warning: &Warning,
+    ) -> Result<Connected, Failure>
+    where
+        T: MakeTlsConnect<Socket, Stream: Send + 'static, TlsConnect: Send> + Clone,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
+        let mut failed = Vec::new();
+        let mut places = Vec::new();
+        for server in &self.servers {
+            match server.places(deadline).await {
+                Ok(found) => places.extend(found),
+                Err(failure) => failed.push((server.to_string(), failure)),
+            }
+        }
+        let mut left = u32::try_from(places.len()).unwrap_or(u32::MAX);
+        for Place { name, config } in places {
+            let share = deadline.saturating_duration_since(Instant::now()) / left.max(1);
+            left -= 1;
+            match connect(&config, share, tls.clone(), warning).await {
+                Ok(connected) => return Ok(connected),
+                Err(failure) => failed.push((name, failure)),
+            }
+        }
+        let told: Vec<_> = failed
+            .iter()
+            .map(|(name, failure)| format!("{name}: {}", with_sources(failure)))
+            .collect();
+        Err(Failure::NoHost(if told.is_empty() {
+            "the connection string names no host".to_owned()
+        } else {
+            told.join("; ")
+        }))
+    }
+}
+
+/// Where one server is.
+struct Place {
+    name: String,
+    config: Config,
+}
+
+impl Server {
+    async fn places(&self, deadline: Instant) -> Result<Vec<Place>, Failure> {
+        let mut config = self.config.clone();
+        config.port(self.port);
+        let name = match (&self.host, self.address) {
+            (Some(Host::Tcp(name)), None) => name,
+            (host, address) => {
+                match host {
+                    Some(Host::Tcp(name)) => _ = config.host(name),
+                    Some(Host::Unix(path)) => _ = config.host_path(path),
+                    None => {}
+                }
+                if let Some(address) = address {
+                    config.hostaddr(address);
+                }
+                let name = self.to_string();
+                return Ok(vec![Place { name, config }]);
+            }
+        };
+        config.host(name);
+        let found = timeout_at(deadline.into(), lookup_host((&**name, self.port)))
+            .await
+            .map_err(|_late| Failure::NoHost("its name was not looked up in time".to_owned()))?
+            .map_err(|error| Failure::NoHost(format!("looking up its name: {error}")))?;
+        let place = |found: SocketAddr| {
+            let mut config = config.clone();
+            config.hostaddr(found.ip());
+            let name = if found.ip().to_string() == *name {
+                self.to_string()
+            } else {
+                format!("{self} ({})", found.ip())
+            };
+            Place { name, config }
+        };
+        Ok(found.map(place).collect())
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.host, self.address) {
+            (Some(Host::Tcp(name)), _) => write!(f, "{name}:{}", self.port),
+            (Some(Host::Unix(path)), _) => write!(f, "{}:{}", path.display(), self.port),
+            (None, Some(address)) => write!(f, "{address}:{}", self.port),
+            (None, None) => write!(f, "port {}", self.port),
+        }
+    }
+}
+
+/// Connects to one place, and has the runtime it is called on move the connection's bytes.
+async fn connect<T>(
+    config: &Config,
+    time: Duration,
+    tls: T,
+    warning: &Warning,
+) -> Result<Connected, Failure>
+where
+    T: MakeTlsConnect<Socket, Stream: Send + 'static, TlsConnect: Send>,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    let connecting = async {
+        let (client, connection) = config.connect(tls).await?;
+        tokio::spawn(drive(connection, warning.clone()));
+        let messages = client.simple_query(ASK).await?;
+        let row = messages.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        if row.and_then(|row| row.get(0)) == Some("t") {
+            let what = "it is a standby, which takes no writes";
+            return Err(Failure::NoHost(what.to_owned()));
+        }
+        let standbys = row.and_then(|row| row.get(1)).unwrap_or_default();
+        Ok(Connected {
+            client,
+            standbys: Some(standbys.to_owned()).filter(|names| !names.is_empty()),
+        })
+    };
+    match tokio::time::timeout(time, connecting).await {
+        Ok(connected) => connected,
+        Err(_late) => Err(Failure::Late(time)),
+    }
+}
+
+/// The same but for where; what is added to a configuration cannot be taken out of it again.
+fn without_hosts(config: &Config) -> Config {
+    let mut same = Config::new();
+    if let Some(user) = config.get_user() {
+        same.user(user);
+    }
+    if let Some(password) = config.get_password() {
+        same.password(password);
+    }
+    if let Some(dbname) = config.get_dbname() {
+        same.dbname(dbname);
+    }
+    if let Some(options) = config.get_options() {
+        same.options(options);
+    }
+    if let Some(name) = config.get_application_name() {
+        same.application_name(name);
+    }
+    if let Some(&timeout) = config.get_connect_timeout() {
+        same.connect_timeout(timeout);
+    }
+    if let Some(&timeout) = config.get_tcp_user_timeout() {
+        same.tcp_user_timeout(timeout);
+    }
+    if let Some(interval) = config.get_keepalives_interval() {
+        same.keepalives_interval(interval);
+    }
+    if let Some(retries) = config.get_keepalives_retries() {
+        same.keepalives_retries(retries);
+    }
+    same.keepalives(config.get_keepalives())
+        .keepalives_idle(config.get_keepalives_idle())
+        .ssl_mode(config.get_ssl_mode())
+        .ssl_negotiation(config.get_ssl_negotiation())
+        .channel_binding(config.get_channel_binding())
+        .target_session_attrs(TargetSessionAttrs::Any);
+    same
+}
