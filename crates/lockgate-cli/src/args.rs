@@ -514,7 +514,7 @@ pub(crate) struct Bench {
     #[arg(long)]
     pub(crate) quick: bool,
 
-    /// Bytes of a message's body [default: 1KiB]
+    /// Bytes of a message's body [default: 1KiB, and 100 in the backlog]
     #[arg(long, value_name = "SIZE", value_parser = bench_size)]
     pub(crate) size: Option<usize>,
 

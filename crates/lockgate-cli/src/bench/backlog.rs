@@ -29,7 +29,7 @@ const MESSAGES: u32 = 10_000_000;
 /// Messages for each key.
 const PER_KEY: u64 = 10;
 
-/// Bodies are small: what is measured is choosing, not copying.
+/// Bodies are small where no size was asked for: what is measured is choosing, not copying.
 const SIZE: usize = 100;
 
 const BATCH: u16 = 100;
@@ -77,7 +77,7 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
         full.fill(gone.messages).await
     })?;
     let mut params = Params {
-        size: SIZE,
+        size: size(setup),
         keys: key_count,
         ..params(setup, BATCH, CALLERS)
     };
@@ -91,12 +91,17 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
     })])
 }
 
+/// Bytes of a body.
+fn size(setup: &Setup) -> usize {
+    setup.args.size.unwrap_or(SIZE)
+}
+
 impl Side {
     fn new(setup: &Setup, engine: Engine, keys: &Arc<[Key]>) -> Result<Self, Failure> {
         let queue = setup
             .runtime
             .block_on(make_queue(&engine, "bench", true, setup.level()))?;
-        let payloads: Payloads = setup.payloads.with_size(SIZE);
+        let payloads: Payloads = setup.payloads.with_size(size(setup));
         let senders = Sender::several(CALLERS, &engine, &queue, keys, BATCH, &payloads);
         Ok(Self {
             senders: senders.into_iter().map(Sender::scattered).collect(),
