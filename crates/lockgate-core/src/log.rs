@@ -589,6 +589,18 @@ pub enum LogError {
         /// The highest version known.
         known: u32,
     },
+    /// A file stands under the name of another: files were renamed, swapped or copied. Nothing was
+    /// changed; to go on would lose what the other held.
+    #[error(
+        "{what} is {contents} under a wrong name: give the files their own names back, or move it out \
+         of the folder if it is a copy"
+    )]
+    Misnamed {
+        /// The file, and where it is.
+        what: String,
+        /// Which one it is by its contents.
+        contents: String,
+    },
     /// An earlier failure ended this instance; the first reason is kept.
     #[error("the log has stopped after an earlier failure: {reason}")]
     Stopped {

@@ -380,7 +380,7 @@ impl Shared {
                 }
                 Err(error) => {
                     tracing::warn!(
-                        message = %status.id,
+                        message_id = %status.id,
                         position = status.location.position.0,
                         error = with_sources(&error),
                         "the payload of a message cannot be read any more"
@@ -567,7 +567,7 @@ impl Shared {
     fn drop_damaged(&self, delivery: &Delivery, error: &ReadError) {
         self.damaged.fetch_add(1, Relaxed);
         tracing::warn!(
-            message = %delivery.id,
+            message_id = %delivery.id,
             queue = delivery.token.queue.0,
             position = delivery.location.position.0,
             error = with_sources(error),

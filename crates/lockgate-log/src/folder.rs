@@ -120,7 +120,7 @@ impl FolderDisk {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).mode(0o600);
             // Not truncated here: the holder's process id stands in it.
-            options.truncate(false).open(path)
+            open_regular(options.truncate(false), path)
         })?;
         match file.try_lock() {
             Ok(()) => {}
@@ -149,6 +149,18 @@ impl FolderDisk {
     }
 }
 
+/// Opens what must be a regular file. To open a named pipe would otherwise wait for somebody at its
+/// other end, for ever and without a word.
+fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = options.custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    let what = "it is no regular file: move it out of the folder";
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+}
+
 impl Disk for FolderDisk {
     fn lock(&self) -> Result<Box<dyn FolderLock>, LockError> {
         Ok(Box::new(self.hold()?))
@@ -163,7 +175,7 @@ impl Disk for FolderDisk {
                 OpenMode::Existing => _ = options.write(true),
                 OpenMode::CreateNew => _ = options.write(true).create_new(true),
             }
-            options.open(path)
+            open_regular(&mut options, path)
         })?;
         Ok(Arc::new(FolderFile {
             path: self.path.join(name),
@@ -407,6 +419,38 @@ mod tests {
         let mut buffer = [9; 8];
         file.read_at(&mut buffer, 0).unwrap();
         assert_eq!(&buffer, b"hello\0\0\0");
+    }
+
+    #[test]
+    fn what_is_no_file_is_said_to_be_none() {
+        let temp = tempfile::tempdir().unwrap();
+        let disk = FolderDisk::open(temp.path()).unwrap();
+        let pipe = |name: &str| {
+            use rustix::fs::{FileType, Mode, mknodat};
+            let mode = Mode::RUSR | Mode::WUSR;
+            mknodat(
+                rustix::fs::CWD,
+                temp.path().join(name),
+                FileType::Fifo,
+                mode,
+                0,
+            )
+            .unwrap();
+        };
+        pipe("pipe");
+        fs::create_dir(temp.path().join("folder")).unwrap();
+        for name in ["pipe", "folder"] {
+            let error = disk.open(name, OpenMode::Read).err().unwrap();
+            let text = lockgate_core::with_sources(&error);
+            assert!(
+                text.contains(name) && text.contains("no regular file"),
+                "{text}"
+            );
+        }
+        pipe(LOCK_NAME);
+        let error = disk.lock().err().unwrap();
+        let text = lockgate_core::with_sources(&error);
+        assert!(text.contains("no regular file"), "{text}");
     }
 
     #[test]

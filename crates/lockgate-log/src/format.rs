@@ -91,6 +91,9 @@ pub(crate) enum FoundHeader {
     Newer(u32),
     /// Intact, and of version 0, which was never stable.
     Unstable,
+    /// Intact, and that of another segment: somebody renamed or copied a file. No crash does that,
+    /// because a file becomes a segment with its header durably zero.
+    Misnamed(u32),
     Unreadable,
 }
 
@@ -144,9 +147,9 @@ impl SegmentHeader {
             },
             was_blank: u32_at(used, 56) & WAS_BLANK != 0,
         };
-        // A file under another's name is as good as damaged: its records would be out of place.
+        // None of its records would verify here, and what they hold would be taken for a torn tail.
         if header.segment != segment {
-            return FoundHeader::Unreadable;
+            return FoundHeader::Misnamed(header.segment);
         }
         FoundHeader::Valid(header)
     }
@@ -262,7 +265,7 @@ mod tests {
         let block = header.encode();
         assert_eq!(block.len(), 4096);
         assert_eq!(SegmentHeader::decode(&block, 7), FoundHeader::Valid(header));
-        assert_eq!(SegmentHeader::decode(&block, 8), FoundHeader::Unreadable);
+        assert_eq!(SegmentHeader::decode(&block, 8), FoundHeader::Misnamed(7));
         assert_eq!(
             SegmentHeader::decode(&block[..63], 7),
             FoundHeader::Unreadable

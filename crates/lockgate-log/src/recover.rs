@@ -216,6 +216,10 @@ fn read_header(disk: &dyn Disk, number: u32) -> Result<(Option<SegmentHeader>, u
         FoundHeader::Unstable => Err(LogError::Unsupported {
             what: "read a folder of format version 0, which was never stable",
         }),
+        FoundHeader::Misnamed(is) => Err(LogError::Misnamed {
+            what: format!("{} in {}", name, disk.describe()),
+            contents: segment_name(is),
+        }),
         FoundHeader::Newer(version) => Err(LogError::NewerFormat {
             what: format!("{} in {}", name, disk.describe()),
             found: version,

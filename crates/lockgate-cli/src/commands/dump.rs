@@ -1,9 +1,14 @@
 //! `lockgate dump`.
 
-use std::{collections::BTreeSet, ops::ControlFlow, sync::Arc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    ops::ControlFlow,
+    sync::Arc,
+};
 
 use lockgate_core::{
-    Log as _, LogRecord, Position, QueueId, QueueName, ReadError, RecordStamp, Scanned,
+    DamagedRange, Log as _, LogRecord, Position, QueueId, QueueName, ReadError, RecordStamp,
+    Scanned,
 };
 use lockgate_machine::{Effect, decode_record};
 use serde::Serialize;
@@ -52,7 +57,7 @@ fn records(args: &Dump, overlay: &Arc<Overlay>, output: &mut Output) -> Result<u
     let from = snapshots.iter().find(|found| found.machine.is_some());
     let from = from.map_or(Position(0), |found| found.position);
     drop(snapshots);
-    log.recover(from, &mut |_| {}).map_err(refused)?;
+    let report = log.recover(from, &mut |_| {}).map_err(refused)?;
     let bodies = if args.bodies {
         Bodies::Shown
     } else {
@@ -62,18 +67,24 @@ fn records(args: &Dump, overlay: &Arc<Overlay>, output: &mut Output) -> Result<u
     let to = Position(args.to.unwrap_or(u64::MAX));
     let mut damaged = 0;
     let mut failed = None;
+    let mut missing = Missing::new(report.damaged, from, to);
     let scanned = log.reader().scan(Position(0), to, &mut |scanned| {
         let told = match scanned {
-            Scanned::Record { record, stamp } => {
-                let line = record_json(&record, stamp, &mut chosen, bodies, &mut damaged);
-                let line = line.filter(|_| record.position >= from);
-                line.map_or(Ok(()), |line| output.json(&line))
-            }
-            Scanned::Damaged { to, .. } if to <= from => Ok(()),
-            Scanned::Damaged { from, to } => {
-                damaged += 1;
-                let stretch = json!({ "from": from.to_string(), "to": to.to_string() });
-                output.json(&json!({ "damaged": stretch }))
+            Scanned::Record { record, stamp } => missing
+                .before(record.position)
+                .try_for_each(|stretch| tell(stretch, &mut damaged, output))
+                .and_then(|()| {
+                    let line = record_json(&record, stamp, &mut chosen, bodies, &mut damaged);
+                    let line = line.filter(|_| record.position >= from);
+                    line.map_or(Ok(()), |line| output.json(&line))
+                }),
+            Scanned::Damaged { from: at, to } => {
+                missing.met(at, to);
+                if to <= from {
+                    Ok(())
+                } else {
+                    tell((at, to), &mut damaged, output)
+                }
             }
         };
         match told {
@@ -84,6 +95,10 @@ fn records(args: &Dump, overlay: &Arc<Overlay>, output: &mut Output) -> Result<u
             }
         }
     });
+    if failed.is_none() && scanned.is_ok() {
+        (missing.before(Position(u64::MAX)))
+            .try_for_each(|stretch| tell(stretch, &mut damaged, output))?;
+    }
     if let Some(queue) = &args.queue
         && chosen.is_some_and(|chosen| chosen.ids.is_empty())
         && failed.is_none()
@@ -96,6 +111,40 @@ fn records(args: &Dump, overlay: &Arc<Overlay>, output: &mut Output) -> Result<u
         (None, Err(ReadError::Log(error))) => Err(read(error)),
         (None, Err(error)) => Err(Failure::from_error(Exit::Failed, error)),
         (None, Ok(())) => Ok(damaged),
+    }
+}
+
+/// A line for a stretch that cannot be read.
+fn tell(
+    (from, to): (Position, Position),
+    damaged: &mut u64,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    *damaged += 1;
+    let stretch = json!({ "from": from.to_string(), "to": to.to_string() });
+    output.json(&json!({ "damaged": stretch }))
+}
+
+/// What recovery found damaged and a reader never meets: a segment that is missing as a whole, one
+/// whose header or whose end cannot be read.
+struct Missing(VecDeque<DamagedRange>);
+
+impl Missing {
+    fn new(mut damaged: Vec<DamagedRange>, from: Position, to: Position) -> Self {
+        damaged.retain(|range| range.to > from && range.from < to);
+        damaged.sort_by_key(|range| range.from);
+        Self(damaged.into())
+    }
+
+    /// The reader met a stretch between these itself.
+    fn met(&mut self, from: Position, to: Position) {
+        self.0.retain(|range| range.to <= from || range.from >= to);
+    }
+
+    /// What lies before a position, and is not told again.
+    fn before(&mut self, at: Position) -> impl Iterator<Item = (Position, Position)> {
+        let count = self.0.partition_point(|range| range.from < at);
+        self.0.drain(..count).map(|range| (range.from, range.to))
     }
 }
 

@@ -223,7 +223,10 @@ fn start_failure(error: StartError, settings: &Resolved) -> Failure {
         | StartError::NoSnapshot { .. }
         | StartError::UnfinishedRestore => true,
         StartError::Recover(error) => {
-            matches!(error, LogError::NewerFormat { .. })
+            matches!(
+                error,
+                LogError::NewerFormat { .. } | LogError::Misnamed { .. }
+            )
         }
         _ => false,
     };

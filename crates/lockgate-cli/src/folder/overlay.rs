@@ -6,9 +6,9 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    fs::{self, File, TryLockError},
+    fs::{self, File, OpenOptions, TryLockError},
     io,
-    os::unix::fs::FileExt as _,
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -94,13 +94,16 @@ impl Overlay {
         let mut files = BTreeMap::new();
         for entry in fs::read_dir(path).map_err(error)? {
             let entry = entry.map_err(error)?;
-            let metadata = entry.metadata().map_err(error)?;
             if let Ok(name) = entry.file_name().into_string()
                 && name != LOCK_NAME
-                && metadata.is_file()
             {
-                let content = Content::new(Some(entry.path()), metadata.len());
-                files.insert(name, Arc::new(content));
+                // Through symbolic links, and also what is no file: where a server would meet it, so
+                // must this.
+                let metadata = fs::metadata(entry.path()).ok();
+                let len = metadata
+                    .filter(fs::Metadata::is_file)
+                    .map_or(0, |it| it.len());
+                files.insert(name, Arc::new(Content::new(Some(entry.path()), len)));
             }
         }
         Ok(Self {
@@ -165,7 +168,7 @@ fn lock_shared(path: &Path) -> Result<Option<File>, LockError> {
         name: name.display().to_string(),
         source,
     };
-    let file = match File::open(&name) {
+    let file = match open_regular(&name) {
         Ok(file) => file,
         Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(error(source).into()),
@@ -183,6 +186,18 @@ fn lock_shared(path: &Path) -> Result<Option<File>, LockError> {
         }
         Err(TryLockError::Error(source)) => Err(error(source).into()),
     }
+}
+
+/// Opens a regular file; a named pipe would wait for its other end.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    let what = "it is no regular file: move it out of the folder";
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
 }
 
 /// The overlay itself is the lock.
@@ -211,7 +226,7 @@ impl Disk for Overlay {
             (None, _) => return Err(self.missing(DiskOperation::Open, name)),
         };
         drop(files);
-        let base = content.path.as_ref().map(File::open).transpose();
+        let base = content.path.as_deref().map(open_regular).transpose();
         let base = base.map_err(content.error(DiskOperation::Open))?;
         Ok(Arc::new(Handle { content, base }))
     }

@@ -334,6 +334,122 @@ fn a_newer_version_is_refused_by_all_and_left_alone() {
 }
 
 #[test]
+fn segments_with_swapped_names_are_refused_and_left_alone() {
+    let sandbox = filled();
+    // A start begins a segment of its own.
+    let server = Server::start(&sandbox);
+    let url = server.url.clone();
+    sandbox
+        .run(&format!("send -q mail --endpoint {url} newest"))
+        .ok();
+    server.signal(Signal::KILL);
+    server.wait();
+    let swap = || {
+        let found = segments(&sandbox);
+        let [.., one, other] = &found[..] else {
+            panic!("{found:?}");
+        };
+        let aside = sandbox.path().join("aside");
+        fs::rename(one, &aside).unwrap();
+        fs::rename(other, one).unwrap();
+        fs::rename(&aside, other).unwrap();
+    };
+    swap();
+    let before = contents(&sandbox.path().join("data"));
+    let done = sandbox.run("check data");
+    assert_eq!(done.code, Some(9), "{done:?}");
+    let wrong = "00000001.log in data is 00000002.log under a wrong name";
+    assert!(done.stdout.contains(wrong), "{done:?}");
+    let error = sandbox.run("dump data").fails_with(9);
+    assert!(error.contains(wrong), "{error}");
+    let error = sandbox
+        .run("serve --listen 127.0.0.1:0 --data data --log-format text")
+        .fails_with(9);
+    assert!(error.contains(wrong), "{error}");
+    let mut after = contents(&sandbox.path().join("data"));
+    // The refused server had locked the folder.
+    after.insert("lock".to_owned(), before["lock"].clone());
+    assert!(after == before);
+    swap();
+    sandbox.run("check data").ok();
+    assert_eq!(Server::start(&sandbox).recovered["messages"], 6);
+}
+
+#[test]
+fn a_dump_shows_segments_that_are_missing_or_cannot_be_read() {
+    for what in ["removed", "emptied", "without its header"] {
+        let sandbox = filled();
+        let server = Server::start(&sandbox);
+        server.signal(Signal::TERM);
+        server.wait();
+        let segments = segments(&sandbox);
+        let mut bytes = fs::read(&segments[0]).unwrap();
+        bytes[17] ^= 1;
+        match what {
+            "removed" => fs::remove_file(&segments[0]).unwrap(),
+            "emptied" => fs::write(&segments[0], "").unwrap(),
+            _ => fs::write(&segments[0], bytes).unwrap(),
+        }
+        let done = sandbox.run("dump data");
+        assert_eq!(done.code, Some(8), "{what}: {done:?}");
+        let lines = crate::support::json_lines(&done.stdout);
+        assert_eq!(
+            lines[0]["damaged"]["from"], "0x100000000",
+            "{what}: {done:?}"
+        );
+        assert!(lines[1]["number"].is_number(), "{what}: {done:?}");
+        assert_eq!(done.stdout.matches("{\"damaged\":").count(), 1, "{done:?}");
+        let behind = format!(
+            "dump data --from {}",
+            lines.last().unwrap()["position"].as_str().unwrap()
+        );
+        sandbox.run(&behind).ok();
+    }
+}
+
+#[test]
+fn what_is_no_file_is_named_instead_of_waited_for() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let sandbox = filled();
+    let segment = &segments(&sandbox)[0];
+    let elsewhere = sandbox.path().join("elsewhere");
+    fs::rename(segment, &elsewhere).unwrap();
+    // Files that were moved to where there is room, and can be found from here.
+    std::os::unix::fs::symlink(&elsewhere, segment).unwrap();
+    sandbox.run("check data").ok();
+    fs::remove_file(segment).unwrap();
+    mknodat(CWD, segment, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let wanted = "00000001.log: it is no regular file";
+    let done = sandbox.run("check data");
+    assert_eq!(done.code, Some(9), "{done:?}");
+    assert!(done.stdout.contains(wanted), "{done:?}");
+    let error = sandbox
+        .run("serve --listen 127.0.0.1:0 --data data --log-format text")
+        .fails_with(1);
+    assert!(error.contains(wanted), "{error}");
+}
+
+#[test]
+fn a_message_that_cannot_be_read_any_more_is_told_in_words() {
+    let sandbox = filled();
+    let mut server = Server::start(&sandbox);
+    // Of the key that nobody holds.
+    flip(&segments(&sandbox)[0], "secret-4");
+    let url = server.url.clone();
+    sandbox
+        .run(&format!("peek -q orders.fifo --endpoint {url}"))
+        .ok();
+    let event = server.event("the payload of a message cannot be read any more");
+    assert_eq!(event["level"], "WARN", "{event}");
+    assert!(event["message_id"].is_string(), "{event}");
+    sandbox
+        .run(&format!("receive -q orders.fifo --max 10 --endpoint {url}"))
+        .ok();
+    let event = server.event("dropped a message whose payload cannot be read any more");
+    assert!(event["message_id"].is_string(), "{event}");
+}
+
+#[test]
 fn a_dump_shows_what_happened_and_hides_what_users_wrote() {
     let sandbox = filled();
     let text = sandbox.run("dump data").ok();

@@ -416,11 +416,35 @@ fn files_removed_swapped_and_duplicated() {
         for other in &names {
             let mut image = sample.image.clone();
             let (a, b) = (image[name].clone(), image[other].clone());
-            image.insert(name.clone(), b);
-            check_any(&sample, &image, &format!("{other} copied over {name}"));
+            image.insert(name.clone(), b.clone());
+            check_misnamed(&image, name, other);
             image.insert(other.clone(), a);
-            check_any(&sample, &image, &format!("{name} and {other} swapped"));
+            check_misnamed(&image, name, other);
+            // Where the header cannot tell, it is damage.
+            let mut image = sample.image.clone();
+            image.insert(name.clone(), [&[0; 4_096], &b[4_096..]].concat());
+            check_any(&sample, &image, &format!("{other}'s records in {name}"));
         }
+    }
+}
+
+/// A file under another's name is no damage: what it holds would be cut as a torn tail. The start is
+/// refused, and nothing is changed.
+fn check_misnamed(image: &Image, name: &str, other: &str) {
+    let disk = FaultyDisk::from_image(image.clone());
+    match recover(&mut open(&disk)) {
+        Ok(_) => assert_eq!(name, other),
+        Err(LogError::Misnamed { what, contents }) => {
+            let mut told = [what.split(' ').next().unwrap(), &contents];
+            told.sort_unstable();
+            let mut expected = [name, other];
+            expected.sort_unstable();
+            assert_eq!(told, expected);
+        }
+        Err(error) => panic!("{name}, {other}: {error}"),
+    }
+    if name != other {
+        assert_eq!(disk.image(), *image, "nothing was changed");
     }
 }
 
