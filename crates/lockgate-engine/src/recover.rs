@@ -75,13 +75,22 @@ impl<T: Ticket> Driver<T> {
         // A snapshot that could not be loaded may be loadable the next time. What it was made of
         // and is lost from the log since would then be there again, under what this term builds
         // without it.
-        for (at, _) in &loaded.unreadable {
-            let lost_before = recovered.damaged.iter().any(|range| range.from < *at);
-            if lost_before || folding.undecodable > 0 {
-                log.snapshots()
-                    .set_aside(*at)
-                    .map_err(StartError::Recover)?;
-            }
+        let is_told_apart = |at: Position| {
+            folding.undecodable > 0 || recovered.damaged.iter().any(|range| range.from < at)
+        };
+        if let Some((at, error)) = loaded.unread
+            && is_told_apart(at)
+        {
+            // It may be whole, and hold all that is lost from the log.
+            return Err(StartError::Recover(error));
+        }
+        for &(at, _) in loaded
+            .unreadable
+            .iter()
+            .filter(|(at, _)| is_told_apart(*at))
+        {
+            let aside = log.snapshots().set_aside(at);
+            aside.map_err(StartError::Recover)?;
         }
         let term = Term {
             epoch: recovered.epoch.max(machine.term().epoch).next(),
@@ -185,10 +194,13 @@ struct Loaded {
     bytes: u64,
     /// Newer ones that could not be loaded.
     unreadable: Vec<(Position, String)>,
+    /// The newest of them that storage did not hand over: nobody knows what is in it.
+    unread: Option<(Position, LogError)>,
 }
 
 fn load_snapshot(store: &dyn SnapshotStore, limits: &MachineLimits) -> Result<Loaded, StartError> {
     let mut unreadable = Vec::new();
+    let mut unread = None;
     for at in store.list().map_err(StartError::Recover)? {
         match load(store, at, limits) {
             Ok((machine, bytes)) => {
@@ -197,6 +209,7 @@ fn load_snapshot(store: &dyn SnapshotStore, limits: &MachineLimits) -> Result<Lo
                     at: Some(at),
                     bytes,
                     unreadable,
+                    unread,
                 });
             }
             Err(LoadError::Read(ReadError::Log(source @ LogError::NewerFormat { .. }))) => {
@@ -214,6 +227,9 @@ fn load_snapshot(store: &dyn SnapshotStore, limits: &MachineLimits) -> Result<Lo
                     "a snapshot cannot be loaded"
                 );
                 unreadable.push((at, reason));
+                if let LoadError::Read(ReadError::Log(error)) = error {
+                    unread.get_or_insert((at, error));
+                }
             }
         }
     }
@@ -222,6 +238,7 @@ fn load_snapshot(store: &dyn SnapshotStore, limits: &MachineLimits) -> Result<Lo
         at: None,
         bytes: 0,
         unreadable,
+        unread,
     })
 }
 

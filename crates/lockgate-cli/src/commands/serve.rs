@@ -10,6 +10,7 @@ use lockgate_server::{
     RunReport, Server, ServerOptions, TlsFiles, declare_queues,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use super::{Signals, serve_settings};
@@ -59,7 +60,6 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
     options.check().map_err(bind_failure)?;
     let queues = declared_queues(settings)?;
     allow_open_files(options.limits.connections_max);
-    let engine = start_engine(settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("lockgate-http")
@@ -67,6 +67,8 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
         .map_err(|error| {
             Failure::from_error(Exit::Failed, error).context("starting the runtime")
         })?;
+    outlive_file_limit(&runtime)?;
+    let engine = start_engine(settings)?;
     let scheme = if options.tls.is_some() {
         "https"
     } else {
@@ -103,6 +105,17 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
         };
         ended(&report, &engine.status())
     })
+}
+
+/// Lets a write beyond the limit to the size of files (`ulimit -f`) fail, which is a full disk to the
+/// log, instead of ending the process without a word.
+fn outlive_file_limit(runtime: &tokio::runtime::Runtime) -> Result<(), Failure> {
+    let _context = runtime.enter();
+    // Its handler stays when nobody listens any more.
+    let kind = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    signal(kind)
+        .map(drop)
+        .map_err(|error| Failure::from_error(Exit::Failed, error).context("listening for signals"))
 }
 
 /// The queues that are to be there, checked as far as it goes without the data.

@@ -6,12 +6,16 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{DiskOperation, Log, Position};
-use lockgate_engine::{Chore, ChoreRest, ChoreStep, EngineOptions, StartReport, Work};
+use lockgate_core::{DiskOperation, Log, LogError, Position};
+use lockgate_engine::{
+    Chore, ChoreRest, ChoreStep, Driver, EngineOptions, StartError, StartReport, Work,
+};
 use lockgate_machine::{QueueSettings, SettleAction};
 use lockgate_sim::{Fault, FaultyDisk, ManualClock};
 
-use crate::support::{Shard, Watched, create, local_log, receive, send, settle, text, until};
+use crate::support::{
+    Shard, Watched, beginning, create, local_log, receive, send, settle, text, until,
+};
 
 /// As the segments of the tests' logs.
 const SEGMENT: u64 = 1 << 20;
@@ -135,6 +139,41 @@ fn a_snapshot_that_cannot_be_loaded_is_never_taken_for_the_older_one() {
     pass_through(&mut shard);
     let rest = take_snapshot(&mut shard);
     assert_eq!(rest.snapshots, [newest], "and the older one stays");
+}
+
+/// What the log lost is in the newest snapshot, which the disk would not hand over just now. To go on
+/// without it would make the loss final.
+#[test]
+fn a_snapshot_that_the_disk_does_not_hand_over_is_not_given_up() {
+    let mut shard = with_queue();
+    pass_through(&mut shard);
+    let _none = take_snapshot(&mut shard);
+    pass_through(&mut shard);
+    shard.run(send("q", text("kept"))).unwrap();
+    let _none = take_snapshot(&mut shard);
+    let [newest, older] = snapshots(&shard.disk)[..] else {
+        panic!("two")
+    };
+    let disk = shard.disk.kill();
+    drop(shard);
+    let mut image = disk.image();
+    let segment = image.get_mut(&format!("{:08x}.log", older.0 >> 32));
+    let bytes = segment.unwrap();
+    let behind = usize::try_from(older.0 & 0xffff_ffff).unwrap() + 60;
+    bytes[behind] ^= 1;
+    let disk = FaultyDisk::from_image(image);
+    let clock = ManualClock::default();
+    disk.fail(DiskOperation::Read, 0, Fault::Error(io::ErrorKind::Other));
+    let refused = Driver::<u64>::recover(Box::new(local_log(&disk)), &options(), beginning(&clock));
+    let error = refused.err().expect("refused");
+    assert!(
+        matches!(error, StartError::Recover(LogError::Disk(_))),
+        "{error:?}"
+    );
+    let (shard, report) = start(disk.kill());
+    assert_eq!(report.snapshot, Some(newest));
+    assert_eq!((report.messages, report.damaged.len()), (1, 0));
+    drop(shard);
 }
 
 /// Lets the first byte through when it is told to.
