@@ -7,11 +7,14 @@
 mod support;
 
 use std::{
-    io::{BufRead as _, BufReader, Lines},
-    process::{Child, ChildStderr, Stdio},
+    fs::{self, File},
+    io::{BufRead as _, BufReader, Lines, Write as _},
+    path::Path,
+    process::{Child, ChildStderr, Command, Stdio},
 };
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::support::{Sandbox, json_lines};
 
@@ -29,10 +32,14 @@ struct Server {
 
 impl Server {
     fn start(sandbox: &Sandbox, shard: &str) -> Self {
+        Self::start_on(sandbox, &url(), shard, "disk")
+    }
+
+    fn start_on(sandbox: &Sandbox, url: &str, shard: &str, level: &str) -> Self {
         let mut process = sandbox
             .command("serve --listen 127.0.0.1:0 --postgres-shard")
-            .arg(shard)
-            .env("LOCKGATE_POSTGRES", url())
+            .args([shard, "--postgres-level", level])
+            .env("LOCKGATE_POSTGRES", url)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -66,6 +73,64 @@ impl Drop for Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// A database server of a test's own; killed when dropped.
+struct Database {
+    folder: TempDir,
+    url: String,
+}
+
+impl Database {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = services("start", &[folder.path()]);
+        Self { folder, url }
+    }
+
+    /// One that follows `primary`, whose commits wait for it from then on.
+    fn standby_of(primary: &Self) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = services("standby", &[folder.path(), primary.folder.path()]);
+        let setting = "synchronous_standby_names = 'standby'\n";
+        let file = primary.folder.path().join("data/postgresql.conf");
+        let mut file = File::options().append(true).open(file).unwrap();
+        file.write_all(setting.as_bytes()).unwrap();
+        primary.kill();
+        assert_eq!(services("start", &[primary.folder.path()]), primary.url);
+        Self { folder, url }
+    }
+
+    fn kill(&self) {
+        services("crash", &[self.folder.path()]);
+    }
+
+    fn promote(&self) {
+        services("promote", &[self.folder.path()]);
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Runs `scripts/services`; returns the URL it prints.
+fn services(what: &str, folders: &[&Path]) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services");
+    // To a file: a server that it starts would keep a pipe open.
+    let said = folders[0].join("said");
+    let status = Command::new(script)
+        .arg(what)
+        .args(folders)
+        .stdin(Stdio::null())
+        .stdout(File::create(&said).unwrap())
+        .status();
+    assert!(status.unwrap().success(), "scripts/services {what}");
+    let said = fs::read_to_string(said).unwrap();
+    let url = said.trim().strip_prefix("LOCKGATE_TEST_POSTGRES=");
+    url.unwrap_or_default().to_owned()
 }
 
 fn shard(test: &str) -> String {
@@ -103,7 +168,7 @@ fn a_killed_server_finds_everything_and_a_second_one_takes_over() {
         "send -q orders.fifo --key k --timeout 1s --endpoint {url} late"
     ));
     assert_ne!(done.code, Some(0), "{done:?}");
-    assert_eq!(server.process.wait().unwrap().code(), Some(1));
+    assert_eq!(server.process.wait().unwrap().code(), Some(4));
     let url = &second.url;
     let received = sandbox
         .run(&format!(
@@ -116,6 +181,69 @@ fn a_killed_server_finds_everything_and_a_second_one_takes_over() {
         ["order-0", "order-1", "order-2", "order-3", "order-4"]
     );
     assert!(!sandbox.path().join("lockgate-data").exists());
+}
+
+#[test]
+fn a_server_ends_with_its_database_and_a_start_finds_the_next_one() {
+    let sandbox = Sandbox::new();
+    let primary = Database::start();
+    let standby = Database::standby_of(&primary);
+    let (credentials, second) = standby.url.rsplit_once('@').unwrap();
+    let first = primary.url.strip_suffix("/postgres").unwrap();
+    assert!(first.starts_with(credentials));
+    let url = format!("{first},{second}");
+    let mut server = Server::start_on(&sandbox, &url, "shard", "replicated");
+    let endpoint = server.url.clone();
+    sandbox
+        .run(&format!("queue create orders --endpoint {endpoint}"))
+        .ok();
+    sandbox
+        .run(&format!(
+            "queue set orders --level replicated --endpoint {endpoint}"
+        ))
+        .ok();
+    sandbox
+        .run(&format!("send -q orders --endpoint {endpoint} kept"))
+        .ok();
+
+    // By itself: nobody asks anything of it.
+    primary.kill();
+    let ended = server.event("ended");
+    let told = ended["error"].as_str().unwrap();
+    // Unless the engine writes something of its own just then.
+    let ways = ["connection to the database was lost", "in the database"];
+    assert!(ways.iter().any(|way| told.contains(way)), "{ended}");
+    assert_eq!(server.process.wait().unwrap().code(), Some(1));
+    let start = |level: &str| {
+        let output = sandbox
+            .command("serve --listen 127.0.0.1:0 --log-format text --postgres-shard shard")
+            .args(["--postgres-level", level])
+            .env("LOCKGATE_POSTGRES", &url)
+            .output();
+        support::Done::from(output.unwrap()).fails_with(1)
+    };
+    let error = start("replicated");
+    assert!(
+        error.contains("Connection refused") && error.contains("it is a standby"),
+        "{error}"
+    );
+    standby.promote();
+    let error = start("replicated");
+    assert!(error.contains("leaves nobody to replicate to"), "{error}");
+
+    let server = Server::start_on(&sandbox, &url, "shard", "disk");
+    assert_eq!(server.recovered["messages"], 1, "{}", server.recovered);
+    let endpoint = &server.url;
+    let received = sandbox
+        .run(&format!(
+            "receive -q orders --max 10 --ack --endpoint {endpoint}"
+        ))
+        .json();
+    assert_eq!(received[0]["body"], "kept");
+    let refused = sandbox
+        .run(&format!("send -q orders --endpoint {endpoint} more"))
+        .fails_with(1);
+    assert!(refused.contains("the log reaches disk"), "{refused}");
 }
 
 #[test]

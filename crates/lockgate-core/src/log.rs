@@ -173,8 +173,9 @@ pub trait LogUpkeep: Send + Sync {
     /// about ten times a second is enough while nothing else happens.
     ///
     /// # Errors
-    /// If storage fails or is full; the log stays usable unless it says [`LogError::Stopped`] from
-    /// then on, and the step may be tried again later.
+    /// If storage fails or is full; the log stays usable and the step may be tried again later, unless
+    /// it says [`LogError::Stopped`]: then the log is dead, which an owner with nothing to append would
+    /// not know otherwise.
     fn step(&self) -> Result<bool, LogError>;
 }
 

@@ -741,7 +741,8 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    fn fail(&mut self, error: &dyn std::error::Error) -> Arc<str> {
+    /// The first failure stops the driver; whoever runs it tells who waits.
+    pub(crate) fn fail(&mut self, error: &dyn std::error::Error) -> Arc<str> {
         self.stopped
             .get_or_insert_with(|| with_sources(error).into())
             .clone()

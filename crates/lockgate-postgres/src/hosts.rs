@@ -2,7 +2,8 @@
 
 use std::{
     fmt,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -14,7 +15,7 @@ use tokio_postgres::{
     tls::{MakeTlsConnect, TlsConnect},
 };
 
-use crate::session::{Failure, Warning, drive};
+use crate::session::{Failure, Unasked, drive};
 
 /// The servers that a URL names.
 pub(crate) struct Hosts {
@@ -26,7 +27,7 @@ struct Server {
     /// Without an address.
     config: Config,
     host: Option<Host>,
-    address: Option<std::net::IpAddr>,
+    address: Option<IpAddr>,
     port: u16,
 }
 
@@ -65,7 +66,7 @@ impl Hosts {
         &self,
         deadline: Instant,
         tls: T,
-        warning: &Warning,
+        unasked: &Arc<Mutex<Unasked>>,
     ) -> Result<Connected, Failure>
     where
         T: MakeTlsConnect<Socket, Stream: Send + 'static, TlsConnect: Send> + Clone,
@@ -83,7 +84,7 @@ impl Hosts {
         for Place { name, config } in places {
             let share = deadline.saturating_duration_since(Instant::now()) / left.max(1);
             left -= 1;
-            match connect(&config, share, tls.clone(), warning).await {
+            match connect(&config, share, tls.clone(), unasked).await {
                 Ok(connected) => return Ok(connected),
                 Err(failure) => failed.push((name, failure)),
             }
@@ -160,7 +161,7 @@ async fn connect<T>(
     config: &Config,
     time: Duration,
     tls: T,
-    warning: &Warning,
+    unasked: &Arc<Mutex<Unasked>>,
 ) -> Result<Connected, Failure>
 where
     T: MakeTlsConnect<Socket, Stream: Send + 'static, TlsConnect: Send>,
@@ -168,7 +169,7 @@ where
 {
     let connecting = async {
         let (client, connection) = config.connect(tls).await?;
-        tokio::spawn(drive(connection, warning.clone()));
+        tokio::spawn(drive(connection, unasked.clone()));
         let messages = client.simple_query(ASK).await?;
         let row = messages.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => Some(row),

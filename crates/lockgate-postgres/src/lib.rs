@@ -82,3 +82,4 @@ mod upkeep;
 
 pub use log::PostgresLog;
 pub use options::{OpenError, PostgresLogOptions};
+pub use shared::Deposed;

@@ -15,7 +15,7 @@ use crate::{
     schema,
     session::{Commit, Failure, Link, Renewed, Session},
     shared::{
-        Fence, Handle, Point, ROW_BYTES, Shared, checksum, deposed, from_database, to_database,
+        Deposed, Fence, Handle, Point, ROW_BYTES, Shared, checksum, from_database, to_database,
     },
     snapshots::{Snapshots, Writing},
     sync::{Syncer, check_commit, check_replicated},
@@ -31,7 +31,7 @@ pub struct PostgresLog {
     name: String,
     options: PostgresLogOptions,
     shared: Handle,
-    appending: Session,
+    appending: Arc<Session>,
     syncing: Arc<Session>,
     phase: Phase,
     /// The number of the next record.
@@ -135,17 +135,27 @@ impl PostgresLog {
             Renewed::new(link.clone()),
             Renewed::new(link.clone()),
         ));
+        let appending = Arc::new(connect(Commit::Soon)?);
+        let syncing = Arc::new(syncing);
+        let held = [appending.clone(), syncing.clone()];
         Ok(Self {
             name: shard.to_owned(),
-            appending: connect(Commit::Soon)?,
-            syncing: Arc::new(syncing),
+            appending,
+            syncing,
             options,
             phase: Phase::Opened,
             next_number: 1,
             trimmed: Position(0),
-            upkeep: Arc::new(Upkeep(shared.clone())),
+            upkeep: Arc::new(Upkeep::new(shared.clone(), held)),
             shared,
         })
+    }
+
+    /// Tells, also when the log is long gone, whether it ended because another instance has taken the
+    /// shard over: then whoever starts it again takes the shard back.
+    #[must_use]
+    pub fn deposed(&self) -> Deposed {
+        self.shared.watch_deposed()
     }
 
     /// Why a statement that is fenced hit nothing.
@@ -165,6 +175,7 @@ impl PostgresLog {
             let tail = Position(from_database(tail));
             return self.shared.stop(AppendError::Position { expected, tail });
         }
+        self.shared.deposed();
         // Who has only recovered yet will begin a higher epoch at the least.
         let theirs = Epoch(from_database(epoch)).max(ours.next());
         self.shared.stop(AppendError::Fenced { ours, theirs })
@@ -237,7 +248,7 @@ impl PostgresLog {
         };
         // The connection of the appends: if it is lost, so is the instance.
         match run(&self.appending, fence) {
-            Ok(0) => Err(deposed()),
+            Ok(0) => Err(self.shared.deposed()),
             Ok(_) => Ok(()),
             Err(failure) => Err(self.shared.stop(failure.while_doing(what))),
         }

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_core::LogError;
+use lockgate_core::{LogError, with_sources};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     runtime::{self, Runtime},
@@ -132,13 +132,13 @@ impl Link {
         let runtime = self.runtime.as_ref().expect("it is taken by drop only");
         let deadline = Instant::now() + self.timeout;
         let (hosts, tls) = (self.hosts.clone(), self.tls.clone());
-        let warning = Warning::default();
-        let warned = warning.clone();
+        let unasked = Arc::<Mutex<Unasked>>::default();
+        let said = unasked.clone();
         // On that thread, because a socket belongs to the runtime in which it was made.
         let connecting = runtime.spawn(async move {
             match tls {
-                Some(tls) => hosts.connect(deadline, tls, &warned).await,
-                None => hosts.connect(deadline, NoTls, &warned).await,
+                Some(tls) => hosts.connect(deadline, tls, &said).await,
+                None => hosts.connect(deadline, NoTls, &said).await,
             }
         });
         let Connected { client, standbys } = wait(deadline, connecting)
@@ -148,7 +148,7 @@ impl Link {
             client,
             timeout: self.timeout,
             waits_for: standbys.filter(|_| commit == Commit::Flushed),
-            warning,
+            unasked,
             statements: Mutex::default(),
             is_checked: AtomicBool::new(false),
         };
@@ -199,18 +199,31 @@ fn settings(commit: Commit, timeout: Duration) -> String {
     sql
 }
 
-/// Where the last warning of a server is kept.
-pub(crate) type Warning = Arc<Mutex<Option<String>>>;
+/// What a server says without being asked.
+#[derive(Default)]
+pub(crate) struct Unasked {
+    warning: Option<String>,
+    /// Why it ended the connection.
+    end: Option<String>,
+}
 
-/// Moves bytes until the connection ends; keeps the last warning.
+/// Moves bytes until the connection ends; keeps the last warning, and why it ended.
 pub(crate) async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
     mut connection: Connection<Socket, S>,
-    warning: Warning,
+    unasked: Arc<Mutex<Unasked>>,
 ) {
-    // Why it ended is told to whoever waits for an answer.
-    while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
-        if let AsyncMessage::Notice(notice) = message {
-            *lock(&warning) = Some(notice.message().to_owned());
+    loop {
+        match poll_fn(|context| connection.poll_message(context)).await {
+            Some(Ok(AsyncMessage::Notice(notice))) => {
+                lock(&unasked).warning = Some(notice.message().to_owned());
+            }
+            Some(Ok(_)) => {}
+            // Whoever waits for an answer is told as well.
+            Some(Err(error)) => {
+                lock(&unasked).end = Some(with_sources(&error));
+                return;
+            }
+            None => return,
         }
     }
 }
@@ -221,7 +234,7 @@ pub(crate) struct Session {
     timeout: Duration,
     /// What `synchronous_standby_names` was, if commits here wait for them.
     waits_for: Option<String>,
-    warning: Warning,
+    unasked: Arc<Mutex<Unasked>>,
     statements: Mutex<HashMap<&'static str, Statement>>,
     /// It was looked whether this is the server that holds what was appended.
     is_checked: AtomicBool,
@@ -265,7 +278,7 @@ impl Session {
 
     /// The last warning of the server since this was last asked.
     pub(crate) fn take_warning(&self) -> Option<String> {
-        lock(&self.warning).take()
+        lock(&self.unasked).warning.take()
     }
 
     fn prepared(&self, sql: &'static str) -> Result<Statement, Failure> {
@@ -291,6 +304,14 @@ impl Session {
                 },
             }),
         }
+    }
+
+    /// Why the connection has ended, if it has.
+    pub(crate) fn ended(&self) -> Option<String> {
+        self.client.is_closed().then(|| {
+            let end = lock(&self.unasked).end.clone();
+            end.unwrap_or_else(|| "connection closed".to_owned())
+        })
     }
 
     /// Runs `check`, unless it has succeeded on this connection before.

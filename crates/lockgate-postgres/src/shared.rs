@@ -6,7 +6,7 @@ use std::{
     ops::Range,
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
 };
 
@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     appended: AtomicU64,
     durable: AtomicU64,
     stopped: OnceLock<String>,
+    /// Somebody else has taken the shard over.
+    is_deposed: Arc<AtomicBool>,
     space: Mutex<Space>,
 }
 
@@ -87,6 +89,7 @@ impl Shared {
             appended: AtomicU64::default(),
             durable: AtomicU64::default(),
             stopped: OnceLock::new(),
+            is_deposed: Arc::default(),
             space: Mutex::default(),
         }
     }
@@ -189,6 +192,19 @@ impl Shared {
         }
     }
 
+    /// Another instance has taken the shard over. The next append finds out by whom.
+    pub(crate) fn deposed(&self) -> LogError {
+        self.is_deposed.store(true, Ordering::Release);
+        LogError::Stopped {
+            reason: "another instance has taken the shard over".to_owned(),
+        }
+    }
+
+    /// To be asked for it later.
+    pub(crate) fn watch_deposed(&self) -> Deposed {
+        Deposed(self.is_deposed.clone())
+    }
+
     /// Ends the instance; the first reason is kept.
     pub(crate) fn stop<E: Error + 'static>(&self, error: E) -> E {
         self.stopped.get_or_init(|| with_sources(&error));
@@ -196,10 +212,16 @@ impl Shared {
     }
 }
 
-/// Another instance has taken the shard over. The next append finds out by whom.
-pub(crate) fn deposed() -> LogError {
-    LogError::Stopped {
-        reason: "another instance has taken the shard over".to_owned(),
+/// Whether another instance has taken a shard over. See
+/// [`PostgresLog::deposed`](crate::PostgresLog::deposed).
+#[derive(Clone, Debug)]
+pub struct Deposed(Arc<AtomicBool>);
+
+impl Deposed {
+    /// Whether that is known. It is known when the log says that it has stopped for that.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.0.load(Ordering::Acquire)
     }
 }
 

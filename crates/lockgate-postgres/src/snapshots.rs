@@ -4,7 +4,7 @@ use bytes::Bytes;
 use crc32c::{crc32c, crc32c_append};
 use lockgate_core::{LogError, Position, ReadError, SnapshotReader, SnapshotStore, SnapshotWriter};
 
-use crate::shared::{Fence, Handle, Point, deposed, from_database, to_database};
+use crate::shared::{Fence, Handle, Point, from_database, to_database};
 
 const LIST: &str = "
     SELECT DISTINCT position
@@ -170,7 +170,7 @@ impl Writing {
         let row = self.shared.working.run("beginning a snapshot", |session| {
             session.query_opt(BEGIN, &[&self.shared.shard, &claim, &epoch, &at, &number])
         })?;
-        let id = row.ok_or_else(deposed)?.get(0);
+        let id = row.ok_or_else(|| self.shared.deposed())?.get(0);
         self.id = Some(id);
         Ok(id)
     }
@@ -208,7 +208,7 @@ impl SnapshotWriter for Writing {
                 )
             })?;
         if written == 0 {
-            return Err(deposed());
+            return Err(self.shared.deposed());
         }
         self.pieces += 1;
         self.bytes += piece.len() as u64;
@@ -235,7 +235,7 @@ impl SnapshotWriter for Writing {
             )
         })?;
         if finished == 0 {
-            return Err(deposed());
+            return Err(self.shared.deposed());
         }
         shared.space(|space| space.snapshot_bytes += self.bytes);
         self.finished = true;

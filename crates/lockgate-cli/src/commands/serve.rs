@@ -68,7 +68,7 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
             Failure::from_error(Exit::Failed, error).context("starting the runtime")
         })?;
     outlive_file_limit(&runtime)?;
-    let engine = start_engine(settings)?;
+    let (engine, was_deposed) = start_engine(settings)?;
     let scheme = if options.tls.is_some() {
         "https"
     } else {
@@ -103,7 +103,7 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
             report = server.run(end(signals, engine.clone())) => report,
             never = follow_keys(keys) => match never {},
         };
-        ended(&report, &engine.status())
+        ended(&report, &engine.status(), was_deposed())
     })
 }
 
@@ -180,18 +180,25 @@ fn place_of(settings: &Resolved) -> String {
     }
 }
 
+/// Whether another server has taken the data over.
+type WasDeposed = Box<dyn Fn() -> bool>;
+
 /// Recovers what is there and starts serving it.
-fn start_engine(settings: &Resolved) -> Result<Engine, Failure> {
-    let log = match settings.get(&table::POSTGRES) {
-        Some(url) => open_database(&url, &settings.get(&table::POSTGRES_SHARD))?,
-        None => open_folder(&settings.get(&table::DATA), log_options(settings))?,
+fn start_engine(settings: &Resolved) -> Result<(Engine, WasDeposed), Failure> {
+    let (log, was_deposed) = match settings.get(&table::POSTGRES) {
+        Some(url) => open_database(&url, settings)?,
+        None => {
+            let log = open_folder(&settings.get(&table::DATA), log_options(settings))?;
+            // Its lock is never taken from anybody.
+            (log, Box::new(|| false) as WasDeposed)
+        }
     };
     let mut options = EngineOptions::default();
     options.sync_window.after = settings.get(&table::SYNC_WINDOW);
     let (engine, report) = Engine::start(log, Arc::new(SystemClock::new()), options)
         .map_err(|error| start_failure(error, settings))?;
     log_start(&report);
-    Ok(engine)
+    Ok((engine, was_deposed))
 }
 
 fn open_folder(data: &Path, options: LocalLogOptions) -> Result<Box<dyn Log>, Failure> {
@@ -209,10 +216,15 @@ fn open_folder(data: &Path, options: LocalLogOptions) -> Result<Box<dyn Log>, Fa
 }
 
 #[cfg(feature = "postgres")]
-fn open_database(url: &str, shard: &str) -> Result<Box<dyn Log>, Failure> {
+fn open_database(url: &str, settings: &Resolved) -> Result<(Box<dyn Log>, WasDeposed), Failure> {
     use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions};
 
-    let log = PostgresLog::open(url, shard, PostgresLogOptions::default()).map_err(|error| {
+    let shard = &settings.get(&table::POSTGRES_SHARD);
+    let options = PostgresLogOptions {
+        sync_level: settings.get(&table::POSTGRES_LEVEL),
+        ..PostgresLogOptions::default()
+    };
+    let log = PostgresLog::open(url, shard, options).map_err(|error| {
         let exit = match error {
             OpenError::Log(LogError::NewerFormat { .. }) => Exit::Refused,
             _ => Exit::Failed,
@@ -220,11 +232,12 @@ fn open_database(url: &str, shard: &str) -> Result<Box<dyn Log>, Failure> {
         let what = format!("opening the shard {shard:?} in PostgreSQL");
         Failure::from_error(exit, error).context(what)
     })?;
-    Ok(Box::new(log))
+    let deposed = log.deposed();
+    Ok((Box::new(log), Box::new(move || deposed.is_known())))
 }
 
 #[cfg(not(feature = "postgres"))]
-fn open_database(_url: &str, _shard: &str) -> Result<Box<dyn Log>, Failure> {
+fn open_database(_url: &str, _settings: &Resolved) -> Result<(Box<dyn Log>, WasDeposed), Failure> {
     let what = "this program was built without PostgreSQL (the feature `postgres`)";
     Err(Failure::usage(what.to_owned()))
 }
@@ -429,7 +442,7 @@ async fn end(mut signals: Signals, engine: Engine) {
     });
 }
 
-fn ended(report: &RunReport, status: &Status) -> Result<(), Failure> {
+fn ended(report: &RunReport, status: &Status, was_deposed: bool) -> Result<(), Failure> {
     info!(
         connections = report.connections,
         requests = report.requests,
@@ -438,6 +451,13 @@ fn ended(report: &RunReport, status: &Status) -> Result<(), Failure> {
         "stopped"
     );
     match status {
+        Status::Stopped { reason } if was_deposed => Err(Failure::new(
+            Exit::Conflict,
+            format!("the engine has stopped: {reason}"),
+        )
+        .hint(
+            "another server serves this data now; starting this one again takes it back from there",
+        )),
         Status::Stopped { reason } if reason.is_failure() => {
             Err(Failure::failed(format!("the engine has stopped: {reason}"))
                 .hint("what was answered before is kept; start again when the cause is gone"))

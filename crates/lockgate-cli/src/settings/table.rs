@@ -2,6 +2,8 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use lockgate_core::Level;
+
 use super::{About, AnySetting, Form, Scope, Setting};
 use crate::{client::Endpoint, queue_file::Format, telemetry::LogFormat, units};
 
@@ -11,6 +13,7 @@ pub(crate) static SETTINGS: &[&dyn AnySetting] = &[
     &DATA,
     &POSTGRES,
     &POSTGRES_SHARD,
+    &POSTGRES_LEVEL,
     &QUEUES,
     &QUEUES_FORMAT,
     &ALLOWED_HOST,
@@ -113,6 +116,25 @@ pub(crate) static POSTGRES_SHARD: Setting<String> = Setting {
         detail: "",
     },
     read: |texts| one(texts, not_empty),
+};
+
+pub(crate) static POSTGRES_LEVEL: Setting<Level> = Setting {
+    about: About {
+        name: "postgres-level",
+        value_name: "LEVEL",
+        default: &["disk"],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "The highest level of a queue in the database: disk or replicated",
+        detail: "replicated needs synchronous_standby_names there, and ends the server when a sync was \
+                 not waited for by a standby. With disk, queues and sends at level replicated are refused.",
+    },
+    read: |texts| {
+        one(texts, |text| match text.parse() {
+            Ok(level @ (Level::Disk | Level::Replicated)) => Ok(level),
+            _ => Err(format!("{text:?} is neither disk nor replicated")),
+        })
+    },
 };
 
 pub(crate) static QUEUES: Setting<Option<PathBuf>> = Setting {

@@ -52,6 +52,11 @@ impl Keeper<'_> {
                         busy |= more;
                         complained = false;
                     }
+                    Err(error @ LogError::Stopped { .. }) => {
+                        // Nobody has to wait for the next append to be told.
+                        let _ended = self.ask(move |driver, _| driver.fail(&error));
+                        return;
+                    }
                     Err(error) => {
                         upkeep_after = Instant::now() + UPKEEP_RETRY;
                         if !std::mem::replace(&mut complained, true) {

@@ -92,6 +92,53 @@ fn a_killed_server_loses_no_answered_send() {
     assert_eq!(got, answered, "all of it, in order, once");
 }
 
+#[test]
+fn an_engine_with_nothing_to_do_notices_that_it_serves_no_more() {
+    if shared_server("an_engine_with_nothing_to_do_notices_that_it_serves_no_more").is_none() {
+        return;
+    }
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let engine = start(&server.url);
+    runtime
+        .block_on(engine.submit(create(&queue(), Level::Disk)))
+        .unwrap();
+    let receive = Receive {
+        queue: queue(),
+        max: 1,
+        lease: None,
+        holder: HolderName::new("test").unwrap(),
+    };
+    let waiting = runtime.spawn({
+        let (engine, receive) = (engine.clone(), receive.clone());
+        async move { engine.receive(receive, Duration::from_mins(10)).await }
+    });
+    while engine.metrics().waiters == 0 {
+        std::thread::yield_now();
+    }
+    server.kill();
+    runtime.block_on(async {
+        let waited = waiting.await.unwrap().unwrap_err();
+        let told = waited.to_string();
+        assert!(
+            told.contains("connection to the database was lost"),
+            "{told}"
+        );
+        assert!(engine.stopped().await.is_failure());
+        engine.shutdown().await;
+    });
+
+    server.start_again();
+    let first = start(&server.url);
+    let second = start(&server.url);
+    let reason = runtime.block_on(first.stopped()).to_string();
+    assert!(reason.contains("taken the shard over"), "{reason}");
+    runtime.block_on(async {
+        first.shutdown().await;
+        second.shutdown().await;
+    });
+}
+
 fn queue() -> QueueName {
     QueueName::new("orders").unwrap()
 }

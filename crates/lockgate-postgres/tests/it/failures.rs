@@ -46,6 +46,38 @@ fn a_lost_connection_ends_the_owner_and_not_its_readers() {
 }
 
 #[test]
+fn an_owner_with_nothing_to_do_notices_that_it_is_none_any_more() {
+    let Some(url) = shared_server("an_owner_with_nothing_to_do_notices_that_it_is_none_any_more")
+    else {
+        return;
+    };
+    let shard = new_shard();
+    let until_it_stops = |owner: &Owner| {
+        let upkeep = owner.log.upkeep().unwrap();
+        loop {
+            match upkeep.step() {
+                Ok(_) => std::thread::yield_now(),
+                Err(LogError::Stopped { reason }) => return reason,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let first = Owner::start(&url, &shard);
+    let application = format!("idle-{}", std::process::id());
+    let second = Owner::start(&format!("{url}?application_name={application}"), &shard);
+    let reason = until_it_stops(&first);
+    assert!(reason.contains("taken the shard over"), "{reason}");
+    assert!(first.log.deposed().is_known());
+
+    let sql = "
+        SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
+    execute(&url, sql, &[&application]);
+    let reason = until_it_stops(&second);
+    assert!(reason.contains("administrator"), "{reason}");
+    assert!(!second.log.deposed().is_known());
+}
+
+#[test]
 fn a_sync_promises_nothing_that_the_server_has_lost() {
     let Some(url) = shared_server("a_sync_promises_nothing_that_the_server_has_lost") else {
         return;

@@ -491,7 +491,9 @@ fn what_a_deposed_owner_connects_to_again_is_out_of_its_reach() {
         return;
     }
     let pair = Pair::start();
-    // A standby that commits do not wait for lags behind.
+    // A standby that commits do not wait for lags behind. The old primary lives on, but what connects
+    // anew comes to the other one.
+    let standby_first = both(&pair.standby, &pair.primary);
     name_standbys(&pair.primary, "");
     let options = PostgresLogOptions {
         range_bits: 12,
@@ -510,7 +512,7 @@ fn what_a_deposed_owner_connects_to_again_is_out_of_its_reach() {
     // All that the standby will have. It does not even hear of the owner that gives space back now,
     // for what was moved forward.
     pair.freeze_sender();
-    let mut deposed = Owner::with_options(&pair.url, "shard", options.clone());
+    let mut deposed = Owner::with_options(&standby_first, "shard", options.clone());
     deposed.append("moved").unwrap();
     let moved = deposed.records.last().unwrap().position;
     deposed.sync();
@@ -522,13 +524,21 @@ fn what_a_deposed_owner_connects_to_again_is_out_of_its_reach() {
     unfinished.write(b"begun").unwrap();
     let upkeep = deposed.log.upkeep().unwrap();
     deposed.log.release(Position(0)).unwrap();
-    pair.fail_over();
+    pair.standby.promote();
+    // The connections for work in the background and for reading, by what was asked last on them.
+    let terminate = "
+        SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE (query LIKE '%INTO lockgate.piece%' OR query LIKE '%FROM start, lockgate.record%')
+            AND pid <> pg_backend_pid() AND application_name = 'lockgate'";
+    // Those of the owner before too.
+    assert!(execute(&pair.primary.url, terminate, &[]) >= 2);
 
     // Nobody has taken the shard over yet.
     let first = kept[0].position;
     let cannot = |deposed: &Owner| {
         let told = with_sources(&upkeep.step().unwrap_err());
-        assert!(told.contains("does not hold the shard as"), "{told}");
+        assert!(told.contains("taken the shard over"), "{told}");
+        assert!(deposed.log.deposed().is_known());
         deposed.log.snapshots().remove(before).unwrap();
         for at in [first, moved] {
             // Not missing: that would be a message lost.
@@ -542,7 +552,7 @@ fn what_a_deposed_owner_connects_to_again_is_out_of_its_reach() {
         }
     };
     cannot(&deposed);
-    let mut owner = Owner::with_options(&pair.url, "shard", options);
+    let mut owner = Owner::with_options(&standby_first, "shard", options);
     assert_eq!(owner.records, kept);
     // Under the same epoch, at the same positions, and further.
     assert_eq!(owner.epoch, deposed.epoch);
@@ -564,5 +574,8 @@ fn what_a_deposed_owner_connects_to_again_is_out_of_its_reach() {
     owner.append("goes on").unwrap();
     owner.sync();
     assert_eq!(owner.log.snapshots().list().unwrap().len(), 1);
-    assert_eq!(Owner::start(&pair.url, "shard").records, owner.records);
+    assert_eq!(
+        Owner::start(&pair.standby.url, "shard").records,
+        owner.records
+    );
 }
