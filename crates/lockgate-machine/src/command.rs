@@ -31,6 +31,9 @@ pub enum Command {
     /// An end of the shard in good order: the last command an engine gives, so that a clean stop at
     /// level `memory` is told apart from a crash.
     EndTerm,
+    /// Notes what time it is, with a record of its own also where nothing is due: for an engine that
+    /// needs something behind its last record, to take a snapshot there.
+    Advance,
     /// Makes a queue, or says that it exists already and how.
     CreateQueue(Box<CreateQueue>),
     /// Replaces a queue's settings, annotations and tags; `None` leaves a part as it is.

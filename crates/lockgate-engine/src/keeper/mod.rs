@@ -74,6 +74,8 @@ pub struct Chore(Kind);
 enum Kind {
     Snapshot(Box<Snapshotting>),
     Relocation(Relocation),
+    /// Whether it was given out.
+    Advance(bool),
 }
 
 struct Snapshotting {
@@ -127,6 +129,11 @@ impl Chore {
         match &mut self.0 {
             Kind::Snapshot(snapshot) => snapshot.step(durable),
             Kind::Relocation(relocation) => relocation.step(),
+            Kind::Advance(given) => Ok(if std::mem::replace(given, true) {
+                ChoreStep::Done
+            } else {
+                ChoreStep::Commands(vec![Command::Advance])
+            }),
         }
     }
 
@@ -136,17 +143,19 @@ impl Chore {
         match self.0 {
             Kind::Snapshot(_) => "snapshot",
             Kind::Relocation(_) => "relocation",
+            Kind::Advance(_) => "advance",
         }
     }
 }
 
 impl std::fmt::Debug for Chore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let at = match &self.0 {
-            Kind::Snapshot(snapshot) => snapshot.position,
-            Kind::Relocation(relocation) => relocation.next,
-        };
-        write!(f, "Chore({} at {at})", self.name())
+        let name = self.name();
+        match &self.0 {
+            Kind::Snapshot(snapshot) => write!(f, "Chore({name} at {})", snapshot.position),
+            Kind::Relocation(relocation) => write!(f, "Chore({name} at {})", relocation.next),
+            Kind::Advance(_) => write!(f, "Chore({name})"),
+        }
     }
 }
 
@@ -265,6 +274,7 @@ impl<T: Ticket> Driver<T> {
                     None
                 }
             },
+            Choice::Advance => Some(Chore(Kind::Advance(false))),
             Choice::Relocate(range) => Some(Chore(Kind::Relocation(Relocation {
                 reader: self.reader(),
                 range: range.first,
@@ -301,6 +311,7 @@ impl<T: Ticket> Driver<T> {
     ) -> Result<ChoreRest, LogError> {
         let mut rest = ChoreRest::default();
         match chore.0 {
+            Kind::Advance(_) => self.plan.advanced(),
             Kind::Relocation(relocation) => {
                 let left = self.machine.live_in(relocation.range).messages;
                 self.plan.relocated(relocation.range, left);

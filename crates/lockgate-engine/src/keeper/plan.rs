@@ -17,7 +17,8 @@
 //!   log's own headers and zeros, a backlog that fills and empties over and over, and a full disk,
 //!   where room is worth more than writes.
 //! - *Space*: while there is credit, at most [`SLACK_PERCENT`] percent more than what lives and two
-//!   ranges, beside what was appended since the older snapshot.
+//!   ranges, beside what was appended since the older snapshot. Where nothing is appended any more and
+//!   that is worth a snapshot, the plan has a record appended to take it behind.
 //!
 //! Ranges with the lowest live share go first, which costs least for what it brings: the greedy
 //! cleaner of M. Rosenblum and J. Ousterhout, "The Design and Implementation of a Log-Structured File
@@ -72,6 +73,8 @@ pub(crate) struct Plan {
     busy: bool,
     failures: u32,
     retry_at: MachineTime,
+    /// The newest snapshot when something was appended only so that there can be another one.
+    advanced_behind: Position,
     /// Ranges that were relocated from and are not empty: something in them cannot be read. Not
     /// tried again in this life.
     stubborn: BTreeMap<Position, u64>,
@@ -104,6 +107,8 @@ pub(crate) struct View<'a> {
 pub(crate) enum Choice {
     Nothing,
     Snapshot,
+    /// Append something, so that there can be a snapshot behind the newest one.
+    Advance,
     /// Move what lives in the range forward.
     Relocate(LogRange),
 }
@@ -136,6 +141,7 @@ impl Plan {
             busy: false,
             failures: 0,
             retry_at: MachineTime(0),
+            advanced_behind: Position(0),
             stubborn: BTreeMap::new(),
             unreadable,
             settled: Position(0),
@@ -219,8 +225,13 @@ impl Plan {
     }
 
     fn best(&mut self, view: &View<'_>) -> Choice {
-        if self.wants_snapshot(view) && view.now >= self.retry_at {
-            return Choice::Snapshot;
+        if view.now >= self.retry_at {
+            if self.wants_snapshot(view) {
+                return Choice::Snapshot;
+            }
+            if self.wants_advance(view) {
+                return Choice::Advance;
+            }
         }
         match self.costly(view) {
             Some(range) => Choice::Relocate(range),
@@ -229,7 +240,7 @@ impl Plan {
     }
 
     fn wants_snapshot(&self, view: &View<'_>) -> bool {
-        if view.tail <= self.newest() || self.since_snapshot == 0 {
+        if self.has_nothing_new(view) {
             return false;
         }
         let wanted = self
@@ -240,9 +251,27 @@ impl Plan {
             SpaceState::Full => wanted / 8,
             _ => wanted,
         };
-        if self.since_snapshot >= wanted {
-            return true;
-        }
+        self.since_snapshot >= wanted || self.is_worth_an_early_one(view)
+    }
+
+    /// A snapshot now would be the newest one once more.
+    fn has_nothing_new(&self, view: &View<'_>) -> bool {
+        view.tail <= self.newest() || self.since_snapshot == 0
+    }
+
+    /// Nobody appends any more, and what the last of two snapshots would bring back waits for that:
+    /// the log of a queue that was drained for the night.
+    fn wants_advance(&self, view: &View<'_>) -> bool {
+        let newest = self.newest();
+        // Once: where that does not help, the next time would not either.
+        self.has_nothing_new(view)
+            && self.advanced_behind != newest
+            && self.snapshots.len() == 2
+            && self.is_worth_an_early_one(view)
+    }
+
+    /// Whether a snapshot brings back more than it costs.
+    fn is_worth_an_early_one(&self, view: &View<'_>) -> bool {
         // What is empty already and only waits for the trim, which follows one snapshot behind.
         let trim = self.trim();
         let waits = |range: &&LogRange| {
@@ -341,6 +370,12 @@ impl Plan {
         self.failures = (self.failures + 1).min(16);
         self.retry_at = now.plus(wait.min(RETRY_MS.1));
         self.failures == 1
+    }
+
+    /// Something was appended behind the newest snapshot, or could not be.
+    pub(crate) fn advanced(&mut self) {
+        self.busy = false;
+        self.advanced_behind = self.newest();
     }
 
     /// Whatever lives in the range could be moved was; so many messages are still there.
@@ -524,6 +559,33 @@ mod tests {
     }
 
     #[test]
+    fn something_is_appended_once_where_a_snapshot_would_be_worth_it_and_nobody_else_appends() {
+        let mut world = World::new(8, &[]);
+        world.tail = Position(8 << BITS);
+        let choose = |world: &World, plan: &mut Plan| world.with(|view| plan.choose(view));
+        // What is empty before the newest waits for the older one to follow.
+        let mut idle = plan(&[8 << BITS, 4 << BITS], 0, 0);
+        assert_eq!(choose(&world, &mut idle), Choice::Advance);
+        assert_eq!(choose(&world, &mut idle), Choice::Nothing, "one at a time");
+        idle.advanced();
+        // It could not be: the disk is full.
+        assert_eq!(choose(&world, &mut idle), Choice::Nothing, "once");
+        world.tail = Position((8 << BITS) + 1);
+        idle.appended(1, 0);
+        assert_eq!(choose(&world, &mut idle), Choice::Snapshot);
+        world.tail = Position(8 << BITS);
+        // A start appended something, and nothing has come since.
+        let mut started = plan(&[7 << BITS, 4 << BITS], 0, 0);
+        assert_eq!(choose(&world, &mut started), Choice::Advance);
+        // Not for what is not worth it, and not for a second snapshot where one is all there was.
+        let mut only = plan(&[8 << BITS], 0, 0);
+        assert_eq!(choose(&world, &mut only), Choice::Nothing);
+        world.image_bytes = 1 << BITS;
+        let mut large = plan(&[8 << BITS, 4 << BITS], 0, 0);
+        assert_eq!(choose(&world, &mut large), Choice::Nothing);
+    }
+
+    #[test]
     fn a_backlog_that_shrinks_brings_credit_once() {
         let mut world = World::new(4, &[(0, 1_000), (1, 1_000), (2, 1_000), (3, 1_000)]);
         let mut plan = plan(&[], 0, 0);
@@ -646,9 +708,10 @@ mod tests {
         );
         assert_eq!(
             next(sixteenth, 0, &mut plan),
-            Choice::Nothing,
+            Choice::Advance,
             "nothing new"
         );
+        plan.advanced();
         assert_eq!(next(sixteenth, 1, &mut plan), Choice::Snapshot);
         assert_eq!(
             plan.snapshot_finished(at(4), sixteenth, sixteenth, 0),

@@ -1,8 +1,8 @@
 //! Snapshots, space that comes back, and messages that are moved forward.
 
-use lockgate_core::{LogSpace, Position, SnapshotStore};
+use lockgate_core::{LogSpace, Position, QueueName, SnapshotStore};
 use lockgate_engine::{ChoreStep, Driver, EngineOptions, StartError, Work};
-use lockgate_machine::{QueueSettings, SettleAction, Snapshot, read_message};
+use lockgate_machine::{Command, QueueSettings, SettleAction, Snapshot, read_message};
 use lockgate_sim::{FaultyDisk, ManualClock, SeededRandom};
 
 use crate::support::{Shard, beginning, create, keyed, local_log, send, settle, text};
@@ -157,6 +157,33 @@ fn a_drained_log_keeps_its_reserve_and_two_segments() {
     assert!(held <= most, "{held} of {peak}");
     let (mut shard, _) = shard.restarted();
     shard.keep();
+    let held = shard.space().used_bytes;
+    assert!(held <= most, "{held} after a start");
+}
+
+#[test]
+fn a_log_that_is_purged_and_then_left_alone_keeps_no_more() {
+    let mut shard = Shard::small();
+    shard.fill(20_000);
+    let appended = |shard: &Shard| shard.driver.counts().records;
+    let before = appended(&shard);
+    let queue = QueueName::new("q").unwrap();
+    shard.run(Command::Purge { queue }).unwrap();
+    while shard.driver.housekeep(1_000) {}
+    shard.keep();
+    let held = shard.space().used_bytes;
+    let most = RESERVE + 2 * SEGMENT + SNAPSHOTS;
+    assert!(held <= most, "{held}");
+    // The purge, and one that is there for the second snapshot.
+    assert_eq!(appended(&shard) - before, 2);
+    shard.keep();
+    assert_eq!(appended(&shard) - before, 2);
+    // A start goes on in a new segment. The one before it comes back, after two snapshots.
+    let (mut shard, _) = shard.restarted();
+    for _ in 0..3 {
+        shard.keep();
+        assert_eq!(appended(&shard), 2);
+    }
     let held = shard.space().used_bytes;
     assert!(held <= most, "{held} after a start");
 }

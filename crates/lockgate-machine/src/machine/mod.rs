@@ -287,6 +287,13 @@ impl Machine {
                 );
                 Ok(Reply::Done)
             }
+            Command::Advance => {
+                draft.add(
+                    self.advanced(now),
+                    self.limits.log_level.min(Level::Process),
+                );
+                Ok(Reply::Done)
+            }
             Command::CreateQueue(create) => self.decide_create_queue(draft, create, now),
             Command::ChangeQueue {
                 queue,

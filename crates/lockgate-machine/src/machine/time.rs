@@ -20,10 +20,15 @@ impl Machine {
     pub fn tick(&self, now: Now) -> Option<Effect> {
         let now = self.monotonic(now);
         let due = self.machine.has_due(now.machine.0) || self.wall.has_due(now.wall.0);
-        due.then_some(Effect::Advanced {
-            now,
+        due.then_some(self.advanced(now))
+    }
+
+    /// Time passes: whatever is due by `now`, up to a bound, happens.
+    pub(super) fn advanced(&self, now: Now) -> Effect {
+        Effect::Advanced {
+            now: self.monotonic(now),
             budget: TIMERS_PER_STEP,
-        })
+        }
     }
 
     pub(super) fn fold_advanced(&mut self, now: Now, budget: u32) -> Option<()> {

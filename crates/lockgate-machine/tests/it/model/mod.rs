@@ -232,6 +232,8 @@ impl Model {
                 }
                 Ok(Reply::Done)
             }
+            // Whatever was due happened before.
+            Command::Advance => Ok(Reply::Done),
             Command::CreateQueue(create) => self.create_queue(create),
             Command::ChangeQueue {
                 queue,
