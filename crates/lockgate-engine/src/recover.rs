@@ -1,6 +1,6 @@
 //! From a log to a driver in service.
 
-use std::{mem, sync::mpsc, thread, time::Instant};
+use std::{collections::BTreeSet, mem, sync::mpsc, thread, time::Instant};
 
 use lockgate_core::{
     BootId, Incarnation, Log, LogError, MachineTime, Millis, Now, Position, ReadError,
@@ -133,6 +133,7 @@ impl<T: Ticket> Driver<T> {
             records: recovered.records,
             bytes: recovered.bytes,
             damaged: recovered.damaged,
+            missing: driver.missing_ranges(),
             undecodable: folding.undecodable,
             tail_bytes_cut: recovered.tail_bytes_cut,
             // A term ends behind its last snapshot. With nothing there, the one that took the
@@ -160,6 +161,17 @@ impl<T: Ticket> Driver<T> {
     #[must_use]
     pub fn machine_time(&self, since_boot: Millis) -> MachineTime {
         machine_time(self.clock_offset, since_boot)
+    }
+
+    /// Ranges with live messages that the log does not hold. One that a snapshot knows of is not missed
+    /// by recovery, which starts behind it.
+    fn missing_ranges(&self) -> Vec<(Position, u64)> {
+        let held: BTreeSet<Position> = self.log.ranges().iter().map(|range| range.first).collect();
+        let live = self.machine.live_ranges();
+        let missing = live.filter(|(first, live)| live.messages > 0 && !held.contains(first));
+        missing
+            .map(|(first, live)| (first, live.messages))
+            .collect()
     }
 
     /// Visits all queues, a page at a time.

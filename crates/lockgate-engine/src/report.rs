@@ -24,6 +24,9 @@ pub struct StartReport {
     pub bytes: u64,
     /// Stretches of the log that were durable once and cannot be read any more; set aside.
     pub damaged: Vec<DamagedRange>,
+    /// Where parts of the log are not there although messages have their bytes in them, by their first
+    /// positions, and how many messages: each is dropped as damaged when it is to be delivered.
+    pub missing: Vec<(Position, u64)>,
     /// Records whose checksum is good and whose content makes no sense; skipped.
     pub undecodable: u64,
     /// Bytes of a torn tail that were cut: nobody was ever told that they are durable.
@@ -45,6 +48,9 @@ impl StartReport {
     /// Whether everything that was ever promised is still there.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.damaged.is_empty() && self.undecodable == 0 && self.snapshots_unreadable.is_empty()
+        self.damaged.is_empty()
+            && self.missing.is_empty()
+            && self.undecodable == 0
+            && self.snapshots_unreadable.is_empty()
     }
 }

@@ -4,7 +4,7 @@ use std::{cell::RefCell, ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
 use lockgate_core::{
-    DiskFile, LogError, LogReader, LogRecord, Position, ReadError, RecordStamp, Scanned,
+    DiskError, DiskFile, LogError, LogReader, LogRecord, Position, ReadError, RecordStamp, Scanned,
 };
 
 use crate::{
@@ -35,8 +35,9 @@ impl LogReader for Reader {
         }
         let file = match shared.file(segment) {
             Ok(file) => file,
-            // Released since we looked.
-            Err(error) if error.is_not_found() => return Err(ReadError::Missing { at }),
+            Err(error) if is_released(shared, segment, &error) => {
+                return Err(ReadError::Missing { at });
+            }
             Err(error) => return Err(LogError::Disk(error).into()),
         };
         let read = read_record(&*file, at, info.generation);
@@ -87,7 +88,9 @@ impl Reader {
         };
         let file = match shared.file(segment) {
             Ok(file) => file,
-            Err(error) if error.is_not_found() => return Ok(ControlFlow::Continue(())),
+            Err(error) if is_released(shared, segment, &error) => {
+                return Ok(ControlFlow::Continue(()));
+            }
             Err(error) => return Err(LogError::Disk(error).into()),
         };
         let mut scan =
@@ -133,6 +136,13 @@ impl Reader {
         }
         Ok(ControlFlow::Continue(()))
     }
+}
+
+/// Whether the segment has no file because it was released since we looked. A file that is not found
+/// and should be there is an error of the disk: the folder may have been moved, or be there again in a
+/// moment, and what is in it must not count as gone.
+fn is_released(shared: &Shared, segment: u32, error: &DiskError) -> bool {
+    error.is_not_found() && !shared.segments().contains_key(&segment)
 }
 
 thread_local! {

@@ -289,6 +289,14 @@ fn log_start(report: &StartReport) {
             "a part of the log is damaged; it was set aside and what it held is lost"
         );
     }
+    for (from, messages) in &report.missing {
+        error!(
+            from = from.to_string(),
+            messages,
+            "a part of the log is not there; messages of which it has the bytes are dropped as they \
+             come up for delivery: if you have its file, stop at once and put it back"
+        );
+    }
     if report.possibly_lost > 0 {
         warn!(
             messages = report.possibly_lost,

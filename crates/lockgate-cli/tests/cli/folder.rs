@@ -429,6 +429,23 @@ fn what_is_no_file_is_named_instead_of_waited_for() {
     assert!(error.contains(wanted), "{error}");
 }
 
+/// An operator moves the folder of a running server, and back. Receives fail meanwhile; what could not
+/// be found is not gone.
+#[test]
+fn a_folder_that_is_moved_away_and_back_has_lost_nothing() {
+    let sandbox = filled();
+    let server = Server::start(&sandbox);
+    let url = server.url.clone();
+    let (here, there) = (sandbox.path().join("data"), sandbox.path().join("there"));
+    let receive = format!("receive -q orders.fifo --max 10 --lease 10m --endpoint {url}");
+    fs::rename(&here, &there).unwrap();
+    sandbox.run(&receive).fails_with(1);
+    fs::rename(&there, &here).unwrap();
+    assert_eq!(sandbox.run(&receive).json().len(), 1);
+    drop(server);
+    sandbox.run("check data").ok();
+}
+
 #[test]
 fn a_message_that_cannot_be_read_any_more_is_told_in_words() {
     let sandbox = filled();

@@ -312,6 +312,27 @@ fn a_damaged_snapshot_costs_nothing_and_two_are_an_error_that_says_so() {
     assert!(error.to_string().contains("restore a backup"), "{error}");
 }
 
+/// A file before the snapshot is not missed by recovery, which reads none of it. What has its bytes
+/// there is.
+#[test]
+fn a_part_of_the_log_that_is_not_there_is_told_at_the_start() {
+    let mut shard = Shard::small();
+    shard.fill(5_000);
+    let first = shard.driver.machine().live_ranges().next().unwrap();
+    let disk = shard.disk.kill();
+    drop(shard);
+    let mut image = disk.image();
+    let name = format!("{:08x}.log", first.0.0 >> 32);
+    image.remove(&name).unwrap();
+    let disk = FaultyDisk::from_image(image);
+    let (shard, report) = Shard::start(disk, ManualClock::default(), &options());
+    assert!(report.snapshot.is_some());
+    assert_eq!(report.missing, [(first.0, first.1.messages)]);
+    assert!(report.damaged.is_empty() && !report.is_clean());
+    let (_, report) = shard.restarted();
+    assert_eq!(report.missing.len(), 1, "at every start");
+}
+
 #[test]
 fn keys_in_flight_and_order_outlive_snapshot_and_relocation() {
     let mut shard = Shard::small();
