@@ -238,9 +238,19 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
 
     /// All values with their indexes, in order of the indexes. Walks all pages.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        (0..).zip(&self.pages).flat_map(|(number, page)| {
-            (number * Self::PAGE_SLOTS..)
-                .zip(page.slots.iter())
+        (0..)
+            .zip(&self.pages)
+            .flat_map(|(number, page)| Self::values(number, page))
+    }
+
+    /// The values of a page with their indexes.
+    fn values(number: u32, page: &Page<T>) -> impl Iterator<Item = (u32, &T)> {
+        let mut next = number * Self::PAGE_SLOTS;
+        page.slots.stretches().flat_map(move |stretch| {
+            let first = next;
+            next += u32::try_from(stretch.len()).expect("a page has PAGE_SLOTS slots");
+            (first..)
+                .zip(stretch)
                 .filter_map(|(index, slot)| match slot {
                     Slot::Used(value) => Some((index, value)),
                     Slot::Free(_) => None,

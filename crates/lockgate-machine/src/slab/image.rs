@@ -51,13 +51,8 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
     /// The values of the page that came last, with their indexes.
     pub(crate) fn last_page(&self) -> impl Iterator<Item = (u32, &T)> {
         let number = self.pages().saturating_sub(1);
-        let slots = self.pages.last().into_iter();
-        (number * Self::PAGE_SLOTS..)
-            .zip(slots.flat_map(|page| page.slots.iter()))
-            .filter_map(|(index, slot)| match slot {
-                Slot::Used(value) => Some((index, value)),
-                Slot::Free(_) => None,
-            })
+        let page = self.pages.last().into_iter();
+        page.flat_map(move |page| Self::values(number, page))
     }
 
     /// Whether all pages came, as the outline said.
