@@ -405,15 +405,29 @@ pub(crate) struct Backup {
 Examples:
   lockgate restore monday.backup --data ./lockgate-data
   zstd -d < monday.backup.zst | lockgate restore - --data /var/lib/lockgate
-  lockgate restore monday.backup --data /tmp/look && lockgate check /tmp/look")]
+  lockgate restore monday.backup --data /tmp/look && lockgate check /tmp/look
+  LOCKGATE_POSTGRES=postgres://u:secret@db/queues lockgate restore monday.backup --postgres-shard orders")]
 pub(crate) struct Restore {
     /// The backup; - is standard input
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
     /// Folder to make
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data: PathBuf,
+    #[arg(
+        long,
+        value_name = "DIR",
+        required_unless_present = "postgres_shard",
+        conflicts_with = "postgres_shard"
+    )]
+    pub(crate) data: Option<PathBuf>,
+
+    /// Shard to make in a PostgreSQL database, instead of a folder
+    #[arg(long, value_name = "NAME")]
+    pub(crate) postgres_shard: Option<String>,
+
+    /// The database; better in LOCKGATE_POSTGRES or the configuration file
+    #[arg(long, value_name = "URL", requires = "postgres_shard")]
+    pub(crate) postgres: Option<String>,
 }
 
 /// Check a data folder: what is in it, what is damaged, what a start would do

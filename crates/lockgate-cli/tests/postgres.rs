@@ -247,6 +247,63 @@ fn a_server_ends_with_its_database_and_a_start_finds_the_next_one() {
 }
 
 #[test]
+fn a_backup_is_restored_into_a_new_shard_and_no_other() {
+    let sandbox = Sandbox::new();
+    let (source, target) = (shard("source"), shard("target"));
+    let server = Server::start(&sandbox, &source);
+    let endpoint = &server.url;
+    for number in 0..3 {
+        sandbox
+            .run(&format!(
+                "send -q orders.fifo --create --key k --endpoint {endpoint} order-{number}"
+            ))
+            .ok();
+    }
+    sandbox.run(&format!("backup kept.backup --endpoint {endpoint}"));
+    let restore = |file: &str, shard: &str| {
+        let output = sandbox
+            .command(&format!("restore {file} --postgres-shard {shard}"))
+            .env("LOCKGATE_POSTGRES", url())
+            .output();
+        support::Done::from(output.unwrap())
+    };
+    // Not even a look at one that is in use harms its server.
+    let error = restore("kept.backup", &source).fails_with(4);
+    assert!(error.contains("holds something already"), "{error}");
+    sandbox
+        .run(&format!(
+            "send -q orders.fifo --key k --endpoint {endpoint} order-3"
+        ))
+        .ok();
+
+    let whole = fs::read(sandbox.path().join("kept.backup")).unwrap();
+    let cut = sandbox.path().join("cut.backup");
+    fs::write(&cut, &whole[..whole.len() - 40]).unwrap();
+    let error = restore("cut.backup", &target).fails_with(9);
+    assert!(!error.contains("is left there"), "{error}");
+    let told = restore("kept.backup", &target);
+    assert_eq!(told.code, Some(0), "{told:?}");
+    assert!(told.stderr.contains("3 messages in 1 queue"), "{told:?}");
+    restore("kept.backup", &target).fails_with(4);
+
+    let restored = Server::start(&sandbox, &target);
+    assert_eq!(restored.recovered["messages"], 3, "{}", restored.recovered);
+    let received = sandbox
+        .run(&format!(
+            "receive -q orders.fifo --max 10 --ack --endpoint {}",
+            restored.url
+        ))
+        .json();
+    let bodies: Vec<_> = received.iter().map(|line| line["body"].clone()).collect();
+    assert_eq!(bodies, ["order-0", "order-1", "order-2"]);
+
+    let error = sandbox
+        .run("restore kept.backup --postgres-shard x")
+        .fails_with(2);
+    assert!(error.contains("LOCKGATE_POSTGRES"), "{error}");
+}
+
+#[test]
 fn what_is_wrong_is_told_without_the_password() {
     let sandbox = Sandbox::new();
     for (url, code, says) in [

@@ -67,6 +67,7 @@
 //! All methods block, and may be called on a thread that runs an async runtime: waiting needs none. One thread
 //! for each log moves bytes between its connections and the server.
 
+mod discard;
 mod hosts;
 mod log;
 mod options;
@@ -80,6 +81,7 @@ mod sync;
 mod tls;
 mod upkeep;
 
+pub use discard::Discard;
 pub use log::PostgresLog;
 pub use options::{OpenError, PostgresLogOptions};
 pub use shared::Deposed;

@@ -9,6 +9,7 @@ use lockgate_core::{
 };
 
 use crate::{
+    discard::Discard,
     options::{OpenError, PostgresLogOptions, SHARD_NAME_BYTES_MAX},
     reader::Reader,
     recover::recover,
@@ -61,6 +62,12 @@ const MAKE_SHARD: &str = "
         INSERT INTO lockgate.shard (name) VALUES ($1) ON CONFLICT (name) DO NOTHING RETURNING id
     )
     INSERT INTO lockgate.durable (shard) SELECT id FROM made";
+
+const IS_NEW: &str = "
+    SELECT 1 FROM lockgate.shard
+    WHERE id = $1 AND epoch = 0 AND tail = 1
+        AND NOT EXISTS (SELECT FROM lockgate.snapshot WHERE shard = $1)
+        AND NOT EXISTS (SELECT FROM lockgate.record WHERE shard = $1)";
 
 const SETTINGS: &str = "
     SELECT current_setting('fsync'),
@@ -149,6 +156,35 @@ impl PostgresLog {
             upkeep: Arc::new(Upkeep::new(shared.clone(), held)),
             shared,
         })
+    }
+
+    /// Opens a shard that nobody has begun an epoch on yet, making it if it is not there: for what fills
+    /// a new log and must not depose the owner of one that is in use, as a look by recovering would.
+    ///
+    /// # Errors
+    /// [`OpenError::NotNew`] if there is more; and see [`OpenError`].
+    pub fn open_new(
+        url: &str,
+        shard: &str,
+        options: PostgresLogOptions,
+    ) -> Result<Self, OpenError> {
+        let log = Self::open(url, shard, options)?;
+        let row = log
+            .syncing
+            .query_opt(IS_NEW, &[&log.shared.shard])
+            .map_err(|failure| failure.while_doing("looking whether the shard is new"))?;
+        match row {
+            Some(_) => Ok(log),
+            None => Err(OpenError::NotNew {
+                name: shard.to_owned(),
+            }),
+        }
+    }
+
+    /// For taking back what was filled in half, when the log itself is gone.
+    #[must_use]
+    pub fn discard(&self) -> Discard {
+        Discard(self.shared.clone())
     }
 
     /// Tells, also when the log is long gone, whether it ended because another instance has taken the

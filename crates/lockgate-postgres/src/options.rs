@@ -78,6 +78,12 @@ pub enum OpenError {
         /// What was given.
         name: String,
     },
+    /// The shard is not a new one, and a new one was asked for. Nobody was deposed.
+    #[error("the shard {name:?} holds something already")]
+    NotNew {
+        /// Which.
+        name: String,
+    },
     /// The text is no connection string. The text itself may hold a password and is not shown.
     #[error("the connection string of the database cannot be read")]
     Url(#[source] tokio_postgres::Error),

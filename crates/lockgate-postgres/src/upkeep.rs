@@ -14,7 +14,7 @@ use crate::{
 
 /// Deletes the first rows of a released range; on a server that holds everything that was appended
 /// before it was released, and with it what was moved out of it.
-const DELETE: &str = "
+pub(crate) const DELETE: &str = "
     WITH dead AS (
         SELECT position
         FROM lockgate.record
@@ -33,7 +33,7 @@ const FORGET: &str = "
         AND EXISTS (SELECT FROM lockgate.shard WHERE id = $1 AND claim = $3 AND tail >= $4)";
 
 /// Rows of one step: about a MiB of common messages.
-const ROWS: i64 = 1_000;
+pub(crate) const ROWS: i64 = 1_000;
 
 /// How often it looks whether the shard is still this owner's.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

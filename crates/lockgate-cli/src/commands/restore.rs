@@ -9,11 +9,18 @@ use std::{
     thread,
 };
 
+use lockgate_core::Log;
+#[cfg(feature = "postgres")]
+use lockgate_core::{LogError, with_sources};
 use lockgate_engine::{RestoreError, RestoreReport, restore};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 use tokio::sync::oneshot;
 
 use super::block_on;
+#[cfg(feature = "postgres")]
+use super::environment;
+#[cfg(feature = "postgres")]
+use crate::settings::{Flags, resolve, table};
 use crate::{
     args::Restore,
     exit::{Exit, Failure},
@@ -21,7 +28,16 @@ use crate::{
 };
 
 pub(crate) fn run(args: &Restore) -> Result<(), Failure> {
-    let path = &args.data;
+    match (&args.data, &args.postgres_shard) {
+        (Some(path), _) => into_folder(args, path),
+        (None, Some(shard)) => into_database(args, shard),
+        (None, None) => Err(Failure::usage(
+            "a place is needed: --data or --postgres-shard",
+        )),
+    }
+}
+
+fn into_folder(args: &Restore, path: &Path) -> Result<(), Failure> {
     let failed = |error: io::Error| {
         let what = format!("making {}", path.display());
         Failure::from_error(Exit::Failed, error).context(what)
@@ -31,19 +47,7 @@ pub(crate) fn run(args: &Restore) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Conflict, what)
             .hint("a backup is restored into a new folder; choose another or move that away"));
     }
-    let input: Box<dyn Read + Send> = if args.file == Path::new("-") {
-        Box::new(io::stdin())
-    } else {
-        let file = File::open(&args.file).map_err(|error| {
-            let exit = match error.kind() {
-                io::ErrorKind::NotFound => Exit::NotFound,
-                _ => Exit::Failed,
-            };
-            let what = format!("opening {}", args.file.display());
-            Failure::from_error(exit, error).context(what)
-        })?;
-        Box::new(file)
-    };
+    let input = open(&args.file)?;
     let parent = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
@@ -56,15 +60,92 @@ pub(crate) fn run(args: &Restore) -> Result<(), Failure> {
         .permissions(Permissions::from_mode(0o700))
         .tempdir_in(parent)
         .map_err(failed)?;
-    let report = block_on_restore(input, folder.path())?;
+    let disk = FolderDisk::open(folder.path())
+        .map_err(|error| Failure::from_error(Exit::Failed, error))?;
+    let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default())
+        .map_err(|error| Failure::from_error(Exit::Failed, error))?;
+    let report = block_on_restore(input, Box::new(log))?;
     fs::rename(folder.path(), path).map_err(failed)?;
     let _there_no_more = folder.keep();
     File::open(parent)
         .and_then(|parent| parent.sync_all())
         .map_err(failed)?;
+    tell(&path.display().to_string(), &report);
+    Ok(())
+}
+
+#[cfg(feature = "postgres")]
+fn into_database(args: &Restore, shard: &str) -> Result<(), Failure> {
+    use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions};
+
+    let mut flags = Flags::default();
+    if let Some(url) = &args.postgres {
+        flags.given.insert("postgres", vec![url.clone()]);
+    }
+    let url = resolve(&flags, &environment)?
+        .get(&table::POSTGRES)
+        .ok_or_else(|| {
+            Failure::usage("no database is named")
+                .hint("set LOCKGATE_POSTGRES, or say --postgres URL")
+        })?;
+    let input = open(&args.file)?;
+    let place = format!("the shard {shard:?} in PostgreSQL");
+    let log =
+        PostgresLog::open_new(&url, shard, PostgresLogOptions::default()).map_err(|error| {
+            if let OpenError::NotNew { .. } = error {
+                return Failure::from_error(Exit::Conflict, error)
+                    .hint("a backup is restored into a new shard; choose another name");
+            }
+            let exit = match error {
+                OpenError::Log(LogError::NewerFormat { .. }) => Exit::Refused,
+                _ => Exit::Failed,
+            };
+            Failure::from_error(exit, error).context(format!("opening {place}"))
+        })?;
+    let discard = log.discard();
+    match block_on_restore(input, Box::new(log)) {
+        Ok(report) => {
+            tell(&place, &report);
+            Ok(())
+        }
+        Err(failure) => {
+            // Also after a signal: a start would refuse what is not whole.
+            if let Err(error) = discard.run() {
+                let error = with_sources(&error);
+                note(&format!(
+                    "what was restored of {place} is left there: {error}"
+                ));
+            }
+            Err(failure)
+        }
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+fn into_database(_args: &Restore, _shard: &str) -> Result<(), Failure> {
+    let what = "this program was built without PostgreSQL (the feature `postgres`)";
+    Err(Failure::usage(what.to_owned()))
+}
+
+/// The backup.
+fn open(file: &Path) -> Result<Box<dyn Read + Send>, Failure> {
+    if file == Path::new("-") {
+        return Ok(Box::new(io::stdin()));
+    }
+    let opened = File::open(file).map_err(|error| {
+        let exit = match error.kind() {
+            io::ErrorKind::NotFound => Exit::NotFound,
+            _ => Exit::Failed,
+        };
+        let what = format!("opening {}", file.display());
+        Failure::from_error(exit, error).context(what)
+    })?;
+    Ok(Box::new(opened))
+}
+
+fn tell(place: &str, report: &RestoreReport) {
     note(&format!(
-        "{}: {} in {}",
-        path.display(),
+        "{place}: {} in {}",
         count(report.messages, "message"),
         count(report.queues, "queue")
     ));
@@ -74,7 +155,6 @@ pub(crate) fn run(args: &Restore) -> Result<(), Failure> {
             count(report.dropped, "message")
         ));
     }
-    Ok(())
 }
 
 /// Whether the folder is missing or empty.
@@ -87,14 +167,16 @@ fn is_free(path: &Path) -> io::Result<bool> {
 }
 
 /// Restores on a thread of its own, so that a signal is heard while standard input is not.
-fn block_on_restore(input: Box<dyn Read + Send>, folder: &Path) -> Result<RestoreReport, Failure> {
+fn block_on_restore(
+    input: Box<dyn Read + Send>,
+    log: Box<dyn Log>,
+) -> Result<RestoreReport, Failure> {
     let (sender, receiver) = oneshot::channel();
-    let folder = folder.to_owned();
     let mut report = None;
     block_on(async {
         thread::spawn(move || {
             // Nobody hears it if a signal came.
-            let _ = sender.send(restore_into(input, &folder));
+            let _ = sender.send(restore_into(input, log));
         });
         let outcome = receiver
             .await
@@ -105,13 +187,9 @@ fn block_on_restore(input: Box<dyn Read + Send>, folder: &Path) -> Result<Restor
     report.ok_or_else(|| Failure::failed("the restore did not end"))
 }
 
-fn restore_into(input: Box<dyn Read + Send>, folder: &Path) -> Result<RestoreReport, Failure> {
-    let disk =
-        FolderDisk::open(folder).map_err(|error| Failure::from_error(Exit::Failed, error))?;
-    let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default())
-        .map_err(|error| Failure::from_error(Exit::Failed, error))?;
+fn restore_into(input: Box<dyn Read + Send>, log: Box<dyn Log>) -> Result<RestoreReport, Failure> {
     let mut input = BufReader::with_capacity(1 << 20, input);
-    restore(&mut input, Box::new(log)).map_err(|error| {
+    restore(&mut input, log).map_err(|error| {
         let exit = match &error {
             RestoreError::NoBackup
             | RestoreError::NewerFormat { .. }

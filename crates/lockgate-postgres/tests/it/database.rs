@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use lockgate_core::{Level, LogError};
+use lockgate_core::{Level, Log as _, LogError};
 use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions};
 
 use crate::{
@@ -93,6 +93,47 @@ fn shards_of_a_database_share_nothing() {
     assert!(owners[1].append("deposed").is_err());
     owners[0].append("of another shard").unwrap();
     owners[0].sync();
+}
+
+#[test]
+fn a_shard_is_discarded_by_its_owner_only_and_then_new_again() {
+    let Some(url) = shared_server("a_shard_is_discarded_by_its_owner_only_and_then_new_again")
+    else {
+        return;
+    };
+    let url = new_database(&url);
+    let name = new_shard();
+    let neighbour = new_shard();
+    let open_new = || PostgresLog::open_new(&url, &name, PostgresLogOptions::default());
+    let mut other = Owner::start(&url, &neighbour);
+    other.append("stays").unwrap();
+    open_new().unwrap();
+    drop(open_new().unwrap());
+
+    let deposed = Owner::start(&url, &name);
+    let mut owner = Owner::start(&url, &name);
+    for number in 0..1_500 {
+        owner.append(&format!("{number}")).unwrap();
+    }
+    owner.sync();
+    owner.log.begin_snapshot().unwrap().finish().unwrap();
+    match open_new() {
+        Err(OpenError::NotNew { name: told }) => assert_eq!(told, name),
+        other => panic!("{other:?}"),
+    }
+    owner.append("and nobody was deposed by that").unwrap();
+    deposed.log.discard().run().unwrap_err();
+    assert!(deposed.log.deposed().is_known());
+    owner.append("nor by that").unwrap();
+
+    owner.log.discard().run().unwrap();
+    owner.append("in no shard").unwrap_err();
+    assert_eq!(execute(&url, "SELECT FROM lockgate.record", &[]), 1);
+    open_new().unwrap();
+    let again = Owner::start(&url, &name);
+    assert_eq!(again.records, []);
+    assert_eq!(again.log.snapshots().list().unwrap(), []);
+    assert_eq!(Owner::start(&url, &neighbour).records, other.records);
 }
 
 #[test]
