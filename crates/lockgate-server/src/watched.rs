@@ -16,7 +16,7 @@ const EVERY: Duration = Duration::from_secs(5);
 ///
 /// Looked at and not notified of: a rotation may replace a file, edit it, or swing a link anywhere
 /// on its path, also on a file system that tells nobody.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct WatchedFiles(Vec<(PathBuf, Option<Stamp>)>);
 
 /// What tells a file from what it was. The time of the change of the inode moves with every write,
@@ -75,7 +75,7 @@ impl WatchedFiles {
     }
 
     /// Whether one of them has changed since the last look.
-    fn look(&mut self) -> bool {
+    pub(crate) fn look(&mut self) -> bool {
         let mut changed = false;
         for (path, seen) in &mut self.0 {
             let now = Stamp::of(path);

@@ -58,6 +58,8 @@ pub enum TlsError {
 /// The certificate that new connections get.
 pub(crate) struct Tls {
     files: TlsFiles,
+    /// What the files were before they were first read.
+    seen: WatchedFiles,
     current: RwLock<TlsAcceptor>,
 }
 
@@ -69,8 +71,14 @@ impl std::fmt::Debug for Tls {
 
 impl Tls {
     pub(crate) fn open(files: TlsFiles) -> Result<Self, TlsError> {
+        let TlsFiles { certificates, key } = files.clone();
+        let seen = WatchedFiles::new([certificates, key]);
         let current = RwLock::new(load(&files)?);
-        Ok(Self { files, current })
+        Ok(Self {
+            files,
+            seen,
+            current,
+        })
     }
 
     /// What a connection that begins now is encrypted with.
@@ -92,8 +100,7 @@ pub(crate) async fn watch(tls: Option<&Tls>) {
     let Some(tls) = tls else {
         return pending().await;
     };
-    let TlsFiles { certificates, key } = tls.files.clone();
-    let mut files = WatchedFiles::new([certificates, key]);
+    let mut files = tls.seen.clone();
     loop {
         files.changed().await;
         match tls.reload() {
@@ -171,4 +178,31 @@ fn read(path: &Path) -> Result<(Vec<u8>, u32), TlsError> {
         path: path.to_owned(),
         source,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_changes_between_the_first_reading_and_the_watch_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let files = TlsFiles {
+            certificates: folder.path().join("certificate"),
+            key: folder.path().join("key"),
+        };
+        fs::write(&files.certificates, made.cert.pem()).unwrap();
+        fs::write(&files.key, made.signing_key.serialize_pem()).unwrap();
+        fs::set_permissions(&files.key, fs::Permissions::from_mode(0o600)).unwrap();
+        let tls = Tls::open(files.clone()).unwrap();
+        assert!(!tls.seen.clone().look());
+        fs::write(&files.certificates, "a renewal goes wrong here").unwrap();
+        assert!(tls.seen.clone().look());
+        // And the certificate that was good stays.
+        tls.reload().unwrap_err();
+        drop(tls.acceptor());
+    }
 }
