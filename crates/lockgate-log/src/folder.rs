@@ -1,15 +1,19 @@
 //! The operating system's folder as a [`Disk`].
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
-    io,
-    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
+    fs::{DirBuilder, File, TryLockError},
+    io::{self, Read as _},
+    os::unix::fs::{DirBuilderExt, FileExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use lockgate_core::{
     Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FolderLock, LockError, OpenMode,
+};
+use rustix::{
+    fs::{AtFlags, Dir, Mode, OFlags},
+    io::Errno,
 };
 
 /// The file whose advisory lock means ownership of the folder. It holds the owner's process id, for
@@ -21,13 +25,16 @@ const LOCK_NAME: &str = "lock";
 /// The folder is made with mode 0700 if it is missing, files with mode 0600. An existing folder
 /// keeps its mode. Reads and writes go on after an interrupting signal and after a short count.
 ///
+/// It stays this folder, whatever becomes of its path: who moves it away and puts another one there,
+/// a restored backup say, while this is in use, has two folders that know nothing of each other.
+///
 /// Ownership ([`Disk::lock`]) is an advisory lock of the operating system on the file `lock`: it
 /// ends with the process, however that dies, and it also excludes a second instance in the same
 /// process. On a network file system it is only as good as that system's locks.
 #[derive(Debug)]
 pub struct FolderDisk {
     path: PathBuf,
-    /// The folder itself, held open for syncing names and asking for free space.
+    /// The folder itself, in which everything is done; the path is for messages only.
     folder: File,
 }
 
@@ -66,18 +73,17 @@ impl FolderDisk {
         &self,
         operation: DiskOperation,
         name: &str,
-        act: impl FnOnce(&Path) -> io::Result<T>,
+        act: impl FnOnce(&File) -> io::Result<T>,
     ) -> Result<T, DiskError> {
-        let path = self.path.join(name);
         // Names are made by this crate from numbers; this holds the promise that they stay flat.
         let outcome = if name.is_empty() || name.contains(['/', '\0']) {
             Err(io::ErrorKind::InvalidInput.into())
         } else {
-            act(&path)
+            act(&self.folder)
         };
         outcome.map_err(|source| DiskError {
             operation,
-            name: path.display().to_string(),
+            name: self.path.join(name).display().to_string(),
             source,
         })
     }
@@ -116,20 +122,20 @@ fn make_folder(path: &Path) -> io::Result<()> {
 
 impl FolderDisk {
     fn hold(&self) -> Result<HeldLock, LockError> {
-        let file = self.on(DiskOperation::Open, LOCK_NAME, |path| {
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).mode(0o600);
+        let mut file = self.on(DiskOperation::Open, LOCK_NAME, |folder| {
             // Not truncated here: the holder's process id stands in it.
-            open_regular(options.truncate(false), path)
+            open_regular(folder, LOCK_NAME, OFlags::RDWR | OFlags::CREATE)
         })?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let holder = fs::read_to_string(self.path.join(LOCK_NAME)).ok();
+                // No process id is longer.
+                let mut holder = String::new();
+                let read = file.by_ref().take(16).read_to_string(&mut holder).ok();
                 return Err(LockError::Held {
                     folder: self.describe(),
-                    holder: holder
-                        .and_then(|text| text.trim().parse::<u32>().ok())
+                    holder: read
+                        .and_then(|_| holder.trim().parse::<u32>().ok())
                         .map(|pid| format!("process {pid}")),
                 });
             }
@@ -151,9 +157,16 @@ impl FolderDisk {
 
 /// Opens what must be a regular file. To open a named pipe would otherwise wait for somebody at its
 /// other end, for ever and without a word.
-fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let file = options.custom_flags(flags).open(path)?;
+fn open_regular(folder: &File, name: &str, flags: OFlags) -> io::Result<File> {
+    let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let file = loop {
+        match rustix::fs::openat(folder, name, flags, mode) {
+            Ok(file) => break File::from(file),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    };
     if file.metadata()?.is_file() {
         return Ok(file);
     }
@@ -167,15 +180,13 @@ impl Disk for FolderDisk {
     }
 
     fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
-        let file = self.on(DiskOperation::Open, name, |path| {
-            let mut options = OpenOptions::new();
-            options.read(true).mode(0o600);
-            match mode {
-                OpenMode::Read => {}
-                OpenMode::Existing => _ = options.write(true),
-                OpenMode::CreateNew => _ = options.write(true).create_new(true),
-            }
-            open_regular(&mut options, path)
+        let flags = match mode {
+            OpenMode::Read => OFlags::RDONLY,
+            OpenMode::Existing => OFlags::RDWR,
+            OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+        };
+        let file = self.on(DiskOperation::Open, name, |folder| {
+            open_regular(folder, name, flags)
         })?;
         Ok(Arc::new(FolderFile {
             path: self.path.join(name),
@@ -186,26 +197,28 @@ impl Disk for FolderDisk {
     fn list(&self) -> Result<Vec<String>, DiskError> {
         let error = self.on_folder(DiskOperation::Inspect);
         let mut names = Vec::new();
-        for entry in fs::read_dir(&self.path).map_err(&error)? {
-            let entry = entry.map_err(&error)?;
+        for entry in Dir::read_from(&self.folder).map_err(|errno| error(errno.into()))? {
+            let entry = entry.map_err(|errno| error(errno.into()))?;
             // A name that is no UTF-8 is none of ours.
-            if let Ok(name) = entry.file_name().into_string()
-                && name != LOCK_NAME
+            if let Ok(name) = entry.file_name().to_str()
+                && ![".", "..", LOCK_NAME].contains(&name)
             {
-                names.push(name);
+                names.push(name.to_owned());
             }
         }
         Ok(names)
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
-        self.on(DiskOperation::Rename, from, |path| {
-            fs::rename(path, self.path.join(to))
+        self.on(DiskOperation::Rename, from, |folder| {
+            Ok(rustix::fs::renameat(folder, from, folder, to)?)
         })
     }
 
     fn remove(&self, name: &str) -> Result<(), DiskError> {
-        self.on(DiskOperation::Remove, name, |path| fs::remove_file(path))
+        self.on(DiskOperation::Remove, name, |folder| {
+            Ok(rustix::fs::unlinkat(folder, name, AtFlags::empty())?)
+        })
     }
 
     fn sync_folder(&self) -> Result<(), DiskError> {
@@ -304,10 +317,7 @@ impl DiskFile for FolderFile {
     }
 
     fn allocate(&self, len: u64) -> Result<(), DiskError> {
-        use rustix::{
-            fs::{FallocateFlags, fallocate},
-            io::Errno,
-        };
+        use rustix::fs::{FallocateFlags, fallocate};
         loop {
             let outcome = match fallocate(&self.file, FallocateFlags::empty(), 0, len) {
                 Ok(()) => return Ok(()),
@@ -337,7 +347,10 @@ impl DiskFile for FolderFile {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::{
+        fs::{self, OpenOptions},
+        os::unix::fs::PermissionsExt,
+    };
 
     use super::*;
 

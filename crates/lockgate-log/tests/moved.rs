@@ -23,25 +23,32 @@ fn start(path: &Path, epoch: u64) -> (LocalLog, Vec<Position>) {
     (log, records)
 }
 
+fn append(log: &mut LocalLog, epoch: u64, records: usize) {
+    for _ in 0..records {
+        let mut group = RecordGroup::new(log.capabilities().gap);
+        group.push(|bytes| bytes.extend_from_slice(&[7; 1_000]));
+        log.append(Epoch(epoch), log.tail(), &mut group).unwrap();
+    }
+    log.syncer().sync().unwrap();
+}
+
 /// What lives in a file that is not found for a while is not gone: who takes it for released would
 /// drop it for good.
 #[test]
-fn a_folder_that_was_moved_away_is_an_error_of_the_disk_and_nothing_is_missing() {
+fn a_file_that_was_moved_away_is_an_error_of_the_disk_and_nothing_is_missing() {
     let temp = tempfile::tempdir().unwrap();
-    let (here, there) = (temp.path().join("here"), temp.path().join("there"));
-    let (mut log, _) = start(&here, 1);
-    for _ in 0..5 {
-        let mut group = RecordGroup::new(log.capabilities().gap);
-        group.push(|bytes| bytes.extend_from_slice(&[7; 1_000]));
-        log.append(Epoch(1), log.tail(), &mut group).unwrap();
-    }
-    log.syncer().sync().unwrap();
+    let folder = temp.path().join("data");
+    let (mut log, _) = start(&folder, 1);
+    append(&mut log, 1, 5);
     drop(log);
-    let (log, records) = start(&here, 2);
+    let (log, records) = start(&folder, 2);
     assert_eq!(records.len(), 5);
     let reader = log.reader();
+    let (here, there) = (folder.join("00000001.log"), temp.path().join("there"));
     fs::rename(&here, &there).unwrap();
-    for &at in &records {
+    let first = records.iter().filter(|at| at.0 >> 32 == 1);
+    assert!(first.clone().count() > 1);
+    for &at in first {
         let read = reader.read(at);
         assert!(
             matches!(read, Err(ReadError::Log(LogError::Disk(_)))),
@@ -62,4 +69,44 @@ fn a_folder_that_was_moved_away_is_an_error_of_the_disk_and_nothing_is_missing()
         assert_eq!(reader.read(at).unwrap(), [7; 1_000][..]);
     }
     assert_eq!(scan().unwrap(), 5);
+}
+
+/// Somebody moves the folder away, puts a restored one there, and only then stops the server. What
+/// that one still does, it does to its own folder.
+#[test]
+fn what_is_put_where_the_folder_was_is_left_alone() {
+    let temp = tempfile::tempdir().unwrap();
+    let (here, there) = (temp.path().join("here"), temp.path().join("there"));
+    let (mut log, _) = start(&here, 1);
+    append(&mut log, 1, 20);
+    fs::rename(&here, &there).unwrap();
+    let (mut other, _) = start(&here, 1);
+    append(&mut other, 1, 20);
+    drop(other);
+    let contents = || {
+        let files = fs::read_dir(&here).unwrap().map(|entry| {
+            let path = entry.unwrap().path();
+            let bytes = fs::read(&path).unwrap();
+            (path, bytes)
+        });
+        files.collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let before = contents();
+    // All that changes a folder: new segments, a snapshot, the start mark, segments given back.
+    append(&mut log, 1, 20);
+    for _ in 0..2 {
+        let mut snapshot = log.begin_snapshot().unwrap();
+        snapshot.write(b"state").unwrap();
+        snapshot.finish().unwrap();
+        append(&mut log, 1, 20);
+    }
+    let newest = log.snapshots().list().unwrap()[0];
+    log.trim(newest).unwrap();
+    log.release(Position(1 << 32)).unwrap();
+    let upkeep = log.upkeep().unwrap();
+    while upkeep.step().unwrap() {}
+    drop(log);
+    assert!(contents() == before);
+    let (_, records) = start(&there, 2);
+    assert_eq!(records.len(), 20, "those behind the newest snapshot");
 }
