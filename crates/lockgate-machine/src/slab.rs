@@ -539,6 +539,30 @@ mod tests {
         assert_eq!(slab.bytes(), bytes);
     }
 
+    #[test]
+    fn a_page_stays_patched_for_as_long_as_somebody_shares_it_and_no_longer() {
+        let mut slab = <Slab<_>>::default();
+        for value in 0..100_u64 {
+            slab.insert(value);
+        }
+        let shared = slab.share();
+        let change = |slab: &mut Slab<u64>| {
+            for _ in 0..4 * CHANGES_PER_MEND {
+                slab[1] += 1;
+            }
+        };
+        change(&mut slab);
+        assert!(
+            matches!(slab.pages[0].slots, Slots::Patched(_)),
+            "no more than a block was copied"
+        );
+        assert_eq!(slab.patched, [0], "and it is not forgotten");
+        drop(shared);
+        change(&mut slab);
+        assert!(matches!(slab.pages[0].slots, Slots::Owned(_)));
+        assert!(slab.patched.is_empty());
+    }
+
     proptest! {
         #[test]
         fn who_shares_a_slab_has_it_as_it_was(
