@@ -188,6 +188,19 @@ pub trait LogReader: Send + Sync {
     /// does not verify.
     fn read(&self, at: Position) -> Result<Bytes, ReadError>;
 
+    /// Several records, in that order: what [`read`](Self::read) says of each. A log reads what stands
+    /// together at once. Ends behind the first [`ReadError::Log`]: the rest was not tried.
+    fn read_all(&self, at: &[Position]) -> Vec<Result<Bytes, ReadError>> {
+        let mut records = Vec::with_capacity(at.len());
+        for &at in at {
+            records.push(self.read(at));
+            if matches!(records.last(), Some(Err(ReadError::Log(_)))) {
+                break;
+            }
+        }
+        records
+    }
+
     /// Visits the records that start in `from..to`, in order, and what is damaged between them, for
     /// as long as `visit` says [`Continue`](ControlFlow::Continue). `from` is where a record starts,
     /// or the first position of a range. Ranges that were released are passed over.

@@ -64,6 +64,7 @@ mod keeper;
 mod metrics;
 mod options;
 mod peek;
+mod reading;
 mod recover;
 mod report;
 mod request;

@@ -13,12 +13,10 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use lockgate_core::{
-    Clock, Incarnation, Location, Log, LogReader, MessageId, Now, Position, ReadError, Term,
-    with_sources,
+    Clock, Incarnation, Log, LogReader, Now, Position, ReadError, Term, with_sources,
 };
-use lockgate_machine::{Answer, Command, Delivery, SettleAction, StoredMessage, read_message};
+use lockgate_machine::{Answer, Command, Delivery, SettleAction};
 use tokio::sync::watch;
 
 use crate::{
@@ -29,6 +27,7 @@ use crate::{
     desk::{Desk, Filing},
     inbox::{Answered, Inbox, MessagePage, Taken, Ticket},
     keeper::thread::Keeper,
+    reading::Reading,
     recover::machine_time,
 };
 
@@ -337,11 +336,12 @@ impl Shared {
     /// Reads the payloads of leases. Consecutive messages of one record cost one read.
     pub(crate) fn read(&self, mut leases: Leases) -> Result<Batch, EngineError> {
         let _pin = leases.pin.take();
+        let places = leases.deliveries.iter().map(|delivery| delivery.location);
+        let mut reading = Reading::of(&*self.reader, places);
         let mut deliveries = mem::take(&mut leases.deliveries).into_iter();
         let mut received = Vec::with_capacity(deliveries.len());
-        let mut last = None;
         while let Some(delivery) = deliveries.next() {
-            match self.read_one(delivery.location, delivery.id, &mut last) {
+            match reading.message(delivery.location, delivery.id) {
                 Ok(stored) => received.push(Received { delivery, stored }),
                 Err(ReadError::Log(error)) => {
                     // Storage fails, which says nothing about the message. It and what comes behind
@@ -369,10 +369,11 @@ impl Shared {
     /// Reads the payloads of messages somebody looks at.
     pub(crate) fn read_page(&self, page: MessagePage) -> Result<Peek, EngineError> {
         let _pin = page.pin;
-        let mut last = None;
+        let places = page.messages.iter().map(|status| status.location);
+        let mut reading = Reading::of(&*self.reader, places);
         let mut messages = Vec::with_capacity(page.messages.len());
         for status in page.messages {
-            let stored = match self.read_one(status.location, status.id, &mut last) {
+            let stored = match reading.message(status.location, status.id) {
                 Ok(stored) => Some(stored),
                 Err(source @ ReadError::Log(_)) => {
                     let at = status.location.position;
@@ -534,34 +535,6 @@ impl Shared {
                 });
             }
         }
-    }
-
-    fn read_one(
-        &self,
-        location: Location,
-        id: MessageId,
-        last: &mut Option<(Position, Bytes)>,
-    ) -> Result<StoredMessage, ReadError> {
-        let at = location.position;
-        let record = match last {
-            Some((position, record)) if *position == at => record.clone(),
-            _ => {
-                let record = self.reader.read(at)?;
-                *last = Some((at, record.clone()));
-                record
-            }
-        };
-        let stored = read_message(&record, location.part).map_err(|_| ReadError::Damaged {
-            at,
-            what: "no message where one should be",
-        })?;
-        if stored.id != id {
-            return Err(ReadError::Damaged {
-                at,
-                what: "another message where one should be",
-            });
-        }
-        Ok(stored)
     }
 
     fn drop_damaged(&self, delivery: &Delivery, error: &ReadError) {

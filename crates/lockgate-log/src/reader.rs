@@ -1,6 +1,10 @@
 //! Reading single records, and stretches of them.
 
-use std::{cell::RefCell, ops::ControlFlow, sync::Arc};
+use std::{
+    cell::{Cell, RefCell},
+    ops::{ControlFlow, RangeInclusive},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use lockgate_core::{
@@ -16,8 +20,15 @@ use crate::{
     shared::Shared,
 };
 
-/// Bytes of a reader's first read: a header and most payloads, so that one call is enough.
-const FIRST_READ_BYTES: usize = 4096;
+/// Bytes of a reader's first read: a header and most payloads, so that one call is enough, and no more
+/// than records had lately, because what is copied for nothing costs more than the call.
+const FIRST_READ_BYTES: RangeInclusive<usize> = 512..=4096;
+
+/// Records are read together if the next one begins so many bytes behind the one before it, or fewer.
+const TOGETHER_BYTES: u64 = 4096;
+
+/// Bytes that are read together.
+const RUN_BYTES_MAX: u64 = 64 << 10;
 
 /// The read handle of a [`LocalLog`](crate::LocalLog).
 pub(crate) struct Reader(pub(crate) Arc<Shared>);
@@ -48,6 +59,16 @@ impl LogReader for Reader {
         read
     }
 
+    fn read_all(&self, mut at: &[Position]) -> Vec<Result<Bytes, ReadError>> {
+        let mut records = Vec::with_capacity(at.len());
+        while !at.is_empty() && !matches!(records.last(), Some(Err(ReadError::Log(_)))) {
+            let (run, others) = at.split_at(run_len(at));
+            self.read_run(run, &mut records);
+            at = others;
+        }
+        records
+    }
+
     fn scan(
         &self,
         from: Position,
@@ -74,6 +95,45 @@ impl LogReader for Reader {
 }
 
 impl Reader {
+    /// Reads records that stand together with one call. What that does not settle is read singly, which
+    /// knows what to say of it. Ends behind the first error of storage.
+    fn read_run(&self, run: &[Position], records: &mut Vec<Result<Bytes, ReadError>>) {
+        RUN.with_borrow_mut(|window| {
+            let read = self.read_window(run, window);
+            for &at in run {
+                let found = read.and_then(|(count, generation)| {
+                    let bytes = window[..count].get(bytes_between(run[0], at)..)?;
+                    whole_record(bytes, at, generation)
+                });
+                records.push(found.map_or_else(|| self.read(at), Ok));
+                if matches!(records.last(), Some(Err(ReadError::Log(_)))) {
+                    break;
+                }
+            }
+        });
+    }
+
+    /// Reads from the first of several records to behind the last one, as far as that is known. Returns
+    /// how many bytes that were, and their generation; nothing where that was not possible.
+    fn read_window(&self, run: &[Position], window: &mut Vec<u8>) -> Option<(usize, Option<u64>)> {
+        let [first, .., last] = *run else {
+            return None;
+        };
+        let shared = &*self.0;
+        let segment = segment_of(first);
+        let info = shared.segments().get(&segment).copied()?;
+        if last >= shared.appended() || offset_of(first) < SEGMENT_HEADER_LEN {
+            return None;
+        }
+        let len = bytes_between(first, last) + first_read_bytes();
+        if window.len() < len {
+            window.resize(len, 0);
+        }
+        let file = shared.file(segment).ok()?;
+        let count = file.read_at(&mut window[..len], offset_of(first).into());
+        Some((count.ok()?, info.generation))
+    }
+
     fn scan_segment(
         &self,
         segment: u32,
@@ -138,6 +198,21 @@ impl Reader {
     }
 }
 
+/// How many records, from the first on, stand together.
+fn run_len(at: &[Position]) -> usize {
+    let Some(&first) = at.first() else {
+        return 0;
+    };
+    let behind = at.windows(2).take_while(|pair| {
+        let (before, next) = (pair[0], pair[1]);
+        next > before
+            && segment_of(next) == segment_of(first)
+            && next.0 - before.0 <= TOGETHER_BYTES
+            && next.0 - first.0 <= RUN_BYTES_MAX
+    });
+    1 + behind.count()
+}
+
 /// Whether the segment has no file because it was released since we looked. A file that is not found
 /// and should be there is an error of the disk: the folder may have been moved, or be there again in a
 /// moment, and what is in it must not count as gone.
@@ -145,11 +220,43 @@ fn is_released(shared: &Shared, segment: u32, error: &DiskError) -> bool {
     error.is_not_found() && !shared.segments().contains_key(&segment)
 }
 
+fn bytes_between(first: Position, last: Position) -> usize {
+    usize::try_from(last.0.saturating_sub(first.0)).unwrap_or(usize::MAX)
+}
+
 thread_local! {
     /// Where first reads go. Kept per thread, because clearing a buffer for every read costs more than
     /// copying the few bytes of a small record out of it, and a record then keeps no more memory than
     /// it needs.
-    static FIRST_READ: RefCell<Box<[u8]>> = RefCell::new(vec![0; FIRST_READ_BYTES].into());
+    static FIRST_READ: RefCell<Box<[u8]>> = RefCell::new(vec![0; *FIRST_READ_BYTES.end()].into());
+    /// And those of several records.
+    static RUN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// As long as the longest record was lately.
+    static USUAL_BYTES: Cell<usize> = const { Cell::new(*FIRST_READ_BYTES.end()) };
+}
+
+fn first_read_bytes() -> usize {
+    let (least, most) = (*FIRST_READ_BYTES.start(), *FIRST_READ_BYTES.end());
+    USUAL_BYTES.get().clamp(least, most)
+}
+
+/// Learns at once that records are longer, and slowly that they are shorter.
+fn note_length(record_bytes: usize) {
+    let usual = USUAL_BYTES.get();
+    USUAL_BYTES.set(record_bytes.max(usual - usual / 8));
+}
+
+/// The record at the beginning of these bytes, if it is whole and verifies.
+fn whole_record(bytes: &[u8], at: Position, generation: Option<u64>) -> Option<Bytes> {
+    let header = RecordHeader::peek(bytes)?;
+    if generation.is_some_and(|known| known != header.generation)
+        || header.len as usize > PAYLOAD_BYTES_LIMIT
+    {
+        return None;
+    }
+    let record = bytes.get(..header.record_len())?;
+    note_length(record.len());
+    verifies(at, record).then(|| Bytes::copy_from_slice(&record[RECORD_HEADER_LEN..]))
 }
 
 fn read_record(
@@ -160,6 +267,7 @@ fn read_record(
     let damaged = |what| ReadError::Damaged { at, what };
     let offset = u64::from(offset_of(at));
     let (mut record, wanted) = FIRST_READ.with_borrow_mut(|first| {
+        let first = &mut first[..first_read_bytes()];
         let count = file.read_at(first, offset).map_err(LogError::Disk)?;
         let first = &first[..count];
         let Some(header) = RecordHeader::peek(first) else {
@@ -172,6 +280,7 @@ fn read_record(
             return Err(damaged("its length is out of range"));
         }
         let wanted = header.record_len();
+        note_length(wanted);
         let mut record = Vec::with_capacity(wanted);
         record.extend_from_slice(&first[..count.min(wanted)]);
         Ok((record, wanted))

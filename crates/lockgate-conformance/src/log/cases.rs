@@ -46,6 +46,7 @@ cases! {
     }
     reading {
         nothing_is_read_where_no_record_starts,
+        several_records_are_read_as_each_of_them,
         a_scan_visits_what_starts_within_its_bounds,
         numbers_are_dense_over_epochs,
         a_scan_ends_when_it_is_told_to,

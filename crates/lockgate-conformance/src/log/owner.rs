@@ -116,6 +116,12 @@ impl Owner {
             let read = reader.read(record.position).expect("a record reads back");
             assert_eq!(read, record.payload, "the record at {}", record.position);
         }
+        let positions: Vec<_> = self.records.iter().map(|record| record.position).collect();
+        let read = reader.read_all(&positions).into_iter();
+        let read: Vec<_> = read
+            .map(|read| read.expect("a record reads back"))
+            .collect();
+        assert!(self.records.iter().map(|record| &record.payload).eq(&read));
     }
 }
 

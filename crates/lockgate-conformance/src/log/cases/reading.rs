@@ -36,6 +36,55 @@ pub(super) fn nothing_is_read_where_no_record_starts(fixture: &mut dyn Fixture) 
     true
 }
 
+pub(super) fn several_records_are_read_as_each_of_them(fixture: &mut dyn Fixture) -> bool {
+    let mut owner = Owner::start(fixture.open());
+    let largest = owner.log.capabilities().record_bytes_max.min(30_000);
+    for seed in 0..60 {
+        // Many to a page, and some larger than one.
+        let large = if seed % 16 == 0 { largest } else { 90 };
+        owner.append(&[
+            payload(seed, 300),
+            payload(seed, seed),
+            payload(seed, large),
+        ]);
+    }
+    let reader = owner.log.reader();
+    let all: Vec<_> = owner.records.iter().map(|record| record.position).collect();
+    owner.check_reads();
+    read_all_as_each(&*reader, &all);
+    read_all_as_each(&*reader, &[]);
+    let backwards: Vec<_> = all.iter().rev().copied().collect();
+    read_all_as_each(&*reader, &backwards);
+    let spread: Vec<_> = all.iter().step_by(7).copied().collect();
+    read_all_as_each(&*reader, &spread);
+    let twice: Vec<_> = all.iter().flat_map(|&at| [at, at]).collect();
+    read_all_as_each(&*reader, &twice);
+    // Also where there is none.
+    let start = all[0].0;
+    let any: Vec<_> = (start..start + 1_000).map(Position).collect();
+    read_all_as_each(&*reader, &any);
+    let tail = owner.log.tail();
+    let last = all[all.len() - 1];
+    read_all_as_each(
+        &*reader,
+        &[Position(0), last, tail, Position(u64::MAX), all[0]],
+    );
+    true
+}
+
+/// What is said of each, alone and among others.
+fn read_all_as_each(reader: &dyn LogReader, at: &[Position]) {
+    let told = |read: Result<_, ReadError>| match read {
+        Ok(record) => Ok(record),
+        Err(ReadError::Missing { at }) => Err(("missing", at)),
+        Err(ReadError::Damaged { at, .. }) => Err(("damaged", at)),
+        Err(error) => panic!("{error}"),
+    };
+    let each: Vec<_> = at.iter().map(|&at| told(reader.read(at))).collect();
+    let all: Vec<_> = reader.read_all(at).into_iter().map(told).collect();
+    assert_eq!(all, each);
+}
+
 pub(super) fn a_scan_visits_what_starts_within_its_bounds(fixture: &mut dyn Fixture) -> bool {
     let mut owner = Owner::start(fixture.open());
     for seed in 0..40 {
@@ -133,6 +182,9 @@ pub(super) fn damage_is_told_apart_counted_and_passed_over(fixture: &mut dyn Fix
     owner.check_reads();
     let reader = owner.log.reader();
     is_unreadable(&*reader, bad.position);
+    let mut all: Vec<_> = expected.iter().map(|record| record.position).collect();
+    all.insert(7, bad.position);
+    read_all_as_each(&*reader, &all);
     owner.append(&[payload(50, 10)]);
     let (found, stretches) = scan(&*reader, expected[0].position, owner.log.tail());
     assert_eq!(found, owner.records);
