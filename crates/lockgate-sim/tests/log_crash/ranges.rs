@@ -1,10 +1,12 @@
 //! Recovery from a snapshot, and ranges that were given back.
 
+use std::sync::Arc;
+
 use lockgate_core::{Epoch, Log, LogError, LogRecord, Position, ReadError, RecordGroup};
-use lockgate_log::LocalLog;
+use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::{Fault, FaultyDisk, PowerCut};
 
-use crate::history::{History, Step, open, recover, release_trimmed};
+use crate::history::{History, Step, open, options, recover, release_trimmed};
 
 /// Several lives of records, a snapshot in the middle, and what was appended.
 fn with_snapshot() -> (FaultyDisk, Vec<LogRecord>, Position) {
@@ -282,6 +284,103 @@ fn a_spare_forgets_what_it_was() {
         survived += usize::from(records.len() > 7);
     }
     assert!(survived > 20, "{survived}");
+}
+
+/// The same where upkeep has written zeros over the spare meanwhile: they are durable before it counts
+/// as blank.
+#[test]
+fn a_spare_written_with_zeros_forgets_what_it_was() {
+    let mut steps = vec![
+        Step::Append(vec![900]),
+        Step::Restart,
+        Step::Append(vec![1_000; 3]),
+        Step::Sync,
+    ];
+    let base = FaultyDisk::new();
+    let history = History::run(&base, &steps);
+    let mut image = base.image();
+    steps.push(Step::Append(vec![1_000; 6]));
+    let first = FaultyDisk::new();
+    History::run(&first, &steps);
+    image.retain(|name, _| !name.ends_with(".spare") && !name.ends_with(".ready"));
+    let old = first.image()["00000004.log"].clone();
+    image.insert("00000007.spare".to_owned(), old);
+    image.insert("00000008.ready".to_owned(), vec![0; 8 << 10]);
+    let mut survived = 0;
+    for seed in 0..400 {
+        let disk = FaultyDisk::from_image(image.clone());
+        let mut second = history.clone();
+        let mut log = started(&disk);
+        let upkeep = log.upkeep().unwrap();
+        for bytes in [1..=3, 4..=6] {
+            let mut group = RecordGroup::new(log.capabilities().gap);
+            let mut cursor = log.tail();
+            for byte in bytes {
+                let payload = vec![byte; 1_000];
+                group.push(|buffer| buffer.extend_from_slice(&payload));
+                second.appended.push(LogRecord {
+                    position: log.place(&mut cursor, payload.len()),
+                    payload: payload.into(),
+                });
+            }
+            let tail = log.tail();
+            log.append(Epoch(3), tail, &mut group).unwrap();
+            while upkeep.step().unwrap() {}
+        }
+        assert!(!disk.image().contains_key("00000007.ready"), "{disk:?}");
+        let crashed = disk.crash(PowerCut::Seeded(seed));
+        let (report, records) = recover(&mut open(&crashed)).unwrap();
+        second.check(&report, &records);
+        survived += usize::from(records.len() > 7);
+    }
+    assert!(survived > 20, "{survived}");
+}
+
+/// What stands behind the last record of a recycled segment is of its earlier use, and no torn tail.
+#[test]
+fn bytes_of_an_earlier_use_are_not_reported_as_a_torn_tail() {
+    let disk = FaultyDisk::new();
+    History::run(&disk, &[Step::Append(vec![1_000; 3]), Step::Sync]);
+    let mut log = without_reserve(&disk);
+    let (report, _) = recover(&mut log).unwrap();
+    let epoch = report.epoch.next();
+    log.begin_epoch(epoch).unwrap();
+    let append = |log: &mut LocalLog| {
+        let mut group = RecordGroup::new(log.capabilities().gap);
+        group.push(|buffer| buffer.extend_from_slice(&[7; 1_000]));
+        let tail = log.tail();
+        log.append(epoch, tail, &mut group).unwrap();
+        log.syncer().sync().unwrap();
+    };
+    (0..6).for_each(|_| append(&mut log));
+    let at = snapshot(&mut log);
+    log.trim(at).unwrap();
+    release_trimmed(&mut log).unwrap();
+    let spares = |disk: &FaultyDisk| {
+        disk.image()
+            .into_keys()
+            .filter(|name| name.ends_with(".ready"))
+            .count()
+    };
+    let before = spares(&disk);
+    assert!(before > 0);
+    let segment = segment_of(log.tail());
+    while segment_of(log.tail()) == segment {
+        append(&mut log);
+    }
+    assert!(spares(&disk) < before, "a recycled one was taken");
+    drop(log);
+    let (report, _) = recover(&mut open(&disk.kill())).unwrap();
+    assert_eq!(report.tail_bytes_cut, 0);
+}
+
+/// A log that takes no segment before it needs it.
+fn without_reserve(disk: &FaultyDisk) -> LocalLog {
+    let options = LocalLogOptions {
+        reserve_segments: 0,
+        ..options(1)
+    };
+    LocalLog::open(Arc::new(disk.clone()), options).unwrap()
 }
 
 /// Whatever a power cut leaves of the recycling, no segment that was whole looks damaged afterwards.
