@@ -1,9 +1,6 @@
 //! From where messages are to what is in them.
 
-use std::{
-    iter::{Peekable, Zip, zip},
-    vec,
-};
+use std::{collections::VecDeque, iter::zip};
 
 use bytes::Bytes;
 use lockgate_core::{Location, LogReader, MessageId, Position, ReadError};
@@ -12,7 +9,8 @@ use lockgate_machine::{StoredMessage, read_message};
 /// Messages that are read one after the other; their records are read all at once.
 pub(crate) struct Reading<'a> {
     reader: &'a dyn LogReader,
-    ahead: Peekable<Zip<vec::IntoIter<Position>, vec::IntoIter<Result<Bytes, ReadError>>>>,
+    /// Records that were read, in the order of the messages.
+    ahead: VecDeque<(Position, Result<Bytes, ReadError>)>,
     /// Consecutive messages of one record share it.
     last: Option<(Position, Bytes)>,
 }
@@ -24,7 +22,7 @@ impl<'a> Reading<'a> {
         let records = reader.read_all(&positions);
         Self {
             reader,
-            ahead: zip(positions, records).peekable(),
+            ahead: zip(positions, records).collect(),
             last: None,
         }
     }
@@ -56,7 +54,7 @@ impl<'a> Reading<'a> {
         {
             return Ok(record.clone());
         }
-        let record = match self.ahead.next_if(|(position, _)| *position == at) {
+        let record = match self.ahead.pop_front_if(|(position, _)| *position == at) {
             Some((_, record)) => record,
             // It could not be read for a message before this one, which has the reason.
             None => self.reader.read(at),
