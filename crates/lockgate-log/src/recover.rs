@@ -566,8 +566,10 @@ impl<'a> Recovery<'a> {
     fn finish(mut self) -> Result<Recovered, LogError> {
         let last = self.found.last().map(|found| found.number);
         // The number of a segment that is lost is not used again.
-        let next_segment_min = segment_of(self.from.at) + u32::from(self.is_begun);
-        let mut next_segment = last.map_or(1, |last| last + 1).max(next_segment_min);
+        // Beyond the last number there is none: then the file is there already, which is an error.
+        let next_segment_min = segment_of(self.from.at).saturating_add(self.is_begun.into());
+        let mut next_segment = last.map_or(1, |last| last.saturating_add(1));
+        next_segment = next_segment.max(next_segment_min);
         if self.expected < self.synced.number && self.gap.is_none() {
             self.open_gap(self.end);
         }

@@ -30,6 +30,9 @@ const WRITTEN_SPARES: usize = 2;
 /// So many spares are not given up to a snapshot.
 const KEPT_FOR_RECORDS: usize = 2;
 
+/// A spare of a higher number is none of a log's making, and would leave no numbers for others.
+const FOUND_NUMBER_MAX: u32 = u32::MAX / 2;
+
 /// The default of the low mark: the larger of so many bytes and this part of the file system.
 const LOW_BYTES: u64 = 2 << 30;
 const LOW_PART: u64 = 20;
@@ -147,7 +150,7 @@ impl Spares {
             let name = spare_name(number, is_named_written);
             let file = self.disk.open(&name, OpenMode::Existing)?;
             let is_whole = file.len()? == u64::from(self.limits.segment_bytes);
-            if !is_whole || spares.len() >= spares_max {
+            if !is_whole || spares.len() >= spares_max || number > FOUND_NUMBER_MAX {
                 self.disk.remove(&name)?;
                 continue;
             }
@@ -171,9 +174,10 @@ impl Spares {
             spares,
             next_number: found
                 .iter()
-                .map(|(number, _)| number + 1)
+                .map(|&(number, _)| number)
+                .filter(|&number| number <= FOUND_NUMBER_MAX)
                 .max()
-                .unwrap_or(1),
+                .map_or(1, |number| number + 1),
             held,
             ..State::default()
         };

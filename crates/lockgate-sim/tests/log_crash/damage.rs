@@ -448,6 +448,29 @@ fn check_misnamed(image: &Image, name: &str, other: &str) {
     }
 }
 
+/// Somebody made files of the highest numbers there are.
+#[test]
+fn files_of_the_last_number_do_no_harm() {
+    let sample = Sample::new();
+    for name in [
+        "ffffffff.log",
+        "ffffffff.spare",
+        "fffffffe.ready",
+        "ffffffff.ready",
+    ] {
+        let mut image = sample.image.clone();
+        image.insert(name.to_owned(), vec![7; 8 << 10]);
+        let (report, records) = check_any(&sample, &image, name);
+        assert!(report.damaged.is_empty(), "{name}: {report:?}");
+        assert_eq!(records, sample.history.appended, "{name}");
+        let disk = FaultyDisk::from_image(image);
+        let steps = [Step::Append(vec![1_000; 30]), Step::Sync];
+        let mut history = sample.history.clone();
+        history.go_on(&disk, &steps);
+        assert_eq!(history.error, None, "{name}");
+    }
+}
+
 #[test]
 fn the_start_mark_lost_or_alone() {
     let sample = Sample::new();
