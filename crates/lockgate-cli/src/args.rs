@@ -434,7 +434,8 @@ pub(crate) struct Restore {
 ///
 /// Reads every record and every snapshot, makes the state from them as a start would, and looks for the
 /// payload of every message. Changes nothing, not even the lock: no write permission is needed. A
-/// server must not be running on the folder.
+/// server must not be running on the folder. With --postgres-shard it is a shard in PostgreSQL, as it is
+/// at one instant; its server goes on.
 ///
 /// Exit codes: 0 if all that was promised is there (a torn tail that a start would cut was never
 /// promised); 8 if a start would serve without something that is damaged; 9 if a start would refuse
@@ -443,15 +444,35 @@ pub(crate) struct Restore {
 #[command(after_help = "\
 Examples:
   lockgate check ./lockgate-data
-  lockgate check --json /var/lib/lockgate | jq .verdict")]
+  lockgate check --json /var/lib/lockgate | jq .verdict
+  LOCKGATE_POSTGRES=postgres://u:secret@db/queues lockgate check --postgres-shard orders")]
 pub(crate) struct Check {
     /// Print a JSON object
     #[arg(long)]
     pub(crate) json: bool,
 
+    #[command(flatten)]
+    pub(crate) source: Source,
+}
+
+/// What is looked at.
+#[derive(Debug, Args)]
+pub(crate) struct Source {
     /// The data folder
-    #[arg(value_name = "DIR")]
-    pub(crate) folder: PathBuf,
+    #[arg(
+        value_name = "DIR",
+        required_unless_present = "postgres_shard",
+        conflicts_with = "postgres_shard"
+    )]
+    pub(crate) folder: Option<PathBuf>,
+
+    /// A shard in a PostgreSQL database, instead of a folder; its server may go on
+    #[arg(long, value_name = "NAME")]
+    pub(crate) postgres_shard: Option<String>,
+
+    /// The database; better in LOCKGATE_POSTGRES or the configuration file
+    #[arg(long, value_name = "URL", requires = "postgres_shard")]
+    pub(crate) postgres: Option<String>,
 }
 
 /// Print the records of a data folder as JSON, one a line
@@ -462,7 +483,7 @@ pub(crate) struct Check {
 /// keys and unique ids are shown. A stretch that cannot be read becomes a line of its own, and the
 /// command exits with 8.
 ///
-/// Changes nothing. A server must not be running on the folder.
+/// Changes nothing. A server must not be running on the folder; that of a shard in PostgreSQL may go on.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -490,9 +511,8 @@ pub(crate) struct Dump {
     #[arg(long, conflicts_with_all = ["from", "to", "queue", "bodies"])]
     pub(crate) snapshot: bool,
 
-    /// The data folder
-    #[arg(value_name = "DIR")]
-    pub(crate) folder: PathBuf,
+    #[command(flatten)]
+    pub(crate) source: Source,
 }
 
 /// Measure this machine: sends and receives per second, beside what the disk and the wire allow

@@ -304,6 +304,83 @@ fn a_backup_is_restored_into_a_new_shard_and_no_other() {
 }
 
 #[test]
+fn a_shard_is_checked_and_dumped_beside_its_server() {
+    let sandbox = Sandbox::new();
+    let shard = shard("looked-at");
+    let look = |command: &str, shard: &str| {
+        let output = sandbox
+            .command(&format!("{command} --postgres-shard {shard}"))
+            .env("LOCKGATE_POSTGRES", url())
+            .output();
+        support::Done::from(output.unwrap())
+    };
+    let error = look("check", &shard).fails_with(3);
+    assert!(error.contains("there is no shard"), "{error}");
+    let error = look("dump", &shard).fails_with(3);
+    assert!(error.contains("there is no shard"), "{error}");
+
+    let server = Server::start(&sandbox, &shard);
+    let endpoint = &server.url;
+    let send = |body: &str| {
+        sandbox
+            .run(&format!(
+                "send -q orders.fifo --create --key k --endpoint {endpoint} {body}"
+            ))
+            .ok();
+    };
+    ["order-0", "order-1", "order-2"].map(send);
+    let told = look("check", &shard).ok();
+    assert!(
+        told.contains("3 messages in the queues, all readable") && told.ends_with("clean\n"),
+        "{told}"
+    );
+    let found = look("check --json", &shard).json().remove(0);
+    assert_eq!(found["verdict"], "clean");
+    assert_eq!(found["queues"][0]["ready"], 3);
+    // The server was not deposed by any of that.
+    send("order-3");
+    let records = look("dump --bodies", &shard).json();
+    let told = serde_json::to_string(&records).unwrap();
+    for number in 0..4 {
+        assert!(told.contains(&format!("order-{number}")), "{told}");
+    }
+    let numbers: Vec<_> = records
+        .iter()
+        .map(|record| record["number"].as_u64().unwrap())
+        .collect();
+    assert!(numbers.is_sorted() && numbers[0] == 1, "{numbers:?}");
+    assert_eq!(numbers.len() as u64, numbers[numbers.len() - 1], "dense");
+    send("order-4");
+
+    // A table that somebody put a hand on.
+    drop(server);
+    let damage = format!(
+        "UPDATE lockgate.record SET payload = payload || '\\x00' FROM lockgate.shard
+         WHERE record.shard = shard.id AND shard.name = '{shard}' AND number = {}",
+        numbers[numbers.len() - 1]
+    );
+    statement(&damage);
+    let told = look("check", &shard);
+    assert_eq!(told.code, Some(8), "{told:?}");
+    assert!(told.stdout.contains("DAMAGED"), "{told:?}");
+    let told = look("dump", &shard);
+    assert_eq!(told.code, Some(8), "{told:?}");
+    assert!(told.stdout.contains("\"damaged\""), "{told:?}");
+}
+
+/// Runs a statement on the server that all tests share.
+fn statement(sql: &str) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        client.batch_execute(sql).await.unwrap();
+    });
+}
+
+#[test]
 fn what_is_wrong_is_told_without_the_password() {
     let sandbox = Sandbox::new();
     for (url, code, says) in [

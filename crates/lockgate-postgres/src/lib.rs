@@ -80,8 +80,10 @@ mod snapshots;
 mod sync;
 mod tls;
 mod upkeep;
+mod view;
 
 pub use discard::Discard;
 pub use log::PostgresLog;
 pub use options::{OpenError, PostgresLogOptions};
 pub use shared::Deposed;
+pub use view::PostgresView;

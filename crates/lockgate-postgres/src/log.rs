@@ -12,7 +12,7 @@ use crate::{
     discard::Discard,
     options::{OpenError, PostgresLogOptions, SHARD_NAME_BYTES_MAX},
     reader::Reader,
-    recover::recover,
+    recover::{For, recover},
     schema,
     session::{Commit, Failure, Link, Renewed, Session},
     shared::{
@@ -55,7 +55,7 @@ enum Phase {
     Serving(Fence),
 }
 
-const FIND_SHARD: &str = "SELECT id FROM lockgate.shard WHERE name = $1";
+pub(crate) const FIND_SHARD: &str = "SELECT id FROM lockgate.shard WHERE name = $1";
 
 const MAKE_SHARD: &str = "
     WITH made AS (
@@ -358,7 +358,7 @@ impl Log for PostgresLog {
             });
         }
         self.shared.check_running()?;
-        let recovered = recover(&self.shared, &self.syncing, from, visit)?;
+        let recovered = recover(&self.shared, &self.syncing, For::Owning, from, visit)?;
         if self.options.sync_level == Level::Replicated {
             check_replicated(&self.syncing)?;
         }

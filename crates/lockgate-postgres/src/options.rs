@@ -78,6 +78,12 @@ pub enum OpenError {
         /// What was given.
         name: String,
     },
+    /// There is no such shard, and none was to be made.
+    #[error("there is no shard {name:?} in the database")]
+    NoShard {
+        /// What was given.
+        name: String,
+    },
     /// The shard is not a new one, and a new one was asked for. Nobody was deposed.
     #[error("the shard {name:?} holds something already")]
     NotNew {

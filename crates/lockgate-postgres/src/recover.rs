@@ -19,6 +19,12 @@ const CLAIM: &str = "
     RETURNING claim, epoch, tail, next_number, trimmed,
         (SELECT position FROM lockgate.durable WHERE shard = $1)";
 
+/// The same without claiming it.
+const LOOK: &str = "
+    SELECT claim, epoch, tail, next_number, trimmed,
+        (SELECT position FROM lockgate.durable WHERE shard = $1)
+    FROM lockgate.shard WHERE id = $1";
+
 const FORGET_UNFINISHED: &str = "
     DELETE FROM lockgate.snapshot WHERE shard = $1 AND NOT complete";
 
@@ -60,20 +66,32 @@ pub(crate) struct Recovered {
     pub(crate) tail: Point,
 }
 
-/// Claims the shard, then hands over its records from `from` on.
+/// What a recovery is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum For {
+    /// Owning the shard: whoever owns it is fenced.
+    Owning,
+    /// Telling what is there, changing nothing.
+    Looking,
+}
+
+/// Claims the shard if it is to be owned, then hands over its records from `from` on.
 pub(crate) fn recover(
     shared: &Shared,
     session: &Session,
+    reason: For,
     from: Position,
     visit: &mut dyn FnMut(LogRecord),
 ) -> Result<Recovered, LogError> {
     let failed = |failure: Failure| failure.while_doing("recovering");
-    let claimed = claim(shared, session, from)
+    let claimed = claim(shared, session, reason, from)
         .map_err(failed)?
         .ok_or_else(|| LogError::Stopped {
             reason: "the shard is not in the database any more".to_owned(),
         })?;
-    shared.claimed(claimed.claim);
+    if reason == For::Owning {
+        shared.claimed(claimed.claim);
+    }
     let mut judge = Judge {
         report: RecoveryReport {
             epoch: claimed.epoch,
@@ -117,13 +135,24 @@ struct Claimed {
     from_number: Option<u64>,
 }
 
-fn claim(shared: &Shared, session: &Session, from: Position) -> Result<Option<Claimed>, Failure> {
+fn claim(
+    shared: &Shared,
+    session: &Session,
+    reason: For,
+    from: Position,
+) -> Result<Option<Claimed>, Failure> {
     let shard = &shared.shard;
-    let Some(row) = session.query_opt(CLAIM, &[shard])? else {
+    let sql = match reason {
+        For::Owning => CLAIM,
+        For::Looking => LOOK,
+    };
+    let Some(row) = session.query_opt(sql, &[shard])? else {
         return Ok(None);
     };
-    // Of writers that are gone. One that is deposed only finds that its snapshot is gone.
-    session.execute(FORGET_UNFINISHED, &[shard])?;
+    if reason == For::Owning {
+        // Of writers that are gone. One that is deposed only finds that its snapshot is gone.
+        session.execute(FORGET_UNFINISHED, &[shard])?;
+    }
     let trimmed = Position(from_database(row.get(4)));
     let from = from.max(trimmed);
     let snapshot = session.query_opt(SNAPSHOT_NUMBER, &[shard, &to_database(from.0)])?;

@@ -83,16 +83,29 @@ pub(crate) fn prepare(session: &Session) -> Result<(), LogError> {
     prepared
 }
 
+/// That there are tables of this version, for who must not change any. Whether there are any.
+pub(crate) fn look(session: &Session) -> Result<bool, LogError> {
+    let found = version(session).map_err(|failure| failure.while_doing("looking at the tables"))?;
+    if found > VERSION {
+        return Err(newer(found));
+    }
+    Ok(found == VERSION)
+}
+
+fn newer(found: i32) -> LogError {
+    let known = |number: i32| u32::try_from(number).unwrap_or_default();
+    LogError::NewerFormat {
+        what: "the schema lockgate of the database".to_owned(),
+        found: known(found),
+        known: known(VERSION),
+    }
+}
+
 fn migrate(session: &Session) -> Result<(), LogError> {
     let failed = |failure: Failure| failure.while_doing("preparing the log's tables");
     let found = version(session).map_err(failed)?;
-    let known = |number: i32| u32::try_from(number).unwrap_or_default();
     if found > VERSION {
-        return Err(LogError::NewerFormat {
-            what: "the schema lockgate of the database".to_owned(),
-            found: known(found),
-            known: known(VERSION),
-        });
+        return Err(newer(found));
     }
     let Some(steps) = usize::try_from(found)
         .ok()

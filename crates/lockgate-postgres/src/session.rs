@@ -330,15 +330,24 @@ impl Session {
 /// A connection for statements that may be tried twice: made when it is first needed, and made again
 /// when it was lost.
 pub(crate) struct Renewed {
-    link: Arc<Link>,
+    /// `None`: it is never made again.
+    link: Option<Arc<Link>>,
     session: Mutex<Option<Arc<Session>>>,
 }
 
 impl Renewed {
     pub(crate) fn new(link: Arc<Link>) -> Self {
         Self {
-            link,
+            link: Some(link),
             session: Mutex::default(),
+        }
+    }
+
+    /// One that is there and never made again, because of what it has begun.
+    pub(crate) fn only(session: Arc<Session>) -> Self {
+        Self {
+            link: None,
+            session: Mutex::new(Some(session)),
         }
     }
 
@@ -379,7 +388,10 @@ impl Renewed {
         if let Some(session) = &*kept {
             return Ok((session.clone(), false));
         }
-        let session = Arc::new(self.link.connect(Commit::Flushed)?);
+        let Some(link) = &self.link else {
+            return Err(Failure::NoHost("the connection was lost".to_owned()));
+        };
+        let session = Arc::new(link.connect(Commit::Flushed)?);
         *kept = Some(session.clone());
         Ok((session, true))
     }

@@ -3,7 +3,7 @@
 use crate::{
     args::Check,
     exit::{Exit, Failure},
-    folder::{self, Findings, Granted, Verdict},
+    folder::{Findings, Granted, Place, Verdict},
     output::{Output, Table, count},
     units::show_bytes,
 };
@@ -12,11 +12,10 @@ use crate::{
 const CHANGES_TOLD: usize = 8;
 
 pub(crate) fn run(args: &Check) -> Result<(), Failure> {
-    let overlay = folder::open(&args.folder)?;
-    let name = args.folder.display().to_string();
-    let findings = Findings::of(&overlay, name).map_err(|error| {
-        Failure::from_error(Exit::Failed, error).context("reading the data folder")
-    })?;
+    let (place, name) = Place::open(&args.source)?;
+    let what = format!("reading {name}");
+    let findings = Findings::of(&place, name)
+        .map_err(|error| Failure::from_error(Exit::Failed, error).context(what))?;
     let mut output = Output::new();
     if args.json {
         output.json(&findings)?;
@@ -33,19 +32,27 @@ pub(crate) fn run(args: &Check) -> Result<(), Failure> {
 
 /// What was found, for people.
 fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
-    let files = &findings.files;
-    output.line(&format!(
-        "{}: {}, {}, {}",
-        findings.folder,
-        count(files.segments, "segment"),
-        count(files.snapshots, "snapshot"),
-        show_bytes(files.bytes),
-    ))?;
-    if files.set_aside > 0 {
-        output.line(&format!(
-            "  {} set aside by an earlier start",
-            count(files.set_aside, "damaged segment")
-        ))?;
+    match &findings.files {
+        Some(files) => {
+            output.line(&format!(
+                "{}: {}, {}, {}",
+                findings.folder,
+                count(files.segments, "segment"),
+                count(files.snapshots, "snapshot"),
+                show_bytes(files.bytes),
+            ))?;
+            if files.set_aside > 0 {
+                output.line(&format!(
+                    "  {} set aside by an earlier start",
+                    count(files.set_aside, "damaged segment")
+                ))?;
+            }
+        }
+        None => output.line(&format!(
+            "{}: {}",
+            findings.folder,
+            count(findings.snapshots.len() as u64, "snapshot")
+        ))?,
     }
     for snapshot in &findings.snapshots {
         let state = match &snapshot.damage {

@@ -3,12 +3,10 @@
 use std::{
     collections::{BTreeSet, VecDeque},
     ops::ControlFlow,
-    sync::Arc,
 };
 
 use lockgate_core::{
-    DamagedRange, Log as _, LogRecord, Position, QueueId, QueueName, ReadError, RecordStamp,
-    Scanned,
+    DamagedRange, LogRecord, Position, QueueId, QueueName, ReadError, RecordStamp, Scanned,
 };
 use lockgate_machine::{Effect, decode_record};
 use serde::Serialize;
@@ -17,17 +15,17 @@ use serde_json::json;
 use crate::{
     args::Dump,
     exit::{Exit, Failure},
-    folder::{self, Bodies, EffectJson, Overlay, effect_json},
+    folder::{self, Bodies, EffectJson, Place, effect_json},
     output::Output,
 };
 
 pub(crate) fn run(args: &Dump) -> Result<(), Failure> {
-    let overlay = folder::open(&args.folder)?;
+    let (place, _) = Place::open(&args.source)?;
     let mut output = Output::new();
     let damaged = if args.snapshot {
-        snapshots(&overlay, &mut output)?
+        snapshots(&place, &mut output)?
     } else {
-        records(args, &overlay, &mut output)?
+        records(args, &place, &mut output)?
     };
     output.flush()?;
     if damaged > 0 {
@@ -41,11 +39,11 @@ pub(crate) fn run(args: &Dump) -> Result<(), Failure> {
 
 /// One line for each record, and for each stretch that cannot be read. Returns how many of those
 /// there are.
-fn records(args: &Dump, overlay: &Arc<Overlay>, output: &mut Output) -> Result<u64, Failure> {
+fn records(args: &Dump, place: &Place, output: &mut Output) -> Result<u64, Failure> {
     let read = |error| Failure::from_error(Exit::Failed, error).context("reading the log");
     let refused =
         |error| Failure::from_error(Exit::Refused, error).context("the log cannot be recovered");
-    let mut log = folder::log(overlay.clone());
+    let mut log = place.log();
     let snapshots = folder::snapshots(&*log.snapshots()).map_err(read)?;
     // The names of queues that were made before the first record that is left.
     let mut chosen = args.queue.as_deref().map(Chosen::new).transpose()?;
@@ -103,7 +101,7 @@ fn records(args: &Dump, overlay: &Arc<Overlay>, output: &mut Output) -> Result<u
         && chosen.is_some_and(|chosen| chosen.ids.is_empty())
         && failed.is_none()
     {
-        let what = format!("nothing in the folder knows of a queue {queue:?}");
+        let what = format!("nothing in it knows of a queue {queue:?}");
         return Err(Failure::new(Exit::NotFound, what));
     }
     match (failed, scanned) {
@@ -222,8 +220,8 @@ fn record_json(
 }
 
 /// One line for each snapshot. Returns how many are damaged.
-fn snapshots(overlay: &Arc<Overlay>, output: &mut Output) -> Result<u64, Failure> {
-    let store = folder::log(overlay.clone()).snapshots();
+fn snapshots(place: &Place, output: &mut Output) -> Result<u64, Failure> {
+    let store = place.log().snapshots();
     let found = folder::snapshots(&*store)
         .map_err(|error| Failure::from_error(Exit::Failed, error).context("reading snapshots"))?;
     let mut damaged = 0;

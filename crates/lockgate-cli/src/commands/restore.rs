@@ -18,9 +18,7 @@ use tokio::sync::oneshot;
 
 use super::block_on;
 #[cfg(feature = "postgres")]
-use super::environment;
-#[cfg(feature = "postgres")]
-use crate::settings::{Flags, resolve, table};
+use super::database_url;
 use crate::{
     args::Restore,
     exit::{Exit, Failure},
@@ -78,16 +76,7 @@ fn into_folder(args: &Restore, path: &Path) -> Result<(), Failure> {
 fn into_database(args: &Restore, shard: &str) -> Result<(), Failure> {
     use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions};
 
-    let mut flags = Flags::default();
-    if let Some(url) = &args.postgres {
-        flags.given.insert("postgres", vec![url.clone()]);
-    }
-    let url = resolve(&flags, &environment)?
-        .get(&table::POSTGRES)
-        .ok_or_else(|| {
-            Failure::usage("no database is named")
-                .hint("set LOCKGATE_POSTGRES, or say --postgres URL")
-        })?;
+    let url = database_url(args.postgres.as_deref())?;
     let input = open(&args.file)?;
     let place = format!("the shard {shard:?} in PostgreSQL");
     let log =

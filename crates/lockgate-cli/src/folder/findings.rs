@@ -1,10 +1,10 @@
 //! What a check finds, for people and for programs.
 
-use std::{ops::ControlFlow, sync::Arc};
+use std::ops::ControlFlow;
 
 use lockgate_core::{
-    Clock as _, Location, Log as _, LogError, LogReader, Position, ReadError, Scanned,
-    SnapshotStore, with_sources,
+    Clock as _, Location, LogError, LogReader, Position, ReadError, Scanned, SnapshotStore,
+    with_sources,
 };
 use lockgate_engine::{Driver, StartReport};
 use lockgate_log::SystemClock;
@@ -14,14 +14,17 @@ use lockgate_machine::{
 };
 use serde::{Serialize, Serializer};
 
-use super::{Change, Granted, Overlay};
+use super::{Change, Granted, Overlay, Place};
 
-/// What is in a folder, what is wrong with it, and what a start would do.
+/// What is in a folder or shard, what is wrong with it, and what a start would do.
 #[derive(Debug, Serialize)]
 pub(crate) struct Findings {
+    /// Which, in words.
     pub(crate) folder: String,
     pub(crate) verdict: Verdict,
-    pub(crate) files: Files,
+    /// Those of a folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) files: Option<Files>,
     /// Newest first.
     pub(crate) snapshots: Vec<SnapshotFound>,
     /// What a start would do.
@@ -141,9 +144,9 @@ impl Findings {
     ///
     /// # Errors
     /// If the folder cannot be read, which says nothing of what is in it.
-    pub(crate) fn of(overlay: &Arc<Overlay>, folder: String) -> Result<Self, LogError> {
-        let files = Files::of(overlay);
-        let mut snapshots = snapshots(&*super::log(overlay.clone()).snapshots())?;
+    pub(crate) fn of(place: &Place, folder: String) -> Result<Self, LogError> {
+        let files = place.overlay().map(Files::of);
+        let mut snapshots = snapshots(&*place.log().snapshots())?;
         for found in &mut snapshots {
             // The start below makes it again; two at a time would be twice the memory.
             found.machine = None;
@@ -160,10 +163,10 @@ impl Findings {
             state_bytes: None,
             granted: None,
         };
-        match super::start(overlay.clone()) {
+        match super::start(place) {
             Ok((mut driver, report)) => {
                 while driver.housekeep(usize::MAX) {}
-                let start = Start::of(&report, overlay);
+                let start = Start::of(&report, place);
                 let reader = driver.reader();
                 let records = Records::of(&*reader, &driver, &start.damaged);
                 findings.records = Some(records.map_err(|error| match error {
@@ -266,7 +269,7 @@ fn snapshot(store: &dyn SnapshotStore, position: Position) -> Result<SnapshotFou
 }
 
 impl Start {
-    fn of(report: &StartReport, overlay: &Overlay) -> Self {
+    fn of(report: &StartReport, place: &Place) -> Self {
         Self {
             epoch: report.term.epoch.0,
             snapshot: report.snapshot.map(|at| at.to_string()),
@@ -286,7 +289,7 @@ impl Start {
                 .collect(),
             after_crash: report.crashed,
             possibly_lost: report.possibly_lost,
-            changes: overlay.changes(),
+            changes: place.overlay().map_or_else(Vec::new, Overlay::changes),
         }
     }
 }

@@ -1,6 +1,7 @@
-//! A data folder looked at without a server: what is in it, and what a start would make of it.
+//! A data folder, or a shard in PostgreSQL, looked at without a server: what is in it, and what a start
+//! would make of it.
 //!
-//! Nothing here changes a byte of the folder; see [`Overlay`].
+//! Nothing here changes a byte of it; see [`Overlay`].
 
 mod effects;
 mod findings;
@@ -9,7 +10,7 @@ mod overlay;
 
 use std::{path::Path, sync::Arc};
 
-use lockgate_core::{Clock as _, Incarnation, LockError};
+use lockgate_core::{Clock as _, Incarnation, LockError, Log};
 use lockgate_engine::{Beginning, Driver, EngineOptions, StartError, StartReport};
 use lockgate_log::{LocalLog, LocalLogOptions, SystemClock};
 
@@ -18,13 +19,88 @@ pub(crate) use findings::{Findings, Verdict, queues, snapshots};
 pub(crate) use granted::Granted;
 pub(crate) use overlay::{Change, Overlay};
 
-use crate::exit::{Exit, Failure};
+#[cfg(feature = "postgres")]
+use crate::commands::database_url;
+use crate::{
+    args::Source,
+    exit::{Exit, Failure},
+};
+
+/// What is looked at.
+pub(crate) enum Place {
+    Folder(Arc<Overlay>),
+    #[cfg(feature = "postgres")]
+    Database(lockgate_postgres::PostgresView),
+}
+
+impl Place {
+    /// Opens it, with what to call it.
+    pub(crate) fn open(source: &Source) -> Result<(Self, String), Failure> {
+        match (&source.folder, &source.postgres_shard) {
+            (Some(path), _) => {
+                let name = path.display().to_string();
+                Ok((Self::Folder(open_folder(path)?), name))
+            }
+            (None, Some(shard)) => {
+                let place = open_database(source.postgres.as_deref(), shard)?;
+                Ok((place, format!("the shard {shard:?} in PostgreSQL")))
+            }
+            (None, None) => Err(Failure::usage(
+                "a place is needed: a folder or --postgres-shard",
+            )),
+        }
+    }
+
+    /// The log alone, as often as it is wanted.
+    pub(crate) fn log(&self) -> Box<dyn Log> {
+        match self {
+            Self::Folder(overlay) => Box::new(
+                LocalLog::open(overlay.clone(), LocalLogOptions::default())
+                    .expect("nobody else has an overlay's lock"),
+            ),
+            #[cfg(feature = "postgres")]
+            Self::Database(view) => Box::new(view.again()),
+        }
+    }
+
+    /// The files there are, if it is a folder.
+    fn overlay(&self) -> Option<&Overlay> {
+        match self {
+            Self::Folder(overlay) => Some(overlay),
+            #[cfg(feature = "postgres")]
+            Self::Database(_) => None,
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+fn open_database(url: Option<&str>, shard: &str) -> Result<Place, Failure> {
+    use lockgate_core::LogError;
+    use lockgate_postgres::{OpenError, PostgresLogOptions, PostgresView};
+
+    let url = database_url(url)?;
+    let view = PostgresView::open(&url, shard, PostgresLogOptions::default()).map_err(|error| {
+        let exit = match error {
+            OpenError::NoShard { .. } => Exit::NotFound,
+            OpenError::Log(LogError::NewerFormat { .. }) => Exit::Refused,
+            _ => Exit::Failed,
+        };
+        Failure::from_error(exit, error)
+    })?;
+    Ok(Place::Database(view))
+}
+
+#[cfg(not(feature = "postgres"))]
+fn open_database(_url: Option<&str>, _shard: &str) -> Result<Place, Failure> {
+    let what = "this program was built without PostgreSQL (the feature `postgres`)";
+    Err(Failure::usage(what.to_owned()))
+}
 
 /// Opens a data folder for looking.
 ///
 /// # Errors
 /// If there is none, a server is running on it, or it holds nothing of Lockgate's.
-pub(crate) fn open(path: &Path) -> Result<Arc<Overlay>, Failure> {
+fn open_folder(path: &Path) -> Result<Arc<Overlay>, Failure> {
     let overlay = Overlay::open(path).map_err(|error| match error {
         LockError::Held { folder, holder } => {
             let by = holder.map_or_else(String::new, |holder| format!(", {holder}"));
@@ -50,11 +126,8 @@ pub(crate) fn open(path: &Path) -> Result<Arc<Overlay>, Failure> {
     Ok(Arc::new(overlay))
 }
 
-/// Starts on the folder as a server would, up to where it would serve; what it changes stays in
-/// memory.
-pub(crate) fn start(overlay: Arc<Overlay>) -> Result<(Driver<u64>, StartReport), StartError> {
-    let options = LocalLogOptions::default();
-    let log = LocalLog::open(overlay, options).expect("nobody else has an overlay's lock");
+/// Starts there as a server would, up to where it would serve; what it changes stays in memory.
+pub(crate) fn start(place: &Place) -> Result<(Driver<u64>, StartReport), StartError> {
     let clock = SystemClock::new();
     let beginning = Beginning {
         wall: clock.wall(),
@@ -64,10 +137,5 @@ pub(crate) fn start(overlay: Arc<Overlay>) -> Result<(Driver<u64>, StartReport),
         incarnation: Incarnation(0),
         secret: [0; 32],
     };
-    Driver::recover(Box::new(log), &EngineOptions::default(), beginning)
-}
-
-/// The log alone, for its snapshots.
-pub(crate) fn log(overlay: Arc<Overlay>) -> LocalLog {
-    LocalLog::open(overlay, LocalLogOptions::default()).expect("nobody else has an overlay's lock")
+    Driver::recover(place.log(), &EngineOptions::default(), beginning)
 }

@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use lockgate_core::{Level, Log as _, LogError};
-use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions};
+use lockgate_core::{Epoch, Level, Log as _, LogError, Position, RecordGroup};
+use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions, PostgresView};
 
 use crate::{
     server::{Server, batch, execute, new_database, new_shard, shared_server},
@@ -134,6 +134,78 @@ fn a_shard_is_discarded_by_its_owner_only_and_then_new_again() {
     assert_eq!(again.records, []);
     assert_eq!(again.log.snapshots().list().unwrap(), []);
     assert_eq!(Owner::start(&url, &neighbour).records, other.records);
+}
+
+#[test]
+fn a_view_is_of_one_instant_and_disturbs_nobody() {
+    let Some(url) = shared_server("a_view_is_of_one_instant_and_disturbs_nobody") else {
+        return;
+    };
+    let url = new_database(&url);
+    let options = PostgresLogOptions {
+        range_bits: 12,
+        ..PostgresLogOptions::default()
+    };
+    let no_tables = PostgresView::open(&url, "shard", options.clone());
+    assert!(matches!(no_tables, Err(OpenError::NoShard { .. })));
+    let mut owner = Owner::with_options(&url, "shard", options.clone());
+    for number in 0..100 {
+        owner.append(&format!("{number}")).unwrap();
+    }
+    owner.sync();
+    let seen = owner.records.clone();
+    let mut unfinished = owner.log.begin_snapshot().unwrap();
+    unfinished.write(b"begun").unwrap();
+
+    // By somebody who may only read.
+    let (server, database) = url.rsplit_once('/').unwrap();
+    let user = format!("viewer_of_{database}");
+    batch(
+        &url,
+        &format!(
+            "CREATE ROLE {user} LOGIN PASSWORD 'secret';
+             GRANT USAGE ON SCHEMA lockgate TO {user};
+             GRANT SELECT ON ALL TABLES IN SCHEMA lockgate TO {user}"
+        ),
+    );
+    let (_, host) = server.rsplit_once('@').unwrap();
+    let viewer = format!("postgres://{user}:secret@{host}/{database}");
+    let no_shard = PostgresView::open(&viewer, "another", options.clone());
+    assert!(matches!(no_shard, Err(OpenError::NoShard { .. })));
+    let view = PostgresView::open(&viewer, "shard", options).unwrap();
+    let look = || {
+        let mut records = Vec::new();
+        let mut log = view.again();
+        let report = log.recover(Position(0), &mut |record| records.push(record));
+        assert!(report.unwrap().damaged.is_empty());
+        log.snapshots().remove(Position(1)).unwrap();
+        log.begin_epoch(Epoch(u64::MAX)).unwrap();
+        let mut group = RecordGroup::new(log.capabilities().gap);
+        group.push(|buffer| buffer.extend_from_slice(b"forgotten"));
+        let (tail, mut end) = (log.tail(), log.tail());
+        log.place(&mut end, "forgotten".len());
+        log.append(Epoch(u64::MAX), tail, &mut group).unwrap();
+        assert_eq!(log.tail(), end);
+        let first = log.reader().read(records[0].position).unwrap();
+        (records, first, log.snapshots().list().unwrap())
+    };
+    let first_look = look();
+    assert_eq!(first_look.0, seen);
+    assert_eq!(first_look.2, []);
+
+    // The owner goes on meanwhile: it adds, and gives back what the view still reads.
+    unfinished.finish().unwrap();
+    owner.append("later").unwrap();
+    owner.sync();
+    let snapshot = owner.log.begin_snapshot().unwrap();
+    let before = snapshot.position();
+    snapshot.finish().unwrap();
+    owner.log.trim(before).unwrap();
+    owner.log.release(Position(0)).unwrap();
+    assert_eq!(look(), first_look);
+    drop(view);
+    assert!(!owner.log.deposed().is_known());
+    owner.append("and on").unwrap();
 }
 
 #[test]
