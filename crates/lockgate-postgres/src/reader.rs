@@ -1,6 +1,9 @@
-//! Reading records: one, or a stretch of them.
+//! Reading records: some, or a stretch of them.
 
-use std::ops::ControlFlow;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
+};
 
 use bytes::Bytes;
 use lockgate_core::{
@@ -13,7 +16,10 @@ use crate::shared::{Handle, Point, Shared, checksum, from_database, to_database}
 const READ: &str = "
     SELECT position, number, epoch, checksum, payload
     FROM lockgate.record
-    WHERE shard = $1 AND position = $2";
+    WHERE shard = $1 AND position = ANY($2)";
+
+/// Records of one answer.
+const RECORDS_MAX: usize = 100;
 
 /// The rows of a stretch of positions, from the first row behind `$2` on. Positions count bytes, so
 /// this bounds what one answer holds.
@@ -64,6 +70,43 @@ impl Stored {
 }
 
 impl Shared {
+    /// The rows of the records that start at these positions, as far as there are any.
+    fn rows_at(&self, at: &[Position]) -> Result<BTreeMap<Position, Stored>, LogError> {
+        // No record starts beyond what a row can say.
+        let held = at.iter().filter(|at| !self.is_released(**at));
+        let positions = held.filter_map(|at| i64::try_from(at.0).ok());
+        let positions: BTreeSet<_> = positions.collect();
+        let positions: Vec<_> = positions.into_iter().collect();
+        if positions.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let rows = self.read("reading records", |session| {
+            let rows = session.query(READ, &[&self.shard, &positions])?;
+            if rows.len() < positions.len() {
+                // What another server lacks is not lost.
+                self.check_held(session)?;
+            }
+            Ok(rows)
+        })?;
+        let stored = rows.iter().map(Stored::from_row);
+        Ok(stored.map(|stored| (stored.point.at, stored)).collect())
+    }
+
+    /// What is to be said of the record at `at`, when this was found.
+    fn record(&self, at: Position, found: &BTreeMap<Position, Stored>) -> Result<Bytes, ReadError> {
+        match found.get(&at) {
+            Some(stored) if !self.is_released(at) => {
+                if stored.verifies {
+                    Ok(stored.payload.clone())
+                } else {
+                    let what = "its checksum does not fit";
+                    Err(ReadError::Damaged { at, what })
+                }
+            }
+            _ => Err(ReadError::Missing { at }),
+        }
+    }
+
     /// Visits the rows that start in `from..to`, in order, as long as `visit` wants more.
     pub(crate) fn visit_rows(
         &self,
@@ -92,27 +135,23 @@ impl Shared {
 
 impl LogReader for Reader {
     fn read(&self, at: Position) -> Result<Bytes, ReadError> {
+        let found = self.0.rows_at(&[at])?;
+        self.0.record(at, &found)
+    }
+
+    fn read_all(&self, at: &[Position]) -> Vec<Result<Bytes, ReadError>> {
         let shared = &self.0;
-        let Ok(position) = i64::try_from(at.0) else {
-            return Err(ReadError::Missing { at });
-        };
-        if shared.is_released(at) {
-            return Err(ReadError::Missing { at });
-        }
-        let row = shared.read("reading a record", |session| {
-            let row = session.query_opt(READ, &[&shared.shard, &position])?;
-            if row.is_none() {
-                // What another server lacks is not lost.
-                shared.check_held(session)?;
+        let mut records = Vec::with_capacity(at.len());
+        for some in at.chunks(RECORDS_MAX) {
+            match shared.rows_at(some) {
+                Ok(found) => records.extend(some.iter().map(|&at| shared.record(at, &found))),
+                Err(error) => {
+                    records.push(Err(error.into()));
+                    break;
+                }
             }
-            Ok(row)
-        })?;
-        let stored = Stored::from_row(&row.ok_or(ReadError::Missing { at })?);
-        if !stored.verifies {
-            let what = "its checksum does not fit";
-            return Err(ReadError::Damaged { at, what });
         }
-        Ok(stored.payload)
+        records
     }
 
     fn scan(
