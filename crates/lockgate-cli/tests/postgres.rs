@@ -328,7 +328,9 @@ fn a_shard_is_checked_and_dumped_beside_its_server() {
             ))
             .ok();
     };
-    ["order-0", "order-1", "order-2"].map(send);
+    for body in ["order-0", "order-1", "order-2"] {
+        send(body);
+    }
     let told = look("check", &shard).ok();
     assert!(
         told.contains("3 messages in the queues, all readable") && told.ends_with("clean\n"),
