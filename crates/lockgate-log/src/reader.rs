@@ -1,9 +1,12 @@
 //! Reading single records, and stretches of them.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     ops::{ControlFlow, RangeInclusive},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
@@ -51,7 +54,7 @@ impl LogReader for Reader {
             }
             Err(error) => return Err(LogError::Disk(error).into()),
         };
-        let read = read_record(&*file, at, info.generation);
+        let read = read_record(&*file, at, info.generation, &shared.lengths);
         // Perhaps it was released while we read, and its file is something else by now.
         if matches!(read, Err(ReadError::Damaged { .. })) && !shared.note_damaged(segment) {
             return Err(ReadError::Missing { at });
@@ -103,7 +106,7 @@ impl Reader {
             for &at in run {
                 let found = read.and_then(|(count, generation)| {
                     let bytes = window[..count].get(bytes_between(run[0], at)..)?;
-                    whole_record(bytes, at, generation)
+                    whole_record(bytes, at, generation, &self.0.lengths)
                 });
                 records.push(found.map_or_else(|| self.read(at), Ok));
                 if matches!(records.last(), Some(Err(ReadError::Log(_)))) {
@@ -125,7 +128,7 @@ impl Reader {
         if last >= shared.appended() || offset_of(first) < SEGMENT_HEADER_LEN {
             return None;
         }
-        let len = bytes_between(first, last) + first_read_bytes();
+        let len = bytes_between(first, last) + shared.lengths.first_read();
         if window.len() < len {
             window.resize(len, 0);
         }
@@ -231,23 +234,42 @@ thread_local! {
     static FIRST_READ: RefCell<Box<[u8]>> = RefCell::new(vec![0; *FIRST_READ_BYTES.end()].into());
     /// And those of several records.
     static RUN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    /// As long as the longest record was lately.
-    static USUAL_BYTES: Cell<usize> = const { Cell::new(*FIRST_READ_BYTES.end()) };
 }
 
-fn first_read_bytes() -> usize {
-    let (least, most) = (*FIRST_READ_BYTES.start(), *FIRST_READ_BYTES.end());
-    USUAL_BYTES.get().clamp(least, most)
+/// How long the records were that were read lately.
+pub(crate) struct Lengths(AtomicUsize);
+
+impl Default for Lengths {
+    fn default() -> Self {
+        Self(AtomicUsize::new(*FIRST_READ_BYTES.end()))
+    }
 }
 
-/// Learns at once that records are longer, and slowly that they are shorter.
-fn note_length(record_bytes: usize) {
-    let usual = USUAL_BYTES.get();
-    USUAL_BYTES.set(record_bytes.max(usual - usual / 8));
+impl Lengths {
+    /// How many bytes to read of a record of which nothing is known yet.
+    fn first_read(&self) -> usize {
+        let (least, most) = (*FIRST_READ_BYTES.start(), *FIRST_READ_BYTES.end());
+        self.0.load(Relaxed).clamp(least, most)
+    }
+
+    /// Learns at once that records are longer, and slowly that they are shorter. Readers beside each
+    /// other may forget one, which costs a second read.
+    fn note(&self, record_bytes: usize) {
+        let usual = self.0.load(Relaxed);
+        let now = record_bytes.max(usual - usual / 8);
+        if now != usual {
+            self.0.store(now, Relaxed);
+        }
+    }
 }
 
 /// The record at the beginning of these bytes, if it is whole and verifies.
-fn whole_record(bytes: &[u8], at: Position, generation: Option<u64>) -> Option<Bytes> {
+fn whole_record(
+    bytes: &[u8],
+    at: Position,
+    generation: Option<u64>,
+    lengths: &Lengths,
+) -> Option<Bytes> {
     let header = RecordHeader::peek(bytes)?;
     if generation.is_some_and(|known| known != header.generation)
         || header.len as usize > PAYLOAD_BYTES_LIMIT
@@ -255,7 +277,7 @@ fn whole_record(bytes: &[u8], at: Position, generation: Option<u64>) -> Option<B
         return None;
     }
     let record = bytes.get(..header.record_len())?;
-    note_length(record.len());
+    lengths.note(record.len());
     verifies(at, record).then(|| Bytes::copy_from_slice(&record[RECORD_HEADER_LEN..]))
 }
 
@@ -263,11 +285,12 @@ fn read_record(
     file: &dyn DiskFile,
     at: Position,
     generation: Option<u64>,
+    lengths: &Lengths,
 ) -> Result<Bytes, ReadError> {
     let damaged = |what| ReadError::Damaged { at, what };
     let offset = u64::from(offset_of(at));
     let (mut record, wanted) = FIRST_READ.with_borrow_mut(|first| {
-        let first = &mut first[..first_read_bytes()];
+        let first = &mut first[..lengths.first_read()];
         let count = file.read_at(first, offset).map_err(LogError::Disk)?;
         let first = &first[..count];
         let Some(header) = RecordHeader::peek(first) else {
@@ -280,7 +303,7 @@ fn read_record(
             return Err(damaged("its length is out of range"));
         }
         let wanted = header.record_len();
-        note_length(wanted);
+        lengths.note(wanted);
         let mut record = Vec::with_capacity(wanted);
         record.extend_from_slice(&first[..count.min(wanted)]);
         Ok((record, wanted))

@@ -15,6 +15,7 @@ use lockgate_core::{
 use crate::{
     format::{Point, first_record, segment_of},
     names::{StartMark, segment_name},
+    reader::Lengths,
     spares::{Spares, StepError},
 };
 
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     /// Bytes of all snapshots.
     pub(crate) snapshot_bytes: AtomicU64,
     files: Mutex<OpenFiles>,
+    pub(crate) lengths: Lengths,
     /// Where the next record goes; everything before it has been written and may be read.
     appended: AtomicU64,
     progress: Mutex<Progress>,
@@ -70,6 +72,7 @@ impl Shared {
             damaged: Mutex::default(),
             snapshot_bytes: AtomicU64::new(0),
             files: Mutex::new(OpenFiles::new(open_files_max)),
+            lengths: Lengths::default(),
             appended: AtomicU64::new(0),
             progress: Mutex::default(),
             sync_turn: Mutex::default(),
