@@ -54,7 +54,12 @@ impl LogReader for Reader {
             }
             Err(error) => return Err(LogError::Disk(error).into()),
         };
-        let read = read_record(&*file, at, info.generation, &shared.lengths);
+        let read = || read_record(&*file, at, info.generation, &shared.lengths);
+        // What is taken for damaged is dropped for good, and a single read may go wrong on its way.
+        let read = match read() {
+            Err(ReadError::Damaged { .. }) => read(),
+            read => read,
+        };
         // Perhaps it was released while we read, and its file is something else by now.
         if matches!(read, Err(ReadError::Damaged { .. })) && !shared.note_damaged(segment) {
             return Err(ReadError::Missing { at });

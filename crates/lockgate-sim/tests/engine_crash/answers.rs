@@ -319,6 +319,7 @@ impl World {
                         queue: delivery.token.queue,
                         sequence: delivery.token.sequence,
                     });
+                    self.model.taken_for_damaged(delivery.id);
                 }
                 return Ok(None);
             }

@@ -111,6 +111,16 @@ impl Model {
         self.leases.clear();
     }
 
+    /// The message is dropped, whatever is on the disk: it may have been a single read that went wrong.
+    pub(crate) fn taken_for_damaged(&mut self, id: MessageId) {
+        let is_it = |known: &&mut Known| known.id == Some(id);
+        for known in self.messages.values_mut().filter(is_it) {
+            known.state = Existence::Perhaps;
+            known.order = None;
+            known.doubtful = true;
+        }
+    }
+
     pub(crate) fn cuts(&self, queue: &str) -> u64 {
         self.cuts.get(queue).copied().unwrap_or(0)
     }

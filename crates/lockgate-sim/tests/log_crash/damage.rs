@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
-use lockgate_core::{Epoch, Log, LogError, LogRecord, Position, RecoveryReport};
-use lockgate_sim::{Fault, FaultyDisk, PowerCut, SeededRandom};
+use lockgate_core::{DiskOperation, Epoch, Log, LogError, LogRecord, Position, RecoveryReport};
+use lockgate_sim::{Damage, Fault, FaultyDisk, PowerCut, SeededRandom};
 
 use crate::history::{History, Step, open, recover, release_trimmed};
 
@@ -609,4 +609,33 @@ fn only_records_count_as_read() {
     assert_eq!(report.records, 3);
     let bytes = |record: &LogRecord| RECORD_HEADER_LEN + record.payload.len() as u64;
     assert_eq!(report.bytes, records.iter().map(bytes).sum::<u64>());
+}
+
+/// Whoever is told that a record is damaged drops what is in it.
+#[test]
+fn a_single_read_that_goes_wrong_is_no_damage() {
+    let sample = Sample::new();
+    let disk = FaultyDisk::from_image(sample.image.clone());
+    let mut log = open(&disk);
+    let (_, records) = recover(&mut log).unwrap();
+    let reader = log.reader();
+    let mut wrong = 0;
+    for (record, seed) in records.iter().zip(0..) {
+        for damage in [Damage::FlippedBit, Damage::ZeroedSector] {
+            let lasting = false;
+            let misread = Fault::Misread {
+                damage,
+                lasting,
+                seed,
+            };
+            disk.fail(DiskOperation::Read, 0, misread);
+            let struck = disk.struck().len();
+            let [read] = &reader.read_all(&[record.position])[..] else {
+                panic!("one")
+            };
+            assert_eq!(read.as_ref().unwrap(), &record.payload);
+            wrong += disk.struck().len() - struck;
+        }
+    }
+    assert_eq!(wrong, 2 * records.len());
 }
