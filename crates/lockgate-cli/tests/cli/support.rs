@@ -151,12 +151,30 @@ impl Server {
         Self::start_at(sandbox, address, "data")
     }
 
+    /// Starts one that may write no file larger than a MiB.
+    pub(crate) fn start_with_small_files(sandbox: &Sandbox) -> Self {
+        let command = sandbox.command("serve --listen 127.0.0.1:0 --data data");
+        let mut shell = Command::new("sh");
+        // In blocks of 512 bytes.
+        shell.args(["-c", "ulimit -f 2048 && exec \"$@\"", "sh"]);
+        shell.arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        shell.current_dir(sandbox.path()).stdin(Stdio::null());
+        Self::spawn(shell, "data")
+    }
+
     fn start_at(sandbox: &Sandbox, address: &str, folder: &str) -> Self {
-        let mut process = sandbox
-            .command(&format!("serve --listen {address} --data {folder}"))
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let command = sandbox.command(&format!("serve --listen {address} --data {folder}"));
+        Self::spawn(command, folder)
+    }
+
+    fn spawn(mut command: Command, folder: &str) -> Self {
+        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
         let log = BufReader::new(process.stderr.take().unwrap());
         let mut server = Self {
             process,
