@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Asks for huge pages: a large backlog is visited in no order, and most of the time then goes into
-/// finding out where its small pages are. Not in the library, whose user's choice it is.
+/// Gives memory back when a backlog is drained, which the system's allocator mostly keeps. Not in the
+/// library, whose user's choice it is.
 #[cfg(not(feature = "count-memory"))]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
