@@ -25,7 +25,7 @@ const LEASE_MS: u64 = 12 * 3600 * 1000;
 const BATCH: u16 = 1000;
 
 /// How long the space is waited for that an engine gives back beside its work.
-const SETTLE_STEPS: u32 = 150;
+const SETTLE_STEPS: u32 = 300;
 const SETTLE_STEP: Duration = Duration::from_millis(200);
 
 /// Steps without a change after which nothing more is expected.
@@ -204,18 +204,24 @@ impl DiskCourse {
 
     /// What the folder takes when the engine has nothing more to give back.
     fn settled(&self) -> Result<u64, Failure> {
-        let mut last = folder::taken(&self.folder)?;
+        // Space comes back in leaps, so what is on its way to that counts too.
+        let look = || {
+            let keeper = self.engine.metrics().keeper;
+            let done = (keeper.snapshots, keeper.relocated_bytes);
+            folder::taken(&self.folder).map(|taken| (taken, done))
+        };
+        let mut last = look()?;
         let mut still = 0;
         for _ in 0..SETTLE_STEPS {
             thread::sleep(SETTLE_STEP);
-            let now = folder::taken(&self.folder)?;
+            let now = look()?;
             still = if now == last { still + 1 } else { 0 };
             last = now;
             if still == STILL_STEPS {
                 break;
             }
         }
-        Ok(last)
+        Ok(last.0)
     }
 }
 
