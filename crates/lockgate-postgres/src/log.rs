@@ -333,14 +333,7 @@ fn make_shard(session: &Session, name: &str) -> Result<i32, Failure> {
 
 impl Log for PostgresLog {
     fn capabilities(&self) -> LogCapabilities {
-        LogCapabilities {
-            gap: 0,
-            record_bytes_max: self.options.record_bytes_max,
-            append_level: Level::Process,
-            sync_level: self.options.sync_level,
-            releases_ranges: true,
-            range_bits: self.options.range_bits,
-        }
+        self.options.capabilities()
     }
 
     fn snapshots(&self) -> Arc<dyn SnapshotStore> {

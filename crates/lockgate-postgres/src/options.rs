@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use lockgate_core::{Level, LogError};
+use lockgate_core::{Level, LogCapabilities, LogError};
 
 /// What can be chosen for a [`PostgresLog`](crate::PostgresLog).
 #[derive(Clone, Debug)]
@@ -59,6 +59,18 @@ impl PostgresLogOptions {
             return Ok(());
         };
         Err(OpenError::Options { what })
+    }
+
+    /// What a log with these options can do.
+    pub(crate) fn capabilities(&self) -> LogCapabilities {
+        LogCapabilities {
+            gap: 0,
+            record_bytes_max: self.record_bytes_max,
+            append_level: Level::Process,
+            sync_level: self.sync_level,
+            releases_ranges: true,
+            range_bits: self.range_bits,
+        }
     }
 }
 

@@ -3,9 +3,9 @@
 use std::{fmt, sync::Arc};
 
 use lockgate_core::{
-    AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogReader, LogRecord, LogSpace,
-    LogSync, Position, Purpose, ReadError, RecordGroup, RecoveryReport, ReserveError,
-    SnapshotReader, SnapshotStore, SnapshotWriter,
+    AppendError, Epoch, Log, LogCapabilities, LogError, LogReader, LogRecord, LogSpace, LogSync,
+    Position, Purpose, ReadError, RecordGroup, RecoveryReport, ReserveError, SnapshotReader,
+    SnapshotStore, SnapshotWriter,
 };
 
 use crate::{
@@ -96,14 +96,7 @@ impl PostgresView {
 
 impl Log for PostgresView {
     fn capabilities(&self) -> LogCapabilities {
-        LogCapabilities {
-            gap: 0,
-            record_bytes_max: self.options.record_bytes_max,
-            append_level: Level::Process,
-            sync_level: self.options.sync_level,
-            releases_ranges: true,
-            range_bits: self.options.range_bits,
-        }
+        self.options.capabilities()
     }
 
     fn snapshots(&self) -> Arc<dyn SnapshotStore> {

@@ -1,6 +1,6 @@
 //! Recovery from a snapshot, and ranges that were given back.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
 
 use lockgate_core::{Epoch, Log, LogError, LogRecord, Position, ReadError, RecordGroup};
 use lockgate_log::{LocalLog, LocalLogOptions};
@@ -234,13 +234,9 @@ fn released_segments_are_used_again_and_damaged_ones_kept() {
     }
 }
 
-/// A spare became a segment, and a power cut took the name but not the bytes; the next life gives the
-/// same spare to a segment of the same number, and the next cut takes the bytes but not the name. The
-/// records of the first life are nowhere.
-#[test]
-fn a_spare_forgets_what_it_was() {
-    // Epoch 2 is in segment 2. What it writes into segments 3 and 4 is lost, and the next epoch has
-    // those numbers again.
+/// Epoch 2 is in segment 2. What it writes into segments 3 and 4 is lost, and the next epoch has those
+/// numbers again. Returns what is left without spares, what was written, and what segment 4 was.
+fn with_a_lost_segment() -> (BTreeMap<String, Vec<u8>>, History, Vec<u8>) {
     let mut steps = vec![
         Step::Append(vec![900]),
         Step::Restart,
@@ -250,33 +246,44 @@ fn a_spare_forgets_what_it_was() {
     let base = FaultyDisk::new();
     let history = History::run(&base, &steps);
     let mut image = base.image();
+    image.retain(|name, _| !name.ends_with(".spare") && !name.ends_with(".ready"));
+    image.insert("00000008.ready".to_owned(), vec![0; 8 << 10]);
     steps.push(Step::Append(vec![1_000; 6]));
     let first = FaultyDisk::new();
     History::run(&first, &steps);
-    image.retain(|name, _| !name.ends_with(".spare") && !name.ends_with(".ready"));
-    image.insert(
-        "00000007.ready".to_owned(),
-        first.image()["00000004.log"].clone(),
-    );
-    image.insert("00000008.ready".to_owned(), vec![0; 8 << 10]);
+    let lost = first.image()["00000004.log"].clone();
+    (image, history, lost)
+}
+
+/// Appends records of these bytes as one group. Not reserved, which would take a better spare.
+fn append_unreserved(log: &mut LocalLog, bytes: RangeInclusive<u8>, history: &mut History) {
+    let mut group = RecordGroup::new(log.capabilities().gap);
+    let mut cursor = log.tail();
+    for byte in bytes {
+        let payload = vec![byte; 1_000];
+        group.push(|buffer| buffer.extend_from_slice(&payload));
+        history.appended.push(LogRecord {
+            position: log.place(&mut cursor, payload.len()),
+            payload: payload.into(),
+        });
+    }
+    let tail = log.tail();
+    log.append(Epoch(3), tail, &mut group).unwrap();
+}
+
+/// A spare became a segment, and a power cut took the name but not the bytes; the next life gives the
+/// same spare to a segment of the same number, and the next cut takes the bytes but not the name. The
+/// records of the first life are nowhere.
+#[test]
+fn a_spare_forgets_what_it_was() {
+    let (mut image, history, lost) = with_a_lost_segment();
+    image.insert("00000007.ready".to_owned(), lost);
     let mut survived = 0;
     for seed in 0..400 {
         let disk = FaultyDisk::from_image(image.clone());
         let mut second = history.clone();
         let mut log = started(&disk);
-        // Not reserved, which would take a better spare.
-        let mut group = RecordGroup::new(log.capabilities().gap);
-        let mut cursor = log.tail();
-        for byte in 1..=6 {
-            let payload = vec![byte; 1_000];
-            group.push(|buffer| buffer.extend_from_slice(&payload));
-            second.appended.push(LogRecord {
-                position: log.place(&mut cursor, payload.len()),
-                payload: payload.into(),
-            });
-        }
-        let tail = log.tail();
-        log.append(Epoch(3), tail, &mut group).unwrap();
+        append_unreserved(&mut log, 1..=6, &mut second);
         assert!(!disk.image().contains_key("00000007.ready"), "{disk:?}");
         let crashed = disk.crash(PowerCut::Seeded(seed));
         let (report, records) = recover(&mut open(&crashed)).unwrap();
@@ -290,22 +297,8 @@ fn a_spare_forgets_what_it_was() {
 /// as blank.
 #[test]
 fn a_spare_written_with_zeros_forgets_what_it_was() {
-    let mut steps = vec![
-        Step::Append(vec![900]),
-        Step::Restart,
-        Step::Append(vec![1_000; 3]),
-        Step::Sync,
-    ];
-    let base = FaultyDisk::new();
-    let history = History::run(&base, &steps);
-    let mut image = base.image();
-    steps.push(Step::Append(vec![1_000; 6]));
-    let first = FaultyDisk::new();
-    History::run(&first, &steps);
-    image.retain(|name, _| !name.ends_with(".spare") && !name.ends_with(".ready"));
-    let old = first.image()["00000004.log"].clone();
-    image.insert("00000007.spare".to_owned(), old);
-    image.insert("00000008.ready".to_owned(), vec![0; 8 << 10]);
+    let (mut image, history, lost) = with_a_lost_segment();
+    image.insert("00000007.spare".to_owned(), lost);
     let mut survived = 0;
     for seed in 0..400 {
         let disk = FaultyDisk::from_image(image.clone());
@@ -313,18 +306,7 @@ fn a_spare_written_with_zeros_forgets_what_it_was() {
         let mut log = started(&disk);
         let upkeep = log.upkeep().unwrap();
         for bytes in [1..=3, 4..=6] {
-            let mut group = RecordGroup::new(log.capabilities().gap);
-            let mut cursor = log.tail();
-            for byte in bytes {
-                let payload = vec![byte; 1_000];
-                group.push(|buffer| buffer.extend_from_slice(&payload));
-                second.appended.push(LogRecord {
-                    position: log.place(&mut cursor, payload.len()),
-                    payload: payload.into(),
-                });
-            }
-            let tail = log.tail();
-            log.append(Epoch(3), tail, &mut group).unwrap();
+            append_unreserved(&mut log, bytes, &mut second);
             while upkeep.step().unwrap() {}
         }
         assert!(!disk.image().contains_key("00000007.ready"), "{disk:?}");
