@@ -1,7 +1,5 @@
 //! The facade over a PostgreSQL database: `./scripts/test --only postgres`.
 
-#![expect(clippy::unwrap_used, reason = "in tests a panic is the report")]
-
 use lockgate::{Key, Lockgate, Message, OpenError, Status};
 
 fn url() -> String {
