@@ -271,19 +271,17 @@ fn append_unreserved(log: &mut LocalLog, bytes: RangeInclusive<u8>, history: &mu
     log.append(Epoch(3), tail, &mut group).unwrap();
 }
 
-/// A spare became a segment, and a power cut took the name but not the bytes; the next life gives the
-/// same spare to a segment of the same number, and the next cut takes the bytes but not the name. The
-/// records of the first life are nowhere.
-#[test]
-fn a_spare_forgets_what_it_was() {
+/// Gives that segment to the next life as a spare of this name, has six records appended and cuts the
+/// power: the records of the first life are nowhere.
+fn check_forgotten(name: &str, append: impl Fn(&mut LocalLog, &mut History)) {
     let (mut image, history, lost) = with_a_lost_segment();
-    image.insert("00000007.ready".to_owned(), lost);
+    image.insert(name.to_owned(), lost);
     let mut survived = 0;
     for seed in 0..400 {
         let disk = FaultyDisk::from_image(image.clone());
         let mut second = history.clone();
         let mut log = started(&disk);
-        append_unreserved(&mut log, 1..=6, &mut second);
+        append(&mut log, &mut second);
         assert!(!disk.image().contains_key("00000007.ready"), "{disk:?}");
         let crashed = disk.crash(PowerCut::Seeded(seed));
         let (report, records) = recover(&mut open(&crashed)).unwrap();
@@ -293,29 +291,26 @@ fn a_spare_forgets_what_it_was() {
     assert!(survived > 20, "{survived}");
 }
 
+/// A spare became a segment, and a power cut took the name but not the bytes; the next life gives the
+/// same spare to a segment of the same number, and the next cut takes the bytes but not the name.
+#[test]
+fn a_spare_forgets_what_it_was() {
+    check_forgotten("00000007.ready", |log, history| {
+        append_unreserved(log, 1..=6, history);
+    });
+}
+
 /// The same where upkeep has written zeros over the spare meanwhile: they are durable before it counts
 /// as blank.
 #[test]
 fn a_spare_written_with_zeros_forgets_what_it_was() {
-    let (mut image, history, lost) = with_a_lost_segment();
-    image.insert("00000007.spare".to_owned(), lost);
-    let mut survived = 0;
-    for seed in 0..400 {
-        let disk = FaultyDisk::from_image(image.clone());
-        let mut second = history.clone();
-        let mut log = started(&disk);
+    check_forgotten("00000007.spare", |log, history| {
         let upkeep = log.upkeep().unwrap();
         for bytes in [1..=3, 4..=6] {
-            append_unreserved(&mut log, bytes, &mut second);
+            append_unreserved(log, bytes, history);
             while upkeep.step().unwrap() {}
         }
-        assert!(!disk.image().contains_key("00000007.ready"), "{disk:?}");
-        let crashed = disk.crash(PowerCut::Seeded(seed));
-        let (report, records) = recover(&mut open(&crashed)).unwrap();
-        second.check(&report, &records);
-        survived += usize::from(records.len() > 7);
-    }
-    assert!(survived > 20, "{survived}");
+    });
 }
 
 /// What stands behind the last record of a recycled segment is of its earlier use, and no torn tail.
