@@ -4,6 +4,7 @@ mod backup;
 mod check;
 mod completions;
 mod config;
+pub(crate) mod database;
 mod dlq;
 mod dump;
 mod key;
@@ -66,21 +67,6 @@ fn environment(name: &str) -> Option<String> {
 
 fn serve_settings(flags: &ServeFlags) -> Result<Resolved, Failure> {
     resolve(&flags.0, &environment)
-}
-
-/// The database that a command looks into or fills: as given, else as the settings say.
-#[cfg(feature = "postgres")]
-pub(crate) fn database_url(given: Option<&str>) -> Result<String, Failure> {
-    let mut flags = crate::settings::Flags::default();
-    if let Some(url) = given {
-        flags.given.insert("postgres", vec![url.to_owned()]);
-    }
-    resolve(&flags, &environment)?
-        .get(&table::POSTGRES)
-        .ok_or_else(|| {
-            Failure::usage("no database is named")
-                .hint("set LOCKGATE_POSTGRES, or say --postgres URL")
-        })
 }
 
 /// A client as the settings say.

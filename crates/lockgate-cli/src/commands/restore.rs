@@ -11,14 +11,12 @@ use std::{
 
 use lockgate_core::Log;
 #[cfg(feature = "postgres")]
-use lockgate_core::{LogError, with_sources};
+use lockgate_core::with_sources;
 use lockgate_engine::{RestoreError, RestoreReport, restore};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 use tokio::sync::oneshot;
 
-use super::block_on;
-#[cfg(feature = "postgres")]
-use super::database_url;
+use super::{block_on, database};
 use crate::{
     args::Restore,
     exit::{Exit, Failure},
@@ -76,7 +74,7 @@ fn into_folder(args: &Restore, path: &Path) -> Result<(), Failure> {
 fn into_database(args: &Restore, shard: &str) -> Result<(), Failure> {
     use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions};
 
-    let url = database_url(args.postgres.as_deref())?;
+    let url = database::url(args.postgres.as_deref())?;
     let input = open(&args.file)?;
     let place = format!("the shard {shard:?} in PostgreSQL");
     let log =
@@ -85,11 +83,8 @@ fn into_database(args: &Restore, shard: &str) -> Result<(), Failure> {
                 return Failure::from_error(Exit::Conflict, error)
                     .hint("a backup is restored into a new shard; choose another name");
             }
-            let exit = match error {
-                OpenError::Log(LogError::NewerFormat { .. }) => Exit::Refused,
-                _ => Exit::Failed,
-            };
-            Failure::from_error(exit, error).context(format!("opening {place}"))
+            Failure::from_error(database::exit_of(&error), error)
+                .context(format!("opening {place}"))
         })?;
     let discard = log.discard();
     match block_on_restore(input, Box::new(log)) {
@@ -112,8 +107,7 @@ fn into_database(args: &Restore, shard: &str) -> Result<(), Failure> {
 
 #[cfg(not(feature = "postgres"))]
 fn into_database(_args: &Restore, _shard: &str) -> Result<(), Failure> {
-    let what = "this program was built without PostgreSQL (the feature `postgres`)";
-    Err(Failure::usage(what.to_owned()))
+    Err(database::missing())
 }
 
 /// The backup.

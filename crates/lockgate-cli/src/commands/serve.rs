@@ -13,7 +13,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
-use super::{Signals, serve_settings};
+use super::{Signals, database, serve_settings};
 use crate::{
     args::Serve,
     exit::{Exit, Failure},
@@ -217,7 +217,7 @@ fn open_folder(data: &Path, options: LocalLogOptions) -> Result<Box<dyn Log>, Fa
 
 #[cfg(feature = "postgres")]
 fn open_database(url: &str, settings: &Resolved) -> Result<(Box<dyn Log>, WasDeposed), Failure> {
-    use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions};
+    use lockgate_postgres::{PostgresLog, PostgresLogOptions};
 
     let shard = &settings.get(&table::POSTGRES_SHARD);
     let options = PostgresLogOptions {
@@ -225,12 +225,8 @@ fn open_database(url: &str, settings: &Resolved) -> Result<(Box<dyn Log>, WasDep
         ..PostgresLogOptions::default()
     };
     let log = PostgresLog::open(url, shard, options).map_err(|error| {
-        let exit = match error {
-            OpenError::Log(LogError::NewerFormat { .. }) => Exit::Refused,
-            _ => Exit::Failed,
-        };
         let what = format!("opening the shard {shard:?} in PostgreSQL");
-        Failure::from_error(exit, error).context(what)
+        Failure::from_error(database::exit_of(&error), error).context(what)
     })?;
     let deposed = log.deposed();
     Ok((Box::new(log), Box::new(move || deposed.is_known())))
@@ -238,8 +234,7 @@ fn open_database(url: &str, settings: &Resolved) -> Result<(Box<dyn Log>, WasDep
 
 #[cfg(not(feature = "postgres"))]
 fn open_database(_url: &str, _settings: &Resolved) -> Result<(Box<dyn Log>, WasDeposed), Failure> {
-    let what = "this program was built without PostgreSQL (the feature `postgres`)";
-    Err(Failure::usage(what.to_owned()))
+    Err(database::missing())
 }
 
 /// Why the data could not be served, and whether it is the data's fault.

@@ -19,10 +19,9 @@ pub(crate) use findings::{Findings, Verdict, queues, snapshots};
 pub(crate) use granted::Granted;
 pub(crate) use overlay::{Change, Overlay};
 
-#[cfg(feature = "postgres")]
-use crate::commands::database_url;
 use crate::{
     args::Source,
+    commands::database,
     exit::{Exit, Failure},
 };
 
@@ -75,25 +74,17 @@ impl Place {
 
 #[cfg(feature = "postgres")]
 fn open_database(url: Option<&str>, shard: &str) -> Result<Place, Failure> {
-    use lockgate_core::LogError;
-    use lockgate_postgres::{OpenError, PostgresLogOptions, PostgresView};
+    use lockgate_postgres::{PostgresLogOptions, PostgresView};
 
-    let url = database_url(url)?;
-    let view = PostgresView::open(&url, shard, PostgresLogOptions::default()).map_err(|error| {
-        let exit = match error {
-            OpenError::NoShard { .. } => Exit::NotFound,
-            OpenError::Log(LogError::NewerFormat { .. }) => Exit::Refused,
-            _ => Exit::Failed,
-        };
-        Failure::from_error(exit, error)
-    })?;
+    let url = database::url(url)?;
+    let view = PostgresView::open(&url, shard, PostgresLogOptions::default())
+        .map_err(|error| Failure::from_error(database::exit_of(&error), error))?;
     Ok(Place::Database(view))
 }
 
 #[cfg(not(feature = "postgres"))]
 fn open_database(_url: Option<&str>, _shard: &str) -> Result<Place, Failure> {
-    let what = "this program was built without PostgreSQL (the feature `postgres`)";
-    Err(Failure::usage(what.to_owned()))
+    Err(database::missing())
 }
 
 /// Opens a data folder for looking.
