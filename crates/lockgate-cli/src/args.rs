@@ -69,7 +69,8 @@ pub(crate) enum Command {
 ///
 /// Opens the data folder, recovers what is in it, and serves the Amazon SQS API over HTTP, with
 /// /healthz, /readyz and /metrics beside it. SIGTERM or SIGINT ends it gracefully: requests under way
-/// are answered, waiting receives end, everything is synced; a second signal ends it at once.
+/// are answered, waiting receives end, everything is synced; a second signal ends it at once, as does
+/// the first one before it is ready. Nothing is lost by either.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -394,7 +395,8 @@ pub(crate) struct Backup {
 /// Make a data folder of a backup
 ///
 /// The folder must be missing or empty. It appears under its name when all of it is on the disk; a
-/// backup that is damaged, cut or of a newer version leaves nothing behind and exits with 9.
+/// backup that is damaged, cut or of a newer version leaves nothing behind and exits with 9. Nor does
+/// a signal leave anything.
 ///
 /// Leases of the backup are kept and end as they would have ended; who has their receipts can still
 /// settle. What was acknowledged after the backup was taken comes again. Nothing that is given out

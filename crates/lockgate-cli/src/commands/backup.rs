@@ -6,9 +6,9 @@ use std::{
     path::Path,
 };
 
-use lockgate_engine::verify_backup;
+use lockgate_engine::{BackupReport, verify_backup};
 
-use super::{block_on, client};
+use super::{Watch, client, runtime};
 use crate::{
     args::Backup,
     client::Client,
@@ -19,54 +19,65 @@ use crate::{
 
 pub(crate) fn run(args: &Backup) -> Result<(), Failure> {
     let client = client(&args.settings)?;
+    // Before anything is made that a signal would leave.
+    let mut watch = Watch::new()?;
     if args.file == Path::new("-") {
-        return block_on(to_output(&client));
+        return watch.over(move || {
+            let mut output = io::stdout();
+            fetch(&client, |piece| {
+                output.write_all(piece).map_err(output_error)
+            })?;
+            output.flush().map_err(output_error)
+        });
     }
-    block_on(to_file(&client, &args.file))
+    to_file(&mut watch, client, &args.file)
 }
 
-async fn to_output(client: &Client) -> Result<(), Failure> {
-    let mut body = client.backup().await?;
-    let mut output = io::stdout().lock();
-    while let Some(piece) = body.next().await? {
-        output.write_all(&piece).map_err(output_error)?;
-    }
-    output.flush().map_err(output_error)
+/// Takes a backup, piece by piece.
+fn fetch(
+    client: &Client,
+    mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    runtime()?.block_on(async {
+        let mut body = client.backup().await?;
+        while let Some(piece) = body.next().await? {
+            take(&piece)?;
+        }
+        Ok(())
+    })
 }
 
-async fn to_file(client: &Client, path: &Path) -> Result<(), Failure> {
-    let failed = |error: io::Error| {
-        let what = format!("writing {}", path.display());
-        Failure::from_error(Exit::Failed, error).context(what)
-    };
+fn to_file(watch: &mut Watch, client: Client, path: &Path) -> Result<(), Failure> {
+    let failed = |error| failed(path, error);
     let taken = || {
         Failure::new(
             Exit::Conflict,
             format!("{} is there already", path.display()),
         )
     };
-    if path.exists() {
+    if path.symlink_metadata().is_ok() {
         return Err(taken());
     }
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
-    // Removed when dropped: what is not whole never has the name.
-    let mut file = tempfile::Builder::new()
+    if !folder.is_dir() {
+        let what = format!("{} is no folder that is there", folder.display());
+        return Err(Failure::new(Exit::NotFound, what)
+            .context(format!("writing {}", path.display()))
+            .hint("make the folder first, or write the backup into another"));
+    }
+    let part = tempfile::Builder::new()
         .prefix(".lockgate-")
         .suffix(".backup-part")
         .tempfile_in(folder)
         .map_err(failed)?;
-    let mut body = client.backup().await?;
-    while let Some(piece) = body.next().await? {
-        file.write_all(&piece).map_err(failed)?;
-    }
-    file.as_file().sync_all().map_err(failed)?;
-    let read = File::open(file.path()).map_err(failed)?;
-    let report = verify_backup(&mut BufReader::new(read))
-        .map_err(|error| Failure::from_error(Exit::Failed, error).context("reading it back"))?;
-    file.persist_noclobber(path).map_err(|error| {
+    // Removed when dropped, also after a signal: what is not whole never has the name.
+    let (file, part) = part.into_parts();
+    let paths = (part.to_path_buf(), path.to_owned());
+    let report = watch.over(move || write(&client, file, &paths.0, &paths.1))?;
+    part.persist_noclobber(path).map_err(|error| {
         if error.error.kind() == io::ErrorKind::AlreadyExists {
             taken()
         } else {
@@ -89,4 +100,23 @@ async fn to_file(client: &Client, path: &Path) -> Result<(), Failure> {
         ));
     }
     Ok(())
+}
+
+/// Writes the backup that is to be at `path` into its file, and reads it back from `part`.
+fn write(
+    client: &Client,
+    mut file: File,
+    part: &Path,
+    path: &Path,
+) -> Result<BackupReport, Failure> {
+    let failed = |error| failed(path, error);
+    fetch(client, |piece| file.write_all(piece).map_err(failed))?;
+    file.sync_all().map_err(failed)?;
+    let read = File::open(part).map_err(failed)?;
+    verify_backup(&mut BufReader::new(read))
+        .map_err(|error| Failure::from_error(Exit::Failed, error).context("reading it back"))
+}
+
+fn failed(path: &Path, error: io::Error) -> Failure {
+    Failure::from_error(Exit::Failed, error).context(format!("writing {}", path.display()))
 }

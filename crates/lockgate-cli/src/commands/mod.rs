@@ -20,10 +20,13 @@ mod serve;
 mod settle;
 mod transact;
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, thread, time::Duration};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::oneshot,
+};
 
 use crate::{
     args::Command,
@@ -34,6 +37,7 @@ use crate::{
 };
 
 pub(crate) fn run(command: Command) -> Result<(), Failure> {
+    outlive_file_limit()?;
     match command {
         Command::Serve(args) => serve::run(&args),
         Command::Send(args) => send::run(args),
@@ -58,6 +62,18 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Config(args) => config::run(&args),
         Command::Completions(args) => completions::run(&args),
     }
+}
+
+/// Lets a write beyond the limit to the size of files (`ulimit -f`) fail, which is a full disk to the
+/// log and an error to others, instead of ending the process without a word.
+fn outlive_file_limit() -> Result<(), Failure> {
+    let runtime = runtime()?;
+    let _context = runtime.enter();
+    // Its handler stays when nobody listens any more.
+    let kind = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    signal(kind)
+        .map(drop)
+        .map_err(|error| Failure::from_error(Exit::Failed, error).context("listening for signals"))
 }
 
 /// The process's environment, in which an empty variable counts as not set.
@@ -96,6 +112,45 @@ fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failu
             exit = signals.next() => Err(Failure::signal(exit)),
         }
     })
+}
+
+/// Hears signals from the moment it is made, also while something blocks.
+struct Watch {
+    runtime: tokio::runtime::Runtime,
+    signals: Signals,
+}
+
+impl Watch {
+    fn new() -> Result<Self, Failure> {
+        let runtime = runtime()?;
+        let signals = {
+            let _context = runtime.enter();
+            Signals::new()?
+        };
+        Ok(Self { runtime, signals })
+    }
+
+    /// Does what may block for long on a thread of its own. A signal is a failure at once, though the
+    /// thread goes on until the process ends.
+    fn over<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let (sender, receiver) = oneshot::channel();
+        thread::spawn(move || {
+            // Nobody hears it if a signal came.
+            let _ = sender.send(work());
+        });
+        self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                exit = self.signals.next() => Err(Failure::signal(exit)),
+                outcome = receiver => {
+                    outcome.unwrap_or_else(|_| Err(Failure::failed("the program has panicked")))
+                }
+            }
+        })
+    }
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {

@@ -4,9 +4,8 @@ use std::{
     fs::{self, File, Permissions},
     io::{self, BufReader, Read},
     os::unix::fs::PermissionsExt as _,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
-    thread,
 };
 
 use lockgate_core::Log;
@@ -14,9 +13,8 @@ use lockgate_core::Log;
 use lockgate_core::with_sources;
 use lockgate_engine::{RestoreError, RestoreReport, restore};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
-use tokio::sync::oneshot;
 
-use super::{block_on, database};
+use super::{Watch, database};
 use crate::{
     args::Restore,
     exit::{Exit, Failure},
@@ -30,6 +28,31 @@ pub(crate) fn run(args: &Restore) -> Result<(), Failure> {
         (None, None) => Err(Failure::usage(
             "a place is needed: --data or --postgres-shard",
         )),
+    }
+}
+
+/// The folder of a restore that is not finished, removed when dropped: what is not whole never has the
+/// name.
+struct Unfinished(PathBuf);
+
+/// So often the folder is emptied before it is left.
+const REMOVALS_MAX: usize = 1_000;
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // Whoever writes into it may still do so after a signal. Once it is empty and gone, nothing
+        // can be made in it any more.
+        for _ in 0..REMOVALS_MAX {
+            match fs::remove_dir_all(&self.0) {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+                Ok(()) => return,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+                Err(error) => {
+                    note(&format!("{} is left there: {error}", self.0.display()));
+                    return;
+                }
+            }
+        }
     }
 }
 
@@ -49,20 +72,20 @@ fn into_folder(args: &Restore, path: &Path) -> Result<(), Failure> {
         .filter(|folder| !folder.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
     fs::create_dir_all(parent).map_err(failed)?;
-    // Removed when dropped, also by a signal: what is not whole never has the name. For this user
-    // only, as a data folder is.
+    let mut watch = Watch::new()?;
+    // For this user only, as a data folder is.
     let folder = tempfile::Builder::new()
         .prefix(".lockgate-restore-")
         .permissions(Permissions::from_mode(0o700))
         .tempdir_in(parent)
         .map_err(failed)?;
-    let disk = FolderDisk::open(folder.path())
-        .map_err(|error| Failure::from_error(Exit::Failed, error))?;
+    let folder = Unfinished(folder.keep());
+    let disk =
+        FolderDisk::open(&folder.0).map_err(|error| Failure::from_error(Exit::Failed, error))?;
     let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default())
         .map_err(|error| Failure::from_error(Exit::Failed, error))?;
-    let report = block_on_restore(input, Box::new(log))?;
-    fs::rename(folder.path(), path).map_err(failed)?;
-    let _there_no_more = folder.keep();
+    let report = watch.over(|| restore_into(input, Box::new(log)))?;
+    fs::rename(&folder.0, path).map_err(failed)?;
     File::open(parent)
         .and_then(|parent| parent.sync_all())
         .map_err(failed)?;
@@ -77,6 +100,7 @@ fn into_database(args: &Restore, shard: &str) -> Result<(), Failure> {
     let url = database::url(args.postgres.as_deref())?;
     let input = open(&args.file)?;
     let place = format!("the shard {shard:?} in PostgreSQL");
+    let mut watch = Watch::new()?;
     let log =
         PostgresLog::open_new(&url, shard, PostgresLogOptions::default()).map_err(|error| {
             if let OpenError::NotNew { .. } = error {
@@ -87,7 +111,7 @@ fn into_database(args: &Restore, shard: &str) -> Result<(), Failure> {
                 .context(format!("opening {place}"))
         })?;
     let discard = log.discard();
-    match block_on_restore(input, Box::new(log)) {
+    match watch.over(|| restore_into(input, Box::new(log))) {
         Ok(report) => {
             tell(&place, &report);
             Ok(())
@@ -147,27 +171,6 @@ fn is_free(path: &Path) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
         Err(error) => Err(error),
     }
-}
-
-/// Restores on a thread of its own, so that a signal is heard while standard input is not.
-fn block_on_restore(
-    input: Box<dyn Read + Send>,
-    log: Box<dyn Log>,
-) -> Result<RestoreReport, Failure> {
-    let (sender, receiver) = oneshot::channel();
-    let mut report = None;
-    block_on(async {
-        thread::spawn(move || {
-            // Nobody hears it if a signal came.
-            let _ = sender.send(restore_into(input, log));
-        });
-        let outcome = receiver
-            .await
-            .map_err(|_panicked| Failure::failed("the restore panicked"))?;
-        report = Some(outcome?);
-        Ok(())
-    })?;
-    report.ok_or_else(|| Failure::failed("the restore did not end"))
 }
 
 fn restore_into(input: Box<dyn Read + Send>, log: Box<dyn Log>) -> Result<RestoreReport, Failure> {

@@ -10,7 +10,7 @@ use lockgate_server::{
     RunReport, Server, ServerOptions, TlsFiles, declare_queues,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use super::{Signals, database, serve_settings};
@@ -67,7 +67,7 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
         .map_err(|error| {
             Failure::from_error(Exit::Failed, error).context("starting the runtime")
         })?;
-    outlive_file_limit(&runtime)?;
+    let signals = end_at_once(&runtime)?;
     let (engine, was_deposed) = start_engine(settings)?;
     let scheme = if options.tls.is_some() {
         "https"
@@ -75,8 +75,6 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
         "http"
     };
     runtime.block_on(async {
-        // Before the port is open, so that a signal that comes right after the ready line is caught.
-        let signals = Signals::new()?;
         if let Some(queues) = &queues
             && let Err(failure) = declare(&engine, &options, queues).await
         {
@@ -90,6 +88,8 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
                 return Err(bind_failure(error));
             }
         };
+        // Before the ready line: a signal that comes right after it ends gracefully.
+        let signals = signals.await;
         info!(
             target: telemetry::ALWAYS,
             url = format!("{scheme}://{}", server.local_addr()),
@@ -107,15 +107,30 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
     })
 }
 
-/// Lets a write beyond the limit to the size of files (`ulimit -f`) fail, which is a full disk to the
-/// log, instead of ending the process without a word.
-fn outlive_file_limit(runtime: &tokio::runtime::Runtime) -> Result<(), Failure> {
-    let _context = runtime.enter();
-    // Its handler stays when nobody listens any more.
-    let kind = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
-    signal(kind)
-        .map(drop)
-        .map_err(|error| Failure::from_error(Exit::Failed, error).context("listening for signals"))
+/// Ends the process at the first signal, as the second one does later: what is recovered, declared and
+/// bound before a server is ready may take long, and is as good as new for the next start. Returns
+/// what waits for the signals from then on; only once somebody does are they heard otherwise.
+fn end_at_once(
+    runtime: &tokio::runtime::Runtime,
+) -> Result<impl Future<Output = Signals>, Failure> {
+    let mut signals = {
+        let _context = runtime.enter();
+        Signals::new()?
+    };
+    let (ready, is_ready) = oneshot::channel::<Infallible>();
+    let task = runtime.spawn(async move {
+        tokio::select! {
+            exit = signals.next() => {
+                warn!(signal = signal_name(exit), "ended before it was ready; what is there stays as it is");
+                std::process::exit(exit as i32);
+            }
+            _ready = is_ready => signals,
+        }
+    });
+    Ok(async move {
+        drop(ready);
+        task.await.expect("it neither panics nor is aborted")
+    })
 }
 
 /// The queues that are to be there, checked as far as it goes without the data.
@@ -431,8 +446,7 @@ fn bind_failure(error: BindError) -> Failure {
 async fn end(mut signals: Signals, engine: Engine) {
     tokio::select! {
         exit = signals.next() => {
-            let signal = if exit == Exit::Interrupted { "SIGINT" } else { "SIGTERM" };
-            info!(signal, "stopping; another signal ends it at once");
+            info!(signal = signal_name(exit), "stopping; another signal ends it at once");
         }
         reason = engine.stopped() => {
             error!(reason = reason.to_string(), "the engine has stopped");
@@ -443,6 +457,14 @@ async fn end(mut signals: Signals, engine: Engine) {
         warn!("ended by a second signal; what was answered is kept");
         std::process::exit(exit as i32);
     });
+}
+
+fn signal_name(exit: Exit) -> &'static str {
+    if exit == Exit::Interrupted {
+        "SIGINT"
+    } else {
+        "SIGTERM"
+    }
 }
 
 fn ended(report: &RunReport, status: &Status, was_deposed: bool) -> Result<(), Failure> {

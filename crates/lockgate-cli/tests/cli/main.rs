@@ -6,6 +6,7 @@
 )]
 
 mod admin;
+mod backup;
 mod bench;
 mod beyond;
 mod config;

@@ -44,6 +44,29 @@ fn a_second_signal_ends_it_at_once() {
     assert_eq!(server.wait().code(), Some(143));
 }
 
+/// What it does before it is ready may take long, and as process 1 of a container it would hear of no
+/// signal that it does not ask for.
+#[test]
+fn a_signal_while_it_starts_ends_it_at_once() {
+    let sandbox = Sandbox::new();
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        // A database that takes a connection and says no word.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = silent.local_addr().unwrap();
+        let server = sandbox
+            .command(&format!(
+                "serve --listen 127.0.0.1:0 --postgres postgres://u@{address}/d --postgres-shard s"
+            ))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let _connection = silent.accept().unwrap();
+        crate::support::signal(&server, signal);
+        let log = Done::from(server.wait_with_output().unwrap()).fails_with(code);
+        assert!(log.contains("ended before it was ready"), "{log}");
+    }
+}
+
 #[test]
 fn a_second_server_on_the_folder_is_refused() {
     let sandbox = Sandbox::new();

@@ -15,6 +15,12 @@ pub(crate) struct Sandbox {
     folder: TempDir,
 }
 
+/// Sends a signal to a process that was started here.
+pub(crate) fn signal(process: &Child, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_child(process);
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
 /// What a run of the program left.
 #[derive(Debug)]
 pub(crate) struct Done {
@@ -59,6 +65,23 @@ impl Sandbox {
             .env_remove("CLICOLOR_FORCE")
             .stdin(Stdio::null());
         command
+    }
+
+    /// The same, but it may write no file larger than a MiB.
+    pub(crate) fn command_with_small_files(&self, arguments: &str) -> Command {
+        let command = self.command(arguments);
+        let mut shell = Command::new("sh");
+        // In blocks of 512 bytes.
+        shell.args(["-c", "ulimit -f 2048 && exec \"$@\"", "sh"]);
+        shell.arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        shell.current_dir(self.path()).stdin(Stdio::null());
+        shell
     }
 
     pub(crate) fn run(&self, arguments: &str) -> Done {
@@ -153,19 +176,8 @@ impl Server {
 
     /// Starts one that may write no file larger than a MiB.
     pub(crate) fn start_with_small_files(sandbox: &Sandbox) -> Self {
-        let command = sandbox.command("serve --listen 127.0.0.1:0 --data data");
-        let mut shell = Command::new("sh");
-        // In blocks of 512 bytes.
-        shell.args(["-c", "ulimit -f 2048 && exec \"$@\"", "sh"]);
-        shell.arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => shell.env(name, value),
-                None => shell.env_remove(name),
-            };
-        }
-        shell.current_dir(sandbox.path()).stdin(Stdio::null());
-        Self::spawn(shell, "data")
+        let command = sandbox.command_with_small_files("serve --listen 127.0.0.1:0 --data data");
+        Self::spawn(command, "data")
     }
 
     fn start_at(sandbox: &Sandbox, address: &str, folder: &str) -> Self {
@@ -208,8 +220,7 @@ impl Server {
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.process);
-        rustix::process::kill_process(pid, signal).unwrap();
+        self::signal(&self.process, signal);
     }
 
     pub(crate) fn wait(mut self) -> ExitStatus {
