@@ -396,7 +396,7 @@ pub(crate) struct Backup {
 ///
 /// The folder must be missing or empty. It appears under its name when all of it is on the disk; a
 /// backup that is damaged, cut or of a newer version leaves nothing behind and exits with 9. Nor does
-/// a signal leave anything.
+/// a signal leave anything; what kill -9 leaves the next restore into the folder removes.
 ///
 /// Leases of the backup are kept and end as they would have ended; who has their receipts can still
 /// settle. What was acknowledged after the backup was taken comes again. Nothing that is given out

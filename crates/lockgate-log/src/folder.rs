@@ -18,7 +18,7 @@ use rustix::{
 
 /// The file whose advisory lock means ownership of the folder. It holds the owner's process id, for
 /// the message a second process gets; only the lock counts, so a stale id does no harm.
-const LOCK_NAME: &str = "lock";
+pub(crate) const LOCK_NAME: &str = "lock";
 
 /// A folder of the operating system.
 ///

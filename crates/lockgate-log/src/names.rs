@@ -4,7 +4,17 @@ use std::fmt;
 
 use lockgate_core::Position;
 
-use crate::format::{Point, first_record};
+use crate::{
+    folder::LOCK_NAME,
+    format::{Point, first_record},
+};
+
+/// Whether a file of this name in a data folder is Lockgate's: a part of the log, something kept beside
+/// it, or the folder's lock.
+#[must_use]
+pub fn is_log_file(name: &str) -> bool {
+    name == LOCK_NAME || FileKind::of(name) != FileKind::Other
+}
 
 /// A segment's file name.
 pub(crate) fn segment_name(segment: u32) -> String {
@@ -184,6 +194,7 @@ mod tests {
             "é0000001.log",
         ] {
             assert_eq!(FileKind::of(other), FileKind::Other, "{other}");
+            assert_eq!(is_log_file(other), other == LOCK_NAME, "{other}");
         }
     }
 }

@@ -1,12 +1,14 @@
 //! `lockgate backup`.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, BufReader, Write as _},
+    os::unix::fs::MetadataExt as _,
     path::Path,
 };
 
 use lockgate_engine::{BackupReport, verify_backup};
+use tempfile::NamedTempFile;
 
 use super::{Watch, client, runtime};
 use crate::{
@@ -16,6 +18,10 @@ use crate::{
     output::{count, note},
     units::show_bytes,
 };
+
+/// The name of a backup that is not whole: random characters are in between.
+const PART_PREFIX: &str = ".lockgate-";
+const PART_SUFFIX: &str = ".backup-part";
 
 pub(crate) fn run(args: &Backup) -> Result<(), Failure> {
     let client = client(&args.settings)?;
@@ -68,15 +74,14 @@ fn to_file(watch: &mut Watch, client: Client, path: &Path) -> Result<(), Failure
             .context(format!("writing {}", path.display()))
             .hint("make the folder first, or write the backup into another"));
     }
-    let part = tempfile::Builder::new()
-        .prefix(".lockgate-")
-        .suffix(".backup-part")
-        .tempfile_in(folder)
-        .map_err(failed)?;
+    remove_leftovers(folder).map_err(failed)?;
+    let part = begin(folder).map_err(failed)?;
     // Removed when dropped, also after a signal: what is not whole never has the name.
     let (file, part) = part.into_parts();
+    // This one keeps the lock until it has its name.
+    let written = file.try_clone().map_err(failed)?;
     let paths = (part.to_path_buf(), path.to_owned());
-    let report = watch.over(move || write(&client, file, &paths.0, &paths.1))?;
+    let report = watch.over(move || write(&client, written, &paths.0, &paths.1))?;
     part.persist_noclobber(path).map_err(|error| {
         if error.error.kind() == io::ErrorKind::AlreadyExists {
             taken()
@@ -84,6 +89,7 @@ fn to_file(watch: &mut Watch, client: Client, path: &Path) -> Result<(), Failure
             failed(error.error)
         }
     })?;
+    drop(file);
     File::open(folder)
         .and_then(|folder| folder.sync_all())
         .map_err(failed)?;
@@ -98,6 +104,50 @@ fn to_file(watch: &mut Watch, client: Client, path: &Path) -> Result<(), Failure
             "the payloads of {} more were damaged: they are not in it",
             count(report.unreadable, "message")
         ));
+    }
+    Ok(())
+}
+
+/// Makes the file that the backup is written into, locked for as long as this process lives: so it is
+/// known from what a killed one left.
+fn begin(folder: &Path) -> io::Result<NamedTempFile> {
+    loop {
+        let part = tempfile::Builder::new()
+            .prefix(PART_PREFIX)
+            .suffix(PART_SUFFIX)
+            .tempfile_in(folder)?;
+        // Where there are no locks nothing is removed either.
+        let _best_effort = part.as_file().try_lock();
+        // Unless it was taken for a leftover before it was locked.
+        if part.as_file().metadata()?.nlink() > 0 {
+            return Ok(part);
+        }
+    }
+}
+
+/// Removes what backups that were killed left in the folder: nobody has it locked.
+fn remove_leftovers(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_part = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(PART_PREFIX)?.strip_suffix(PART_SUFFIX))
+            .is_some_and(|random| random.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+        if !is_part || !entry.file_type()?.is_file() {
+            continue;
+        }
+        let path = entry.path();
+        // Somebody else's, or gone just now: no harm is done by what stays.
+        let Ok(file) = File::open(&path) else {
+            continue;
+        };
+        if file.try_lock().is_ok() && fs::remove_file(&path).is_ok() {
+            note(&format!(
+                "removed {}, which a backup that was killed had left",
+                path.display()
+            ));
+        }
     }
     Ok(())
 }

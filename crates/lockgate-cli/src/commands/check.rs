@@ -54,6 +54,11 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
             count(findings.snapshots.len() as u64, "snapshot")
         ))?,
     }
+    if let Some(target) = &findings.unfinished_restore_of {
+        output.line(&format!(
+            "  a restore into {target} left it unfinished; nothing needs it, remove it"
+        ))?;
+    }
     for snapshot in &findings.snapshots {
         let state = match &snapshot.damage {
             None => format!("whole, {}", show_bytes(snapshot.bytes)),

@@ -1,10 +1,9 @@
 //! `lockgate restore`.
 
 use std::{
-    fs::{self, File, Permissions},
+    fs::{self, File},
     io::{self, BufReader, Read},
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
 };
 
@@ -18,6 +17,7 @@ use super::{Watch, database};
 use crate::{
     args::Restore,
     exit::{Exit, Failure},
+    folder::{Unfinished, UnfinishedError},
     output::{count, note},
 };
 
@@ -31,31 +31,6 @@ pub(crate) fn run(args: &Restore) -> Result<(), Failure> {
     }
 }
 
-/// The folder of a restore that is not finished, removed when dropped: what is not whole never has the
-/// name.
-struct Unfinished(PathBuf);
-
-/// So often the folder is emptied before it is left.
-const REMOVALS_MAX: usize = 1_000;
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        // Whoever writes into it may still do so after a signal. Once it is empty and gone, nothing
-        // can be made in it any more.
-        for _ in 0..REMOVALS_MAX {
-            match fs::remove_dir_all(&self.0) {
-                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
-                Ok(()) => return,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-                Err(error) => {
-                    note(&format!("{} is left there: {error}", self.0.display()));
-                    return;
-                }
-            }
-        }
-    }
-}
-
 fn into_folder(args: &Restore, path: &Path) -> Result<(), Failure> {
     let failed = |error: io::Error| {
         let what = format!("making {}", path.display());
@@ -66,6 +41,10 @@ fn into_folder(args: &Restore, path: &Path) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Conflict, what)
             .hint("a backup is restored into a new folder; choose another or move that away"));
     }
+    let Some(name) = path.file_name() else {
+        let what = format!("{} is no name of a new folder", path.display());
+        return Err(Failure::usage(what));
+    };
     let input = open(&args.file)?;
     let parent = path
         .parent()
@@ -73,19 +52,19 @@ fn into_folder(args: &Restore, path: &Path) -> Result<(), Failure> {
     let parent = parent.unwrap_or(Path::new("."));
     fs::create_dir_all(parent).map_err(failed)?;
     let mut watch = Watch::new()?;
-    // For this user only, as a data folder is.
-    let folder = tempfile::Builder::new()
-        .prefix(".lockgate-restore-")
-        .permissions(Permissions::from_mode(0o700))
-        .tempdir_in(parent)
-        .map_err(failed)?;
-    let folder = Unfinished(folder.keep());
-    let disk =
-        FolderDisk::open(&folder.0).map_err(|error| Failure::from_error(Exit::Failed, error))?;
+    let folder = Unfinished::make(parent, name).map_err(|error| {
+        let exit = match error {
+            UnfinishedError::UnderWay { .. } => Exit::Conflict,
+            UnfinishedError::Make(..) => Exit::Failed,
+        };
+        Failure::from_error(exit, error)
+    })?;
+    let disk = FolderDisk::open(folder.path())
+        .map_err(|error| Failure::from_error(Exit::Failed, error))?;
     let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default())
         .map_err(|error| Failure::from_error(Exit::Failed, error))?;
     let report = watch.over(|| restore_into(input, Box::new(log)))?;
-    fs::rename(&folder.0, path).map_err(failed)?;
+    folder.finish(path).map_err(failed)?;
     File::open(parent)
         .and_then(|parent| parent.sync_all())
         .map_err(failed)?;

@@ -22,6 +22,9 @@ pub(crate) struct Findings {
     /// Which, in words.
     pub(crate) folder: String,
     pub(crate) verdict: Verdict,
+    /// The folder that a restore was to make when it left this one behind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unfinished_restore_of: Option<String>,
     /// Those of a folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) files: Option<Files>,
@@ -154,6 +157,7 @@ impl Findings {
         let mut findings = Self {
             folder,
             verdict: Verdict::Clean,
+            unfinished_restore_of: place.overlay().and_then(Overlay::unfinished_restore_of),
             files,
             snapshots,
             start: None,

@@ -7,17 +7,19 @@ mod effects;
 mod findings;
 mod granted;
 mod overlay;
+mod unfinished;
 
 use std::{path::Path, sync::Arc};
 
 use lockgate_core::{Clock as _, Incarnation, LockError, Log};
 use lockgate_engine::{Beginning, Driver, EngineOptions, StartError, StartReport};
-use lockgate_log::{LocalLog, LocalLogOptions, SystemClock};
+use lockgate_log::{LocalLog, LocalLogOptions, SystemClock, is_log_file};
 
 pub(crate) use effects::{Bodies, EffectJson, effect_json, queues_of};
 pub(crate) use findings::{Findings, Verdict, queues, snapshots};
 pub(crate) use granted::Granted;
 pub(crate) use overlay::{Change, Overlay};
+pub(crate) use unfinished::{Unfinished, UnfinishedError};
 
 use crate::{
     args::Source,
@@ -105,12 +107,8 @@ fn open_folder(path: &Path) -> Result<Arc<Overlay>, Failure> {
         ),
         error => Failure::from_error(Exit::Failed, error),
     })?;
-    let is_ours = |(name, _): &(String, u64)| {
-        [".log", ".snapshot", ".start", ".synced"]
-            .iter()
-            .any(|ending| name.ends_with(ending))
-    };
-    if !overlay.was_used() && !overlay.sizes().iter().any(is_ours) {
+    let mut names = overlay.sizes().into_iter().map(|(name, _)| name);
+    if !overlay.was_used() && !names.any(|name| is_log_file(&name)) {
         let what = format!("{} holds no data of Lockgate's", path.display());
         return Err(Failure::new(Exit::NotFound, what));
     }

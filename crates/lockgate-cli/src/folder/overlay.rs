@@ -18,6 +18,8 @@ use lockgate_core::{
 };
 use serde::Serialize;
 
+use super::unfinished::target_of;
+
 /// The file that a running owner has locked, with its process id in it.
 const LOCK_NAME: &str = "lock";
 
@@ -117,6 +119,14 @@ impl Overlay {
     /// Whether the folder has a lock file: whether a server ever had it.
     pub(crate) fn was_used(&self) -> bool {
         self.path.join(LOCK_NAME).exists()
+    }
+
+    /// The folder that a restore was to make of this one, if this is what it left.
+    pub(crate) fn unfinished_restore_of(&self) -> Option<String> {
+        // However it was called, such as `.`.
+        let path = fs::canonicalize(&self.path).ok()?;
+        let target = path.with_file_name(target_of(path.file_name()?)?);
+        Some(target.display().to_string())
     }
 
     /// Every file but the lock, by name, with its bytes as they would be now.

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     fs,
     io::{Read as _, Write as _},
-    process::Stdio,
+    process::{Child, ChildStdin, Stdio},
 };
 
 use rustix::process::Signal;
@@ -83,23 +83,87 @@ fn a_signal_ends_a_backup_that_nobody_reads() {
 fn a_signal_ends_a_restore_and_leaves_nothing() {
     let sandbox = Sandbox::new();
     drop(filled(&sandbox));
-    let bytes = fs::read(sandbox.path().join("kept.backup")).unwrap();
     let before = names(&sandbox);
     for (kind, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
-        let mut restore = sandbox
-            .command("restore - --data made")
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // No pipe has room for it, so much of it was read when it is written.
-        let mut input = restore.stdin.take().unwrap();
-        input.write_all(&bytes[..1_000_000]).unwrap();
+        let (mut restore, _input) = restoring(&sandbox);
         assert_ne!(names(&sandbox), before, "there is something to leave");
         signal(&restore, kind);
         assert_eq!(restore.wait().unwrap().code(), Some(code));
         assert_eq!(names(&sandbox), before);
     }
+}
+
+/// A restore that has begun to write into the folder beside `made`, and what it is given there.
+fn restoring(sandbox: &Sandbox) -> (Child, ChildStdin) {
+    let bytes = fs::read(sandbox.path().join("kept.backup")).unwrap();
+    let mut restore = sandbox
+        .command("restore - --data made")
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = restore.stdin.take().unwrap();
+    // No pipe has room for it, so much of it was read when it is written.
+    input.write_all(&bytes[..1_000_000]).unwrap();
+    (restore, input)
+}
+
+#[test]
+fn what_a_killed_restore_left_is_known_and_removed_by_the_next() {
+    let sandbox = Sandbox::new();
+    drop(filled(&sandbox));
+    let before = names(&sandbox);
+    let (mut restore, _input) = restoring(&sandbox);
+    let left = names(&sandbox).difference(&before).next().unwrap().clone();
+    // Not while its owner lives.
+    let error = sandbox.run("restore kept.backup --data made").fails_with(4);
+    let named = format!("is under way, process {}", restore.id());
+    assert!(error.contains(&named), "{error}");
+    restore.kill().unwrap();
+    restore.wait().unwrap();
+
+    let path = sandbox.path().join(&left);
+    let check = Done::from(
+        sandbox
+            .command("check .")
+            .current_dir(&path)
+            .output()
+            .unwrap(),
+    );
+    let target = fs::canonicalize(sandbox.path()).unwrap().join("made");
+    let says = format!("a restore into {} left it unfinished", target.display());
+    assert!(check.stdout.contains(&says), "{check:?}");
+
+    // A restore into another folder has nothing to do with it; nor is removed what is no log's.
+    sandbox.run("restore kept.backup --data made-2").ok();
+    fs::write(path.join("mine"), "").unwrap();
+    let told = sandbox.run("restore kept.backup --data made").fails_with(0);
+    let says = format!("{left} stays there: mine is none of its files");
+    assert!(told.contains(&says), "{told}");
+    fs::remove_file(path.join("mine")).unwrap();
+    fs::remove_dir_all(sandbox.path().join("made")).unwrap();
+    let told = sandbox.run("restore kept.backup --data made").fails_with(0);
+    assert!(told.contains(&format!("removed ./{left}")), "{told}");
+    assert!(!path.exists());
+    sandbox.run("check made").ok();
+}
+
+#[test]
+fn what_a_killed_backup_left_is_removed_by_the_next() {
+    let sandbox = Sandbox::new();
+    let server = filled(&sandbox);
+    let part = sandbox.write(".lockgate-a1B2c3.backup-part", "a part");
+    let owned = sandbox.write(".lockgate-d4E5f6.backup-part", "a part");
+    let other = sandbox.write(".lockgate-of-mine.backup-part", "mine");
+    // As the process does that writes it.
+    let owner = fs::File::open(&owned).unwrap();
+    owner.lock().unwrap();
+    let told = sandbox
+        .run(&format!("backup y --endpoint {}", server.url))
+        .fails_with(0);
+    assert_eq!(told.matches("removed").count(), 1, "{told}");
+    assert!(!part.exists());
+    assert!(owned.exists() && other.exists());
 }
 
 #[test]
