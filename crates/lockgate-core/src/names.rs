@@ -52,6 +52,15 @@ macro_rules! name {
             /// # Errors
             /// If it is empty, too long, or has a character outside its set.
             pub fn new(text: &str) -> Result<Self, NameError> {
+                Self::check(text)?;
+                Ok(Self(text.into()))
+            }
+
+            /// Whether [`new`](Self::new) would take it.
+            ///
+            /// # Errors
+            /// As there.
+            pub fn check(text: &str) -> Result<(), NameError> {
                 if text.is_empty() {
                     return Err(NameError::Empty { what: $what });
                 }
@@ -71,7 +80,7 @@ macro_rules! name {
                         allowed: $allowed,
                     });
                 }
-                Ok(Self(text.into()))
+                Ok(())
             }
 
             /// The name's text.

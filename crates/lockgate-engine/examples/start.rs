@@ -1,13 +1,14 @@
 //! How long a start takes, to be run under a profiler.
 //!
 //! ```text
-//! cargo run --release -p lockgate-engine --example start FOLDER [MESSAGES]
+//! cargo run --release -p lockgate-engine --example start FOLDER [MESSAGES [kills]]
 //! ```
 //!
 //! Makes a log of MESSAGES (default 10,000,000) over a tenth as many keys in FOLDER, unless there is
 //! one: a snapshot at two thirds of them, and behind it the other sends and a turnover of a twentieth.
 //! Then it starts three times as after a kill, and, over a last snapshot, three times as after a clean
-//! stop; the system's cache stays as it is. `lockgate bench --only backlog` is where figures come from.
+//! stop; the system's cache stays as it is. With `kills` only the former, which leave the log as it is but
+//! for a record each. `lockgate bench --only backlog` is where figures come from.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
@@ -17,6 +18,10 @@ use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use lockgate_machine::{
     Command, CreateQueue, QueueSettings, Receive, SendMessage, Settle, SettleAction,
 };
+
+/// The binary's, for a profile of what the binary does.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const GROUP_LEN: usize = 1_000;
 const GROUP: u64 = GROUP_LEN as u64;
@@ -28,12 +33,16 @@ fn main() {
     let messages = arguments.next().map_or(10_000_000, |text| {
         text.parse().expect("the second argument is a number")
     });
+    let only_kills = arguments.next().is_some_and(|text| text == "kills");
     let folder = Path::new(&folder);
     if !folder.exists() {
         fill(folder, messages);
     }
     for _ in 0..ROUNDS {
         drop(start(folder, "kill"));
+    }
+    if only_kills {
+        return;
     }
     let mut driver = start(folder, "kill");
     let now = now(&driver);

@@ -1,14 +1,14 @@
 //! From a log to a driver in service.
 
-use std::{collections::BTreeSet, mem, sync::mpsc, thread, time::Instant};
+use std::{collections::BTreeSet, sync::mpsc, thread, time::Instant};
 
 use lockgate_core::{
     BootId, Incarnation, Log, LogError, MachineTime, Millis, Now, Position, ReadError,
     RecoveryReport, SnapshotStore, Term, WallTime, with_sources,
 };
 use lockgate_machine::{
-    Answer, ClockState, Command, DecodeError, Effect, Effects, ImageError, ImageLoader, ImagePart,
-    Machine, MachineLimits, Query, decode_record,
+    Answer, BatchDecoder, BatchRecord, ClockState, Command, DecodeError, Effect, ImageError,
+    ImageLoader, ImagePart, Machine, MachineLimits, Query, RecordBatch,
 };
 
 use crate::{Driver, EngineOptions, StartError, StartReport, Ticket, keeper::Plan};
@@ -53,7 +53,8 @@ impl<T: Ticket> Driver<T> {
         let snapshots = log.snapshots().list().map_err(StartError::Recover)?;
         let mut machine = loaded.machine;
         let mut folding = Folding::default();
-        let recovered = read_ahead(&mut *log, from, |records| {
+        let decoder = BatchDecoder::new(&machine);
+        let recovered = read_ahead(&mut *log, from, decoder, |records| {
             folding.fold(&mut machine, records);
         })
         .map_err(StartError::Recover)?;
@@ -301,47 +302,31 @@ fn load(
 /// folds.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// Records that the machine reads ahead for at once, as many as the commands of a driver.
-const FOLDED_AT_ONCE: usize = 256;
-
-/// A record as it is folded.
-struct Decoded {
-    position: Position,
-    effects: Result<Effects, DecodeError>,
-}
-
 /// Recovers the log on a thread of its own, which decodes too, and folds on this one.
 fn read_ahead(
     log: &mut dyn Log,
     from: Position,
-    mut fold: impl FnMut(&[Decoded]),
+    mut decoder: BatchDecoder,
+    mut fold: impl FnMut(&RecordBatch),
 ) -> Result<RecoveryReport, LogError> {
-    let (sender, batches) = mpsc::sync_channel::<Vec<Decoded>>(AHEAD);
-    // What was folded goes back: memory is given back where it was taken, which costs a fraction of
-    // giving it back elsewhere, and by the thread that has less to do.
-    let (folded, done) = mpsc::channel::<Vec<Decoded>>();
+    let (sender, batches) = mpsc::sync_channel::<RecordBatch>(AHEAD);
+    // What was folded goes back, for the memory of the next ones.
+    let (folded, done) = mpsc::channel::<RecordBatch>();
     thread::scope(|scope| {
         let recovering = scope.spawn(move || {
-            let (mut batch, mut bytes) = (Vec::new(), 0);
             let outcome = log.recover(from, &mut |record| {
-                bytes += record.payload.len();
-                batch.push(Decoded {
-                    position: record.position,
-                    effects: decode_record(&record.payload),
-                });
-                if bytes >= BATCH_BYTES {
-                    bytes = 0;
-                    let mut next = done.try_recv().unwrap_or_default();
-                    next.clear();
+                decoder.push(&record.payload, record.position);
+                if decoder.bytes() >= BATCH_BYTES {
+                    let next = done.try_recv().unwrap_or_default();
                     // The other side takes all there is.
-                    let _taken = sender.send(mem::replace(&mut batch, next));
+                    let _taken = sender.send(decoder.take(next));
                 }
             });
-            let _taken = sender.send(batch);
+            let _taken = sender.send(decoder.take(RecordBatch::default()));
             outcome
         });
         for batch in batches {
-            batch.chunks(FOLDED_AT_ONCE).for_each(&mut fold);
+            fold(&batch);
             // At the end nobody takes it.
             let _taken = folded.send(batch);
         }
@@ -372,7 +357,7 @@ fn clock_offset(last: ClockState, beginning: &Beginning) -> i64 {
     }
 }
 
-/// Folds records, and remembers which could not be read.
+/// What there is to know of the records beside what they do.
 #[derive(Default)]
 struct Folding {
     undecodable: u64,
@@ -385,33 +370,25 @@ struct Folding {
 }
 
 impl Folding {
-    fn fold(&mut self, machine: &mut Machine, records: &[Decoded]) {
-        let effects = records
-            .iter()
-            .filter_map(|record| record.effects.as_ref().ok());
-        machine.warm_fold(effects.flatten());
-        for record in records {
-            self.fold_one(machine, record);
-        }
+    fn fold(&mut self, machine: &mut Machine, records: &RecordBatch) {
+        machine.fold_batch(records, |machine, record| self.look(machine, record));
     }
 
-    fn fold_one(&mut self, machine: &mut Machine, record: &Decoded) {
+    /// Sees a record, and the machine before it is folded.
+    fn look(&mut self, machine: &Machine, record: BatchRecord<'_>) {
         let position = record.position;
-        self.ended = false;
-        match &record.effects {
-            Ok(effects) => {
-                self.ended = matches!(effects[..], [Effect::TermEnded { .. }]);
-                self.begins_relocated |= matches!(effects[..], [Effect::Relocated(_)])
-                    && machine.term() == Term::default();
-                machine.fold(effects, position);
-            }
-            Err(error @ DecodeError::NewerFormat { .. }) => {
+        self.ended = matches!(record.only_effect, Some(Effect::TermEnded { .. }));
+        self.begins_relocated |= matches!(record.only_effect, Some(Effect::Relocated(_)))
+            && machine.term() == Term::default();
+        match record.error {
+            None => {}
+            Some(error @ DecodeError::NewerFormat { .. }) => {
                 self.newer
                     .get_or_insert_with(|| (position, with_sources(error)));
             }
             // Its checksum is good, so it was written like this: by a fault of ours or of memory.
             // Stopping here would hold everything else hostage.
-            Err(error) => {
+            Some(error) => {
                 self.undecodable += 1;
                 tracing::error!(
                     position = position.0,

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, num::NonZeroU64, sync::Arc};
 
 use lockgate_core::{
-    BootId, HolderName, Key, LeaseNumber, MachineTime, Message, MessageId, Now, QueueId, QueueName,
-    Sequence, Term, WallTime,
+    BootId, HolderName, Key, LeaseNumber, Level, MachineTime, Message, MessageId, Millis, Now,
+    QueueId, QueueName, Sequence, Term, UniqueId, WallTime,
 };
 use smallvec::SmallVec;
 
@@ -324,5 +324,81 @@ impl DropReason {
             Self::Cancelled => "cancelled",
             Self::KeyDropped => "key dropped",
         }
+    }
+}
+
+/// What folding needs of a message that was accepted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival<'a> {
+    pub(crate) queue: QueueId,
+    pub(crate) sequence: Sequence,
+    pub(crate) id: MessageId,
+    pub(crate) accepted: WallTime,
+    pub(crate) key: Option<KeyText<'a>>,
+    /// Bytes that count towards the quota.
+    pub(crate) size: u32,
+    pub(crate) level: Option<Level>,
+    pub(crate) due: Option<WallTime>,
+    pub(crate) time_to_live: Option<Millis>,
+    /// A unique id that is remembered, and until when.
+    pub(crate) unique: Option<(&'a str, MachineTime)>,
+    pub(crate) key_sequence: Option<NonZeroU64>,
+}
+
+/// A key's text, and what is known with it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyText<'a> {
+    /// What [`Key::new`] takes.
+    pub(crate) text: &'a str,
+    /// The key itself: to share its text costs less than to copy it.
+    key: Option<&'a Key>,
+    /// The text's hash under the shard's seed.
+    pub(crate) hash: Option<u64>,
+}
+
+impl<'a> From<&'a StoredMessage> for Arrival<'a> {
+    fn from(stored: &'a StoredMessage) -> Self {
+        let message = &stored.message;
+        let unique_id = message.unique_id.as_ref().map(UniqueId::as_str);
+        Self {
+            queue: stored.queue,
+            sequence: stored.sequence,
+            id: stored.id,
+            accepted: stored.accepted,
+            key: message.key.as_ref().map(KeyText::from),
+            size: u32::try_from(message.size()).unwrap_or(u32::MAX),
+            level: message.level,
+            due: message.due,
+            time_to_live: message.time_to_live,
+            unique: unique_id.zip(stored.unique_until),
+            key_sequence: stored.key_sequence,
+        }
+    }
+}
+
+impl<'a> From<&'a Key> for KeyText<'a> {
+    fn from(key: &'a Key) -> Self {
+        Self {
+            text: key.as_str(),
+            key: Some(key),
+            hash: None,
+        }
+    }
+}
+
+impl<'a> KeyText<'a> {
+    /// A key's text, of which the hash may be known.
+    pub(crate) fn hashed(text: &'a str, hash: Option<u64>) -> Self {
+        Self {
+            text,
+            key: None,
+            hash,
+        }
+    }
+
+    pub(crate) fn to_key(self) -> Key {
+        self.key.cloned().unwrap_or_else(|| {
+            Key::new(self.text).expect("it was checked where it was read from a record")
+        })
     }
 }

@@ -73,7 +73,11 @@ mod slab;
 mod table;
 mod wheel;
 
-pub use codec::{DecodeError, decode_record, encode_record, read_message};
+pub use codec::{
+    DecodeError,
+    batch::{BatchDecoder, BatchRecord, RecordBatch},
+    decode_record, encode_record, read_message,
+};
 pub use columns::ImageError;
 pub use command::{
     Command, CreateQueue, KeyAction, MoveTo, Query, Receive, SendMessage, Settle, SettleAction,

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use lockgate_core::{BootId, Epoch, HolderName, Incarnation, LeaseNumber, Term};
+use lockgate_core::{BootId, Epoch, HolderName, Incarnation, LeaseNumber, NameError, Term};
 
 use super::{
     DecodeError, message, settings,
@@ -249,7 +249,11 @@ fn write_body(effect: &Effect, writer: &mut Writer<'_>) {
     }
 }
 
-pub(super) fn read(number: u8, mut reader: Reader<'_>) -> Result<Effect, DecodeError> {
+pub(super) fn read(
+    number: u8,
+    mut reader: Reader<'_>,
+    holders: &mut LastHolder,
+) -> Result<Effect, DecodeError> {
     let r = &mut reader;
     let effect = match number {
         kind::ACCEPTED => return Ok(Effect::Accepted(Box::new(message::read(reader)?))),
@@ -311,7 +315,9 @@ pub(super) fn read(number: u8, mut reader: Reader<'_>) -> Result<Effect, DecodeE
             deadline: r.machine()?,
             holder: {
                 let text = r.counted_text()?;
-                HolderName::new(text).map_err(|_| r.malformed("no holder name"))?
+                holders
+                    .name(text)
+                    .map_err(|_| r.malformed("no holder name"))?
             },
         },
         kind::HORIZON_RAISED => Effect::HorizonRaised {
@@ -355,6 +361,19 @@ pub(super) fn read(number: u8, mut reader: Reader<'_>) -> Result<Effect, DecodeE
     };
     reader.no_fields()?;
     Ok(effect)
+}
+
+/// The holder that was read last: leases come in runs of one, who is made once for all of them.
+#[derive(Debug, Default)]
+pub(super) struct LastHolder(Option<HolderName>);
+
+impl LastHolder {
+    fn name(&mut self, text: &str) -> Result<HolderName, NameError> {
+        match &self.0 {
+            Some(last) if last.as_str() == text => Ok(last.clone()),
+            _ => Ok(self.0.insert(HolderName::new(text)?).clone()),
+        }
+    }
 }
 
 type QueueFields = (

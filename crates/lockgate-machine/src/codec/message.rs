@@ -4,13 +4,19 @@
 
 use std::{num::NonZeroU64, sync::Arc};
 
-use lockgate_core::{Header, Key, Level, Message, MessageId, ProducerMark, UniqueId};
+use lockgate_core::{
+    Header, Key, Level, MachineTime, Message, MessageId, Millis, ProducerMark, QueueId, Sequence,
+    UniqueId, WallTime,
+};
 
 use super::{
     DecodeError,
-    wire::{Reader, Writer},
+    wire::{Reader, Stretch, Writer},
 };
-use crate::StoredMessage;
+use crate::{
+    StoredMessage,
+    effect::{Arrival, KeyText},
+};
 
 /// Bytes to the end. Absent: an empty body.
 const BODY: u8 = 1;
@@ -122,62 +128,205 @@ pub(super) fn write(stored: &StoredMessage, writer: &mut Writer<'_>) {
     }
 }
 
-pub(super) fn read(mut reader: Reader<'_>) -> Result<StoredMessage, DecodeError> {
-    let mut stored = StoredMessage {
+pub(super) fn read(reader: Reader<'_>) -> Result<StoredMessage, DecodeError> {
+    let (mut unique_until, mut key_sequence) = (None, None);
+    let mut message = Message::default();
+    let head = read_fields(reader, |field, value| {
+        match field {
+            Field::Body(body) => message.body = body.to_bytes(),
+            Field::Header {
+                name,
+                kind,
+                value: bytes,
+            } => message.headers.push(Header {
+                name: name.into(),
+                kind: kind.into(),
+                value: bytes.to_bytes(),
+            }),
+            Field::Key(text) => message.key = Some(key(text, value)?),
+            Field::UniqueId(text) => {
+                let id = UniqueId::new(text).map_err(|_| no_unique_id(value))?;
+                message.unique_id = Some(id);
+            }
+            Field::UniqueUntil(until) => unique_until = Some(until),
+            Field::Producer {
+                lane,
+                number,
+                producer,
+            } => {
+                message.producer = Some(ProducerMark {
+                    lane,
+                    number,
+                    producer: Arc::from(producer),
+                });
+            }
+            Field::Due(due) => message.due = Some(due),
+            Field::TimeToLive(span) => message.time_to_live = Some(span),
+            Field::Priority(priority) => message.priority = priority,
+            Field::ContentType(text) => message.content_type = Some(text.into()),
+            Field::TraceContext(text) => message.trace_context = Some(text.into()),
+            Field::Level(level) => message.level = Some(level),
+            Field::KeySequence(number) => key_sequence = Some(number),
+        }
+        Ok(())
+    })?;
+    Ok(StoredMessage {
+        queue: head.queue,
+        sequence: head.sequence,
+        id: head.id,
+        accepted: head.accepted,
+        unique_until,
+        key_sequence,
+        message,
+    })
+}
+
+/// What folding needs of a stored message. Refuses what [`read`] refuses, and copies nothing.
+pub(super) fn read_arrival(reader: Reader<'_>) -> Result<Arrival<'_>, DecodeError> {
+    let mut size = 0;
+    let (mut key, mut unique_id, mut unique_until) = (None, None, None);
+    let (mut due, mut time_to_live, mut level, mut key_sequence) = (None, None, None, None);
+    let head = read_fields(reader, |field, value| {
+        match field {
+            Field::Body(body) => size += body.len(),
+            Field::Header {
+                name,
+                kind,
+                value: bytes,
+            } => size += name.len() + kind.len() + bytes.len(),
+            Field::Key(text) => {
+                Key::check(text).map_err(|_| no_key(value))?;
+                key = Some(text);
+            }
+            Field::UniqueId(text) => {
+                UniqueId::check(text).map_err(|_| no_unique_id(value))?;
+                unique_id = Some(text);
+            }
+            Field::UniqueUntil(until) => unique_until = Some(until),
+            Field::Due(at) => due = Some(at),
+            Field::TimeToLive(span) => time_to_live = Some(span),
+            Field::Level(of) => level = Some(of),
+            Field::KeySequence(number) => key_sequence = Some(number),
+            Field::Producer { .. }
+            | Field::Priority(_)
+            | Field::ContentType(_)
+            | Field::TraceContext(_) => {}
+        }
+        Ok(())
+    })?;
+    Ok(Arrival {
+        queue: head.queue,
+        sequence: head.sequence,
+        id: head.id,
+        accepted: head.accepted,
+        key: key.map(|text| KeyText::hashed(text, None)),
+        size: u32::try_from(size).unwrap_or(u32::MAX),
+        level,
+        due,
+        time_to_live,
+        unique: unique_id.zip(unique_until),
+        key_sequence,
+    })
+}
+
+/// What each stored message begins with.
+struct Head {
+    queue: QueueId,
+    sequence: Sequence,
+    id: MessageId,
+    accepted: WallTime,
+}
+
+/// A field that is there, or one of several headers, with nothing copied.
+enum Field<'a> {
+    Body(Stretch<'a>),
+    Header {
+        name: &'a str,
+        kind: &'a str,
+        value: Stretch<'a>,
+    },
+    Key(&'a str),
+    UniqueId(&'a str),
+    UniqueUntil(MachineTime),
+    Producer {
+        lane: u32,
+        number: u64,
+        producer: &'a str,
+    },
+    Due(WallTime),
+    TimeToLive(Millis),
+    Priority(u8),
+    ContentType(&'a str),
+    TraceContext(&'a str),
+    Level(Level),
+    KeySequence(NonZeroU64),
+}
+
+/// Reads a stored message and gives its fields to `take`, each with the reader behind it, so that an
+/// error says where.
+#[inline(always)]
+fn read_fields<'a>(
+    mut reader: Reader<'a>,
+    mut take: impl FnMut(Field<'a>, &Reader<'a>) -> Result<(), DecodeError>,
+) -> Result<Head, DecodeError> {
+    let head = Head {
         queue: reader.queue()?,
         sequence: reader.sequence()?,
         id: MessageId::from_bits(u128::from_le_bytes(reader.array()?)),
         accepted: reader.wall()?,
-        unique_until: None,
-        key_sequence: None,
-        message: Message::default(),
     };
-    let message = &mut stored.message;
     reader.fields(|tag, value| {
-        match tag {
-            BODY => message.body = value.rest(),
+        let field = match tag {
+            BODY => Field::Body(value.rest()),
             HEADERS => {
                 while !value.is_at_end() {
-                    message.headers.push(Header {
-                        name: value.counted_text()?.into(),
-                        kind: value.counted_text()?.into(),
+                    let header = Field::Header {
+                        name: value.counted_text()?,
+                        kind: value.counted_text()?,
                         value: value.bytes()?,
-                    });
+                    };
+                    take(header, value)?;
                 }
+                return Ok(true);
             }
-            KEY => message.key = Some(key(value.rest_text()?, value)?),
-            UNIQUE_ID => {
-                let id = UniqueId::new(value.rest_text()?);
-                message.unique_id = Some(id.map_err(|_| value.malformed("no unique id"))?);
-            }
-            UNIQUE_UNTIL => stored.unique_until = Some(value.machine()?),
-            PRODUCER => {
-                message.producer = Some(ProducerMark {
-                    lane: value.small()?,
-                    number: value.number()?,
-                    producer: Arc::from(value.rest_text()?),
-                });
-            }
-            DUE => message.due = Some(value.wall()?),
-            TIME_TO_LIVE => message.time_to_live = Some(value.number()?),
-            PRIORITY => message.priority = value.byte()?,
-            CONTENT_TYPE => message.content_type = Some(value.rest_text()?.into()),
-            TRACE_CONTEXT => message.trace_context = Some(value.rest_text()?.into()),
-            LEVEL => message.level = Some(level(value)?),
+            KEY => Field::Key(value.rest_text()?),
+            UNIQUE_ID => Field::UniqueId(value.rest_text()?),
+            UNIQUE_UNTIL => Field::UniqueUntil(value.machine()?),
+            PRODUCER => Field::Producer {
+                lane: value.small()?,
+                number: value.number()?,
+                producer: value.rest_text()?,
+            },
+            DUE => Field::Due(value.wall()?),
+            TIME_TO_LIVE => Field::TimeToLive(value.number()?),
+            PRIORITY => Field::Priority(value.byte()?),
+            CONTENT_TYPE => Field::ContentType(value.rest_text()?),
+            TRACE_CONTEXT => Field::TraceContext(value.rest_text()?),
+            LEVEL => Field::Level(level(value)?),
             KEY_SEQUENCE => {
                 let number = NonZeroU64::new(value.number()?);
-                stored.key_sequence =
-                    Some(number.ok_or_else(|| value.malformed("a key sequence begins at 1"))?);
+                Field::KeySequence(
+                    number.ok_or_else(|| value.malformed("a key sequence begins at 1"))?,
+                )
             }
             _ => return Ok(false),
-        }
+        };
+        take(field, value)?;
         Ok(true)
     })?;
-    Ok(stored)
+    Ok(head)
 }
 
 pub(super) fn key(text: &str, reader: &Reader<'_>) -> Result<Key, DecodeError> {
-    Key::new(text).map_err(|_| reader.malformed("no key"))
+    Key::new(text).map_err(|_| no_key(reader))
+}
+
+fn no_key(reader: &Reader<'_>) -> DecodeError {
+    reader.malformed("no key")
+}
+
+fn no_unique_id(reader: &Reader<'_>) -> DecodeError {
+    reader.malformed("no unique id")
 }
 
 /// A level's number.

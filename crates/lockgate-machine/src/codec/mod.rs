@@ -17,6 +17,7 @@
 //! Then: extend `docs/format.md`, the golden bytes and the strategies in `tests.rs` (they do not
 //! compile, or fail, until that is done).
 
+pub(crate) mod batch;
 mod effect;
 mod message;
 mod settings;
@@ -26,7 +27,10 @@ mod wire;
 
 use bytes::Bytes;
 
-use self::wire::{Reader, Writer};
+use self::{
+    effect::LastHolder,
+    wire::{Reader, Writer},
+};
 use crate::{Effect, Effects, StoredMessage};
 
 /// Appends the record payload of one command's effects to `out`.
@@ -49,8 +53,9 @@ pub fn encode_record(effects: &[Effect], out: &mut Vec<u8>) {
 pub fn decode_record(record: &Bytes) -> Result<Effects, DecodeError> {
     let mut reader = Reader::new(record);
     let mut effects = Effects::new();
+    let mut holders = LastHolder::default();
     while let Some((kind, body)) = reader.next_effect()? {
-        effects.push(effect::read(kind, body)?);
+        effects.push(effect::read(kind, body, &mut holders)?);
     }
     Ok(effects)
 }

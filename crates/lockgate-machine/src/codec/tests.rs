@@ -405,7 +405,7 @@ fn with_field(effect: &Effect, field: &[u8]) -> Bytes {
     let (kind, mut body) = reader.next_effect().unwrap().unwrap();
     let mut out = Vec::new();
     Writer::into(&mut out).tagged(kind, |writer| writer.raw(&[]));
-    let body = [body.rest().as_ref(), field].concat();
+    let body = [&*body.rest().to_bytes(), field].concat();
     out.clear();
     Writer::into(&mut out).tagged_bytes(kind, &body);
     out.into()
@@ -890,7 +890,9 @@ fn total(bytes: Vec<u8>) -> Result<(), TestCaseError> {
     for part in 0..3 {
         let _ = read_message(&record, part);
     }
-    if let Ok(effects) = decode_record(&record) {
+    let decoded = decode_record(&record);
+    prop_assert_eq!(batch::error_of(&record), decoded.as_ref().err().cloned());
+    if let Ok(effects) = decoded {
         let again = encode(&effects);
         prop_assert!(again.len() <= record.len() + 4 * effects.len());
         prop_assert_eq!(&decode_record(&again).unwrap()[..], &effects[..]);

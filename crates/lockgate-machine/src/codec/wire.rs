@@ -1,5 +1,7 @@
 //! The few shapes all of the format is made of.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use lockgate_core::{MachineTime, Now, QueueId, Sequence, WallTime};
 
@@ -22,6 +24,23 @@ pub(super) struct Reader<'a> {
     end: usize,
     /// Which effect it is in; the number of the next one for the reader of a whole record.
     effect: usize,
+}
+
+/// Bytes that stand in a record.
+pub(super) struct Stretch<'a> {
+    record: &'a Bytes,
+    range: Range<usize>,
+}
+
+impl Stretch<'_> {
+    pub(super) fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// As a slice of the record, without a copy.
+    pub(super) fn to_bytes(&self) -> Bytes {
+        self.record.slice(self.range.clone())
+    }
 }
 
 impl<'a> Writer<'a> {
@@ -147,18 +166,14 @@ impl<'a> Reader<'a> {
         self.at == self.end
     }
 
-    /// The next `len` bytes, as a slice of the record.
-    pub(super) fn slice(&mut self, len: usize) -> Result<Bytes, DecodeError> {
-        let start = self.at;
-        self.skip(len)?;
-        Ok(self.record.slice(start..self.at))
-    }
-
-    /// All that is left, as a slice of the record.
-    pub(super) fn rest(&mut self) -> Bytes {
+    /// All that is left.
+    pub(super) fn rest(&mut self) -> Stretch<'a> {
         let start = self.at;
         self.at = self.end;
-        self.record.slice(start..self.end)
+        Stretch {
+            record: self.record,
+            range: start..self.end,
+        }
     }
 
     /// All that is left, as text.
@@ -166,10 +181,15 @@ impl<'a> Reader<'a> {
         self.text(self.end - self.at)
     }
 
-    /// A length and so many bytes, as a slice of the record.
-    pub(super) fn bytes(&mut self) -> Result<Bytes, DecodeError> {
+    /// A length and so many bytes.
+    pub(super) fn bytes(&mut self) -> Result<Stretch<'a>, DecodeError> {
         let len = self.length()?;
-        self.slice(len)
+        let start = self.at;
+        self.skip(len)?;
+        Ok(Stretch {
+            record: self.record,
+            range: start..self.at,
+        })
     }
 
     /// A length and so many bytes of text.

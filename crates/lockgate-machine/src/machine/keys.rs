@@ -94,7 +94,7 @@ impl Machine {
     pub(super) fn fold_key_parked(&mut self, queue: QueueId, key: &Key) -> Option<()> {
         let queue = self.queue_index(queue)?;
         let content = self.queues[queue].content;
-        let key = self.key_or_new(content, Some(key));
+        let key = self.key_or_new(content, Some(key.into()));
         self.set_parked(key, true);
         Some(())
     }

@@ -10,8 +10,8 @@ use super::{
     state::{Message, OriginEntry, State, TimeToLive, Timer, U48, flag},
 };
 use crate::{
-    DeadLetterReason, DropReason, Effect, Origin, QueueTotals, Rejection, Reply, slab::NONE,
-    table::hash_pair,
+    DeadLetterReason, DropReason, Effect, Origin, QueueTotals, Rejection, Reply, effect::KeyText,
+    slab::NONE, table::hash_pair,
 };
 
 impl Machine {
@@ -199,7 +199,7 @@ impl Machine {
         target.next_sequence = to_sequence.next();
         target.totals.moved_in += 1;
         let (content, level) = (target.content, target.settings.level);
-        let key = self.key_or_new(content, name.as_ref());
+        let key = self.key_or_new(content, name.as_ref().map(KeyText::from));
         let mut entry = Message::new(to_sequence, location, at, key, size);
         entry.set(flag::MOVED, true);
         entry.set(flag::UNSYNCED, self.waits_for_sync(level));

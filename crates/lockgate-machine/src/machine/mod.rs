@@ -61,12 +61,18 @@ use self::{
     state::{Awaiting, Contents, Holder, Keys, Message, OriginEntry, Queues, TimeToLive, Touch},
 };
 use crate::{
-    Command, Decision, Effect, QueueTotals, Rejection, Reply, Settled, SyncWindow,
+    BatchRecord, Command, Decision, Effect, QueueTotals, RecordBatch, Rejection, Reply, Settled,
+    SyncWindow,
+    codec::batch::{Batched, Step},
+    effect::Arrival,
     live::LiveRanges,
     slab::Slab,
     table::{HashSeed, Table, hash_bytes, hash_pair},
     wheel::Wheel,
 };
+
+/// Records of a batch that are read ahead for at once: a start's are mostly of one effect.
+const FOLDED_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 
 pub(crate) use self::image::IMAGE_VERSION;
 pub use self::image::{Frozen, ImageLoader, ImagePart};
@@ -348,6 +354,40 @@ impl Machine {
         }
     }
 
+    /// Applies many records, as [`fold`](Self::fold) does one by one; for a start, which folds millions
+    /// of them and decides none. Before each of them `look` sees it, and the machine as it is then.
+    pub fn fold_batch(
+        &mut self,
+        batch: &RecordBatch,
+        mut look: impl FnMut(&Self, BatchRecord<'_>),
+    ) {
+        let mut steps = batch.steps();
+        let mut folded = 0;
+        for records in batch.records().chunks(FOLDED_AT_ONCE) {
+            let end = records.last().map_or(folded, Batched::steps_end);
+            self.warm_fold(batch, &steps[..end - folded]);
+            for record in records {
+                let (own, later) = steps.split_at(record.steps_end() - folded);
+                (steps, folded) = (later, record.steps_end());
+                look(self, batch.record(record, own));
+                self.folding_at = record.position;
+                for (part, step) in own.iter().enumerate() {
+                    // As in `fold`.
+                    let part = u16::try_from(part).unwrap_or(u16::MAX);
+                    let is_folded = match step {
+                        Step::Accepted(kept) => {
+                            self.fold_accepted(&batch.arrival(kept, self.seed), part)
+                        }
+                        Step::Other(effect) => self.fold_effect(effect, part),
+                    };
+                    if is_folded.is_none() {
+                        self.effects_ignored += 1;
+                    }
+                }
+            }
+        }
+    }
+
     /// `None`: the effect names something that is not there.
     fn fold_effect(&mut self, effect: &Effect, part: u16) -> Option<()> {
         match effect {
@@ -378,7 +418,7 @@ impl Machine {
             Effect::QueueDeleted { queue } => self.fold_queue_deleted(*queue),
             Effect::Purged { queue } => self.fold_purged(*queue),
             Effect::Paused { queue, paused } => self.fold_paused(*queue, *paused),
-            Effect::Accepted(stored) => self.fold_accepted(stored, part),
+            Effect::Accepted(stored) => self.fold_accepted(&Arrival::from(&**stored), part),
             Effect::SequencesReserved { queue, below } => {
                 self.fold_sequences_reserved(*queue, *below)
             }
@@ -499,6 +539,11 @@ impl Machine {
     #[must_use]
     pub fn secret(&self) -> Option<[u8; 32]> {
         self.secret
+    }
+
+    /// What keys and unique ids are hashed under, once that is settled: it comes with the first term.
+    pub(crate) fn seed(&self) -> Option<HashSeed> {
+        self.secret.map(|_| self.seed)
     }
 
     /// What the next term must know of time.

@@ -29,6 +29,7 @@ use super::{
     state::{Awaiting, KeyState, Message, State, Timer, Touch, flag},
 };
 use crate::{
+    effect::KeyText,
     slab::NONE,
     table::{hash_bytes, hash_pair},
 };
@@ -49,23 +50,28 @@ impl Machine {
 
     /// The key's state, if it has a message or is parked.
     pub(super) fn key_of(&self, content: u32, name: Option<&Key>) -> Option<u32> {
-        self.find_key(self.key_hash(content, name), content, name)
+        let text = name.map(Key::as_str);
+        self.find_key(self.key_hash(content, name), content, text)
     }
 
-    fn find_key(&self, hash: u32, content: u32, name: Option<&Key>) -> Option<u32> {
+    fn find_key(&self, hash: u32, content: u32, text: Option<&str>) -> Option<u32> {
         self.by_key.find(spread(hash), |key| {
             let state = &self.keys[key];
-            state.content == content && state.name.as_ref() == name
+            state.content == content && state.name.as_ref().map(Key::as_str) == text
         })
     }
 
     /// The key's state, made if there is none.
-    pub(super) fn key_or_new(&mut self, content: u32, name: Option<&Key>) -> u32 {
-        let hash = self.key_hash(content, name);
-        if let Some(key) = self.find_key(hash, content, name) {
+    pub(super) fn key_or_new(&mut self, content: u32, name: Option<KeyText<'_>>) -> u32 {
+        let text = name.map(|name| name.text);
+        let hash = match name.and_then(|name| name.hash) {
+            Some(hash) => key_hash(content, hash),
+            None => key_hash(content, self.text_hash(text)),
+        };
+        if let Some(key) = self.find_key(hash, content, text) {
             return key;
         }
-        let state = KeyState::new(name.cloned(), content, hash);
+        let state = KeyState::new(name.map(KeyText::to_key), content, hash);
         let key = self.keys.insert(state);
         let keys = &self.keys;
         self.by_key
@@ -571,10 +577,18 @@ impl Machine {
 
     /// What a key is remembered by, see [`KeyState::hash`].
     pub(super) fn key_hash(&self, content: u32, name: Option<&Key>) -> u32 {
-        let name = name.map_or(0, |name| hash_bytes(self.seed, name.as_str().as_bytes()));
-        let [.., a, b, c, d] = hash_pair(content, name).to_le_bytes();
-        u32::from_le_bytes([a, b, c, d])
+        key_hash(content, self.text_hash(name.map(Key::as_str)))
     }
+
+    fn text_hash(&self, text: Option<&str>) -> u64 {
+        text.map_or(0, |text| hash_bytes(self.seed, text.as_bytes()))
+    }
+}
+
+/// What a key of that content is remembered by, from the hash of its text; 0 if it has none.
+pub(super) fn key_hash(content: u32, text: u64) -> u32 {
+    let [.., a, b, c, d] = hash_pair(content, text).to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
 }
 
 /// The hash by which a table finds a key that is remembered by that.

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     DedupScope, Effect, QueueSettings, Rejection, SendMessage, Sent, StoredMessage, dedup::digest,
+    effect::Arrival,
 };
 
 /// How many sequence numbers are reserved at once for sends at level `memory`. One sync for so many
@@ -156,8 +157,8 @@ impl Machine {
                 queue: send.queue.clone(),
             }),
             Some(id) if settings.dedup.window > 0 => {
-                let scope = scope_key(settings, message);
-                Ok(Some(digest(scope, id)))
+                let scope = scope_key(settings, message.key.as_ref().map(Key::as_str));
+                Ok(Some(digest(scope, id.as_str())))
             }
             _ => Ok(None),
         }
@@ -172,7 +173,7 @@ impl Machine {
     ) -> Option<NonZeroU64> {
         let queue = &self.queues[index];
         let key = key.filter(|_| queue.settings.key_sequences_max > 0)?;
-        let key = key_sequences::digest(key);
+        let key = key_sequences::digest(key.as_str());
         let earlier = draft.key_sequences.get(&(index, key));
         let last = earlier.map_or_else(|| queue.key_sequences.last(key), |last| last.get());
         let number = NonZeroU64::MIN.saturating_add(last);
@@ -238,40 +239,41 @@ impl Machine {
         }
     }
 
-    pub(super) fn fold_accepted(&mut self, stored: &StoredMessage, part: u16) -> Option<()> {
-        let index = self.queue_index(stored.queue)?;
+    pub(super) fn fold_accepted(&mut self, arrival: &Arrival<'_>, part: u16) -> Option<()> {
+        let index = self.queue_index(arrival.queue)?;
         let at = self.folding_at;
         let queue = &mut self.queues[index];
-        if stored.sequence < queue.next_sequence {
+        if arrival.sequence < queue.next_sequence {
             return None;
         }
-        queue.next_sequence = stored.sequence.next();
-        queue.note_id(stored.sequence, stored.id);
+        queue.next_sequence = arrival.sequence.next();
+        queue.note_id(arrival.sequence, arrival.id);
         queue.totals.accepted += 1;
-        let (content, settings) = (queue.content, queue.settings.clone());
-        let message = &stored.message;
-        if let (Some(until), Some(id)) = (stored.unique_until, &message.unique_id) {
-            let digest = digest(scope_key(&settings, message), id);
-            queue.dedup.reserve(digest, stored.sequence, at, until);
+        let content = queue.content;
+        let level = arrival.level.unwrap_or(queue.settings.level);
+        let key = arrival.key.map(|key| key.text);
+        if let Some((id, until)) = arrival.unique {
+            let digest = digest(scope_key(&queue.settings, key), id);
+            queue.dedup.reserve(digest, arrival.sequence, at, until);
             self.unique_ids += 1;
             self.arm_dedup(index);
         }
-        if let (Some(number), Some(key)) = (stored.key_sequence, &message.key) {
+        if let (Some(number), Some(key)) = (arrival.key_sequence, key) {
             let key = key_sequences::digest(key);
-            let sequences = &mut self.queues[index].key_sequences;
+            let queue = &mut self.queues[index];
+            let sequences = &mut queue.key_sequences;
             self.key_sequences -= sequences.len() as u64;
-            sequences.set(key, number, settings.key_sequences_max);
+            sequences.set(key, number, queue.settings.key_sequences_max);
             self.key_sequences += sequences.len() as u64;
         }
-        let key = self.key_or_new(content, message.key.as_ref());
+        let key = self.key_or_new(content, arrival.key);
         let location = Location { position: at, part };
-        let size = u32::try_from(message.size()).unwrap_or(u32::MAX);
-        let mut entry = Message::new(stored.sequence, location, stored.accepted, key, size);
-        let level = message.level.unwrap_or(settings.level);
+        let (sequence, accepted) = (arrival.sequence, arrival.accepted);
+        let mut entry = Message::new(sequence, location, accepted, key, arrival.size);
         entry.set(flag::UNSYNCED, self.waits_for_sync(level));
-        let entry = self.admit(entry, message.due);
-        if let Some(span) = message.time_to_live {
-            self.start_time_to_live(entry, message.due.unwrap_or(stored.accepted), span);
+        let entry = self.admit(entry, arrival.due);
+        if let Some(span) = arrival.time_to_live {
+            self.start_time_to_live(entry, arrival.due.unwrap_or(accepted), span);
         }
         Some(())
     }
@@ -292,14 +294,11 @@ impl Machine {
     }
 }
 
-/// What a queue's unique ids are unique within.
-fn scope_key<'a>(
-    settings: &QueueSettings,
-    message: &'a lockgate_core::Message,
-) -> Option<&'a lockgate_core::Key> {
+/// What a queue's unique ids are unique within, for a message of that key.
+fn scope_key<'a>(settings: &QueueSettings, key: Option<&'a str>) -> Option<&'a str> {
     match settings.dedup.scope {
         DedupScope::Queue => None,
-        DedupScope::Key => message.key.as_ref(),
+        DedupScope::Key => key,
     }
 }
 

@@ -2,15 +2,18 @@
 
 use std::hint::black_box;
 
-use lockgate_core::{LeaseToken, QueueName};
+use lockgate_core::{LeaseToken, QueueId, QueueName, Sequence};
 use smallvec::SmallVec;
 
 use super::{
     Machine,
-    order::spread,
+    order::{key_hash, spread},
     state::{Message, flag},
 };
-use crate::{Command, Effect, Receive, SendMessage, sequences::Sequences, slab::NONE};
+use crate::{
+    Command, Effect, Receive, RecordBatch, SendMessage, codec::batch::Step, sequences::Sequences,
+    slab::NONE,
+};
 
 /// How many commands are read ahead for at once: more than a core has reads on their way, and few
 /// enough that what was read is still near when the last of them is decided.
@@ -89,63 +92,39 @@ impl Machine {
         }
     }
 
-    /// Reads what folding these effects will ask for, as [`warm`](Self::warm) does for commands: for a
-    /// start, which folds millions of them and decides none.
-    pub fn warm_fold<'a>(&self, effects: impl IntoIterator<Item = &'a Effect>) {
+    /// Reads what folding these effects of the batch will ask for, as [`warm`](Self::warm) does for
+    /// commands.
+    pub(super) fn warm_fold(&self, batch: &RecordBatch, steps: &[Step]) {
         if self.keys.len() < KEYS_MIN {
             return;
         }
         // Effects come in long runs of one queue.
         let mut last = None;
+        let mut content_of = |queue| match last {
+            Some((id, content)) if id == queue => Some(content),
+            _ => {
+                let content = self.queues[self.queue_index(queue)?].content;
+                last = Some((queue, content));
+                Some(content)
+            }
+        };
         let mut ahead = Ahead::default();
-        for effect in effects {
-            let (queue, sequence) = match effect {
-                Effect::Accepted(stored) | Effect::Relocated(stored) => {
-                    (stored.queue, stored.sequence)
-                }
-                Effect::Leased {
-                    queue, sequence, ..
-                }
-                | Effect::Acked { queue, sequence }
-                | Effect::Nacked {
-                    queue, sequence, ..
-                }
-                | Effect::Extended {
-                    queue, sequence, ..
-                }
-                | Effect::GivenBack { queue, sequence }
-                | Effect::Dropped {
-                    queue, sequence, ..
-                }
-                | Effect::Rescheduled {
-                    queue, sequence, ..
-                }
-                | Effect::Moved {
-                    from: queue,
-                    sequence,
-                    ..
-                } => (*queue, *sequence),
-                _ => continue,
-            };
-            let content = match last {
-                Some((id, content)) if id == queue => content,
-                _ => {
-                    let Some(index) = self.queue_index(queue) else {
-                        continue;
-                    };
-                    let content = self.queues[index].content;
-                    last = Some((queue, content));
-                    content
-                }
-            };
-            match effect {
-                Effect::Accepted(stored) => {
-                    if let Some(key) = &stored.message.key {
-                        let hash = self.key_hash(content, Some(key));
-                        ahead.hashes.push(spread(hash));
+        for step in steps {
+            match step {
+                Step::Accepted(kept) => {
+                    if let Some((queue, hash)) = batch.key_hash(kept, self.seed)
+                        && let Some(content) = content_of(queue)
+                    {
+                        ahead.hashes.push(spread(key_hash(content, hash)));
                     }
                 }
-                _ => ahead.settled.push((content, sequence.0)),
+                Step::Other(effect) => {
+                    if let Some((queue, sequence)) = message_of(effect)
+                        && let Some(content) = content_of(queue)
+                    {
+                        ahead.settled.push((content, sequence.0));
+                    }
+                }
             }
             if ahead.len() >= AT_ONCE {
                 self.read(&std::mem::take(&mut ahead));
@@ -335,6 +314,36 @@ impl Machine {
 impl Ahead {
     fn len(&self) -> usize {
         self.hashes.len() + self.settled.len() + self.ready.len()
+    }
+}
+
+/// The message that is there already and that the effect is about.
+fn message_of(effect: &Effect) -> Option<(QueueId, Sequence)> {
+    match effect {
+        Effect::Relocated(stored) => Some((stored.queue, stored.sequence)),
+        Effect::Leased {
+            queue, sequence, ..
+        }
+        | Effect::Acked { queue, sequence }
+        | Effect::Nacked {
+            queue, sequence, ..
+        }
+        | Effect::Extended {
+            queue, sequence, ..
+        }
+        | Effect::GivenBack { queue, sequence }
+        | Effect::Dropped {
+            queue, sequence, ..
+        }
+        | Effect::Rescheduled {
+            queue, sequence, ..
+        }
+        | Effect::Moved {
+            from: queue,
+            sequence,
+            ..
+        } => Some((*queue, *sequence)),
+        _ => None,
     }
 }
 

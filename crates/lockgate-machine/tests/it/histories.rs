@@ -315,9 +315,18 @@ proptest! {
     ) {
         let records = play(&history).records;
         let mut machine = Machine::new(MachineLimits::default());
+        let mut batched = Machine::new(MachineLimits::default());
+        let mut decoder = BatchDecoder::new(&batched);
         for ((position, record), _) in records.iter().zip(kept.iter().cycle()).filter(|(_, kept)| **kept) {
             machine.fold(&decode_record(record).unwrap(), *position);
+            decoder.push(record, *position);
+            if position.0 % 4 == 0 {
+                batched.fold_batch(&decoder.take(RecordBatch::default()), |_, _| {});
+            }
         }
+        batched.fold_batch(&decoder.take(RecordBatch::default()), |_, _| {});
+        prop_assert_eq!(batched.snapshot(), machine.snapshot());
+        prop_assert_eq!(batched.effects_ignored(), machine.effects_ignored());
         let image = machine.freeze();
         crate::world::go_on(machine);
         crate::world::go_on(crate::world::load(image));

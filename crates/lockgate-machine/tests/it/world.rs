@@ -547,8 +547,13 @@ impl World {
                 Position(position.0 + record.len() as u64 + 16)
             });
         let mut follower = Machine::new(MachineLimits::default());
-        for (position, record) in &self.records {
-            follower.fold(&decode_record(record).unwrap(), *position);
+        let mut decoder = BatchDecoder::new(&follower);
+        for records in self.records.chunks(7) {
+            for (position, record) in records {
+                decoder.push(record, *position);
+            }
+            let batch = decoder.take(RecordBatch::default());
+            follower.fold_batch(&batch, |_, record| assert_eq!(record.error, None));
         }
         self.machine = machine;
         self.follower = follower;

@@ -13,9 +13,10 @@ use lockgate_core::{
 };
 
 use crate::{
-    Answer, Command, CreateQueue, DeadLetter, DedupScope, Effects, KeyAction, KeyPolicy,
-    KeyProfile, KeyWait, Machine, MachineLimits, MoveTo, Query, QueueSettings, Receive, Rejection,
-    Reply, SendMessage, Settle, SettleAction, Settled, decode_record, encode_record,
+    Answer, BatchDecoder, Command, CreateQueue, DeadLetter, DedupScope, Effects, KeyAction,
+    KeyPolicy, KeyProfile, KeyWait, Machine, MachineLimits, MoveTo, Query, QueueSettings, Receive,
+    RecordBatch, Rejection, Reply, SendMessage, Settle, SettleAction, Settled, decode_record,
+    encode_record,
 };
 
 /// Wall time at which every script starts.
@@ -120,16 +121,22 @@ impl Run {
         }
     }
 
-    /// Folds the log into a new machine, through its encoding.
+    /// Folds the log into a new machine, through its encoding, a few records at a time.
     pub(super) fn recovered(&self) -> Machine {
         let mut machine = Machine::new(self.machine.limits.clone());
-        for (position, effects) in &self.log {
-            let mut record = Vec::new();
-            encode_record(effects, &mut record);
-            let decoded = decode_record(&Bytes::from(record)).expect("what was encoded decodes");
-            assert_eq!(&decoded, effects);
-            machine.warm_fold(&decoded);
-            machine.fold(&decoded, *position);
+        let mut decoder = BatchDecoder::new(&machine);
+        let mut batch = RecordBatch::default();
+        for records in self.log.chunks(5) {
+            for (position, effects) in records {
+                let mut record = Vec::new();
+                encode_record(effects, &mut record);
+                let record = Bytes::from(record);
+                let decoded = decode_record(&record).expect("what was encoded decodes");
+                assert_eq!(&decoded, effects);
+                decoder.push(&record, *position);
+            }
+            batch = decoder.take(batch);
+            machine.fold_batch(&batch, |_, record| assert_eq!(record.error, None));
         }
         machine
     }
