@@ -1,25 +1,31 @@
 //! The MD5 of several texts at once.
 //!
 //! One MD5 is a chain of 64 steps a block, each of which waits for the one before, so a processor
-//! idles through most of it. Texts know nothing of each other: taken side by side, lane by lane, five
-//! cost little more than one. Lanes are plain arrays, which the compiler turns into vector
-//! instructions that every processor of the platform has. The algorithm is RFC 1321's.
+//! idles through most of it. Texts know nothing of each other: taken side by side, lane by lane, ten
+//! cost hardly more than one. Which vectors the processor has is found out when the program runs. The
+//! algorithm is RFC 1321's.
 
-/// Texts side by side: four in one vector, and one beside it in the plain registers. More need more
-/// registers than there are, and are slower. Ten texts, which is a batch, are twice five.
-const LANES_MAX: usize = 5;
+use std::array;
+
+use fearless_simd::{Level, Simd, dispatch, prelude::*, u32x16};
+use md5::{Digest as _, Md5};
+
+/// Texts side by side: a batch fits.
+const LANES: usize = 16;
+
+/// So many texts are as fast one after the other.
+const FEW: usize = 2;
 
 const BLOCK_LEN: usize = 64;
+const BLOCK_WORDS: usize = 16;
 
 type Block = [u8; BLOCK_LEN];
 
-/// One word of the state of each of `N` texts.
-type Lanes<const N: usize> = [u32; N];
+/// One word of each text.
+type Words<S> = u32x16<S>;
 
-/// The state of `N` texts: A, B, C and D.
-type State<const N: usize> = [Lanes<N>; 4];
-
-const BEGINNING: State<1> = [[0x6745_2301], [0xefcd_ab89], [0x98ba_dcfe], [0x1032_5476]];
+/// The state that each text begins with: A, B, C and D.
+const BEGINNING: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 
 /// The integer part of 2^32 times the sine of 1 to 64, without its sign.
 #[rustfmt::skip]
@@ -38,40 +44,43 @@ const SINES: [u32; 64] = [
 
 /// The MD5 of each text, in order.
 pub(crate) fn md5_each(texts: &[&[u8]]) -> Vec<[u8; 16]> {
+    if texts.len() <= FEW {
+        return texts.iter().map(|text| Md5::digest(text).into()).collect();
+    }
+    md5_side_by_side(Level::new(), texts)
+}
+
+fn md5_side_by_side(level: Level, texts: &[&[u8]]) -> Vec<[u8; 16]> {
     let mut digests = vec![[0; 16]; texts.len()];
-    // Lanes go together as far as the shortest of them, so those of a length belong together.
+    // Lanes go on until the longest of them ends, so those of a length belong together.
     let mut order: Vec<usize> = (0..texts.len()).collect();
     order.sort_unstable_by_key(|&at| texts[at].len());
-    let (whole, rest) = order.as_chunks::<LANES_MAX>();
-    for lanes in whole {
-        md5_lanes(texts, *lanes, &mut digests);
-    }
-    match *rest {
-        [a, b, c, d] => md5_lanes(texts, [a, b, c, d], &mut digests),
-        [a, b, c] => md5_lanes(texts, [a, b, c], &mut digests),
-        [a, b] => md5_lanes(texts, [a, b], &mut digests),
-        [a] => md5_lanes(texts, [a], &mut digests),
-        _ => {}
+    for places in order.chunks(LANES) {
+        dispatch!(level, simd => md5_lanes(simd, texts, places, &mut digests));
     }
     digests
 }
 
-/// The MD5 of the texts at these places.
-fn md5_lanes<const N: usize>(texts: &[&[u8]], places: [usize; N], digests: &mut [[u8; 16]]) {
-    let padded = places.map(|place| Padded::new(texts[place]));
-    let together = padded.iter().map(Padded::len).min().unwrap_or(0);
-    let mut state: State<N> = BEGINNING.map(|[word]| [word; N]);
-    for at in 0..together {
-        compress(&mut state, padded.each_ref().map(|text| text.block(at)));
-    }
-    for (lane, (text, place)) in padded.iter().zip(places).enumerate() {
-        let mut own: State<1> = state.map(|word| [word[lane]]);
-        for at in together..text.len() {
-            compress(&mut own, [text.block(at)]);
-        }
-        let (words, _) = digests[place].as_chunks_mut::<4>();
-        for (bytes, [word]) in words.iter_mut().zip(own) {
-            *bytes = word.to_le_bytes();
+/// The MD5 of the texts at these places: at least one, at most as many as there are lanes, in the
+/// order of their lengths.
+#[inline(always)]
+fn md5_lanes<S: Simd>(simd: S, texts: &[&[u8]], places: &[usize], digests: &mut [[u8; 16]]) {
+    // A lane that is left over repeats the last text.
+    let last = places.len() - 1;
+    let padded: [Padded<'_>; LANES] =
+        array::from_fn(|lane| Padded::new(texts[places[lane.min(last)]]));
+    let mut state = BEGINNING.map(|word| Words::splat(simd, word));
+    let mut done = 0;
+    for at in 0..padded[last].len() {
+        let words = words(simd, padded.each_ref().map(|text| text.block(at)));
+        let next = compress(simd, state, &words);
+        state = array::from_fn(|word| state[word] + next[word]);
+        while done < places.len() && padded[done].len() == at + 1 {
+            let (out, _) = digests[places[done]].as_chunks_mut::<4>();
+            for (out, word) in out.iter_mut().zip(&state) {
+                *out = word.as_slice()[done].to_le_bytes();
+            }
+            done += 1;
         }
     }
 }
@@ -109,24 +118,44 @@ impl<'a> Padded<'a> {
         self.whole.len() + self.end_len
     }
 
+    /// A block of it; behind its end any.
+    #[inline(always)]
     fn block(&self, at: usize) -> &Block {
+        let in_end = at.saturating_sub(self.whole.len());
         self.whole
             .get(at)
-            .unwrap_or_else(|| &self.end[at - self.whole.len()])
+            .unwrap_or_else(|| &self.end[in_end.min(self.end.len() - 1)])
     }
 }
 
-/// Takes the next block of each text.
-#[inline]
-fn compress<const N: usize>(state: &mut State<N>, blocks: [&Block; N]) {
-    let mut words = [[0; N]; 16];
-    for (lane, block) in blocks.iter().enumerate() {
+/// The words of a block of each text: the first vector has the first word of each, and so on.
+#[inline(always)]
+fn words<S: Simd>(simd: S, blocks: [&Block; LANES]) -> [Words<S>; BLOCK_WORDS] {
+    let mut rows = blocks.map(|block| {
         let (bytes, _) = block.as_chunks::<4>();
-        for (word, bytes) in words.iter_mut().zip(bytes) {
-            word[lane] = u32::from_le_bytes(*bytes);
+        let words: [u32; BLOCK_WORDS] = array::from_fn(|at| u32::from_le_bytes(bytes[at]));
+        Words::from_slice(simd, &words)
+    });
+    // Rows become columns, as a pack of cards is shuffled: each pass takes the first half of the rows
+    // and the second and puts them together word by word.
+    for _ in 0..LANES.ilog2() {
+        let (first, second) = rows.split_at(LANES / 2);
+        let pairs: [_; LANES / 2] = array::from_fn(|at| (first[at], second[at]));
+        for (row, (first, second)) in rows.chunks_exact_mut(2).zip(pairs) {
+            row[0] = first.zip_low(second);
+            row[1] = first.zip_high(second);
         }
     }
-    let mut now = *state;
+    rows
+}
+
+/// What the next block makes of the state, before the two are added.
+#[inline(always)]
+fn compress<S: Simd>(
+    simd: S,
+    mut now: [Words<S>; 4],
+    words: &[Words<S>; BLOCK_WORDS],
+) -> [Words<S>; 4] {
     // A round of 16 steps: its first sine, which word each step takes (a factor and a summand), how
     // far its steps turn, and how it mixes. Written out, because only constants make fast code.
     macro_rules! round {
@@ -135,11 +164,11 @@ fn compress<const N: usize>(state: &mut State<N>, blocks: [&Block; N]) {
                 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
         };
         (@ $sine:literal, $times:literal, $plus:literal, $turns:expr, $mix:expr; $($i:literal)*) => {$(
+            let sine = Words::splat(simd, SINES[$sine + $i]);
             step(
                 &mut now,
                 $i % 4,
-                &words[($i * $times + $plus) % 16],
-                SINES[$sine + $i],
+                words[($i * $times + $plus) % BLOCK_WORDS] + sine,
                 $turns[$i % 4],
                 $mix,
             );
@@ -148,53 +177,56 @@ fn compress<const N: usize>(state: &mut State<N>, blocks: [&Block; N]) {
     round!(0, 1, 0, [7, 12, 17, 22], |b, c, d| (b & (c ^ d)) ^ d);
     round!(16, 5, 1, [5, 9, 14, 20], |b, c, d| (d & (b ^ c)) ^ c);
     round!(32, 3, 5, [4, 11, 16, 23], |b, c, d| b ^ c ^ d);
-    round!(48, 7, 0, [6, 10, 15, 21], |b: u32, c: u32, d: u32| c
-        ^ (b | !d));
-    for (word, now) in state.iter_mut().zip(now) {
-        for (lane, now) in word.iter_mut().zip(now) {
-            *lane = lane.wrapping_add(now);
-        }
-    }
+    round!(48, 7, 0, [6, 10, 15, 21], |b, c, d: Words<S>| c ^ (b | !d));
+    now
 }
 
 /// One step for all lanes. The four words of the state swap their parts from step to step.
 #[inline(always)]
-fn step<const N: usize>(
-    state: &mut State<N>,
+fn step<S: Simd>(
+    state: &mut [Words<S>; 4],
     turn: usize,
-    word: &Lanes<N>,
-    sine: u32,
+    summand: Words<S>,
     left: u32,
-    mix: impl Fn(u32, u32, u32) -> u32,
+    mix: impl Fn(Words<S>, Words<S>, Words<S>) -> Words<S>,
 ) {
     let [a, b, c, d] = [4, 5, 6, 7].map(|part| (part - turn) % 4);
-    // Lane after lane within each operation: this is what becomes one instruction.
-    let mut mixed = [0; N];
-    for lane in 0..N {
-        mixed[lane] = mix(state[b][lane], state[c][lane], state[d][lane]);
-    }
-    let mut sum = [0; N];
-    for lane in 0..N {
-        let known = state[a][lane].wrapping_add(word[lane]).wrapping_add(sine);
-        sum[lane] = mixed[lane].wrapping_add(known);
-    }
-    let mut turned = [0; N];
-    for lane in 0..N {
-        turned[lane] = sum[lane].rotate_left(left).wrapping_add(state[b][lane]);
-    }
-    state[a] = turned;
+    // What does not wait for the last step is added first.
+    let known = state[a] + summand;
+    let sum = mix(state[b], state[c], state[d]) + known;
+    let turned = (sum << left) | (sum >> (u32::BITS - left));
+    state[a] = turned + state[b];
 }
 
 #[cfg(test)]
 mod tests {
-    use md5::{Digest as _, Md5};
-
     use super::*;
 
     fn check(texts: &[&[u8]]) {
         let expected: Vec<[u8; 16]> = texts.iter().map(|text| Md5::digest(text).into()).collect();
         let lens: Vec<usize> = texts.iter().map(|text| text.len()).collect();
         assert_eq!(md5_each(texts), expected, "{lens:?}");
+        for level in levels() {
+            assert_eq!(
+                md5_side_by_side(level, texts),
+                expected,
+                "{level:?} {lens:?}"
+            );
+        }
+    }
+
+    /// All kinds of vectors that this processor has, not only the widest.
+    fn levels() -> Vec<Level> {
+        let widest = Level::new();
+        #[cfg(target_arch = "x86_64")]
+        let lesser = [
+            widest.as_avx2().map(Simd::level),
+            widest.as_sse4_2().map(Simd::level),
+            widest.as_sse2().map(Simd::level),
+        ];
+        #[cfg(not(target_arch = "x86_64"))]
+        let lesser: [Option<Level>; 0] = [];
+        lesser.into_iter().flatten().chain([widest]).collect()
     }
 
     #[test]
@@ -208,7 +240,7 @@ mod tests {
             check(&[&pool[..len]]);
             check(&[&pool[1..=len], &pool[..200], &pool[..len]]);
         }
-        for count in 1..=11 {
+        for count in 1..=2 * LANES + FEW {
             let alike: Vec<&[u8]> = (0..count).map(|at| &pool[at..at + 1024]).collect();
             check(&alike);
             // No two alike, and not in order.
