@@ -9,6 +9,7 @@
 
 use std::{
     collections::VecDeque,
+    mem,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -365,8 +366,8 @@ impl Inbox {
             state.owner_waits = false;
         }
         state.poked = false;
-        std::mem::swap(&mut taken.notices, &mut state.notices);
-        std::mem::swap(&mut taken.tasks, &mut state.tasks);
+        mem::swap(&mut taken.notices, &mut state.notices);
+        mem::swap(&mut taken.tasks, &mut state.tasks);
         let (mut bytes, mut units_of_sends, mut units_of_others) = (0, 0, 0);
         while taken.requests.len() < requests_max
             && (taken.requests.is_empty() || bytes < bytes_max as u64)
@@ -428,8 +429,9 @@ impl Inbox {
         }
     }
 
-    fn wake(&self, state: MutexGuard<'_, State>) {
-        let owner_waits = state.owner_waits;
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
+        // Whoever comes next, before the owner runs, need not call it again.
+        let owner_waits = mem::take(&mut state.owner_waits);
         drop(state);
         if owner_waits {
             self.arrived.notify_one();
