@@ -235,7 +235,7 @@ fn load_snapshot(store: &dyn SnapshotStore, limits: &MachineLimits) -> Result<Lo
             Err(error) => {
                 let reason = with_sources(&error);
                 tracing::error!(
-                    position = at.0,
+                    position = %at,
                     error = reason,
                     "a snapshot cannot be loaded"
                 );
@@ -391,7 +391,7 @@ impl Folding {
             Some(error) => {
                 self.undecodable += 1;
                 tracing::error!(
-                    position = position.0,
+                    %position,
                     error = error as &dyn std::error::Error,
                     "skipped a record that makes no sense"
                 );

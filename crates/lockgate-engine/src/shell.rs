@@ -348,7 +348,7 @@ impl Shared {
                     // it, which may be of the same key, go back.
                     let at = delivery.location.position;
                     tracing::warn!(
-                        position = at.0,
+                        position = %at,
                         error = with_sources(&error),
                         "reading failed"
                     );
@@ -382,7 +382,7 @@ impl Shared {
                 Err(error) => {
                     tracing::warn!(
                         message_id = %status.id,
-                        position = status.location.position.0,
+                        position = %status.location.position,
                         error = with_sources(&error),
                         "the payload of a message cannot be read any more"
                     );
@@ -542,7 +542,7 @@ impl Shared {
         tracing::warn!(
             message_id = %delivery.id,
             queue = delivery.token.queue.0,
-            position = delivery.location.position.0,
+            position = %delivery.location.position,
             error = with_sources(error),
             "dropped a message whose payload cannot be read any more"
         );

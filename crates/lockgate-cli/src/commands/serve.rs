@@ -292,8 +292,8 @@ fn log_start(report: &StartReport) {
     }
     for range in &report.damaged {
         warn!(
-            from = range.from.0,
-            to = range.to.0,
+            from = %range.from,
+            to = %range.to,
             records = range.records,
             kept_as = range.kept_as.as_deref(),
             "a part of the log is damaged; it was set aside and what it held is lost"
@@ -301,7 +301,7 @@ fn log_start(report: &StartReport) {
     }
     for (from, messages) in &report.missing {
         error!(
-            from = from.to_string(),
+            %from,
             messages,
             "a part of the log is not there; messages of which it has the bytes are dropped as they \
              come up for delivery: if you have its file, stop at once and put it back"

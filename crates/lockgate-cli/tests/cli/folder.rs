@@ -265,7 +265,8 @@ fn damage_in_the_middle_is_counted_and_shown() {
     let done = sandbox.run("check data --json");
     let found: Value = serde_json::from_str(&done.stdout).unwrap();
     assert_eq!(found["verdict"], "damaged");
-    assert_eq!(found["start"]["damaged"][0]["records"], 1, "{found}");
+    let stretch = &found["start"]["damaged"][0];
+    assert_eq!(stretch["records"], 1, "{found}");
 
     let done = sandbox.run("dump data");
     assert_eq!(done.code, Some(8), "{done:?}");
@@ -275,8 +276,25 @@ fn damage_in_the_middle_is_counted_and_shown() {
     let number = |line: &Value| line["number"].as_u64().unwrap();
     assert_eq!(number(&lines[at - 1]) + 2, number(&lines[at + 1]));
     assert!(contents(&sandbox.path().join("data")) == before);
-    let server = Server::start(&sandbox);
-    assert_eq!(server.recovered["messages"], 4);
+    // A start that ends, with all it has to say, as its address is taken.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let log = sandbox
+        .run(&format!("serve --listen {address} --data data"))
+        .fails_with(4);
+    let events = crate::support::json_lines(&log);
+    let event = |sentence: &str| {
+        let is_it = |event: &&Value| event["message"].as_str().unwrap().starts_with(sentence);
+        events.iter().find(is_it).unwrap()
+    };
+    assert_eq!(event("recovered")["messages"], 4);
+    // Found under the same name in all three.
+    let told = event("a part of the log is damaged");
+    assert_eq!(
+        (&told["from"], &told["to"]),
+        (&stretch["from"], &stretch["to"])
+    );
+    assert_eq!(lines[at]["damaged"]["from"], stretch["from"]);
 }
 
 #[test]
@@ -465,8 +483,19 @@ fn a_message_that_cannot_be_read_any_more_is_told_in_words() {
     sandbox
         .run(&format!("receive -q orders.fifo --max 10 --endpoint {url}"))
         .ok();
+    let position = event["position"].clone();
     let event = server.event("dropped a message whose payload cannot be read any more");
     assert!(event["message_id"].is_string(), "{event}");
+    assert_eq!(event["position"], position);
+    // An operator finds it in a dump under the same name.
+    drop(server);
+    let dump = sandbox.run("dump data");
+    let lines = crate::support::json_lines(&dump.stdout);
+    let damaged = lines
+        .iter()
+        .find(|line| !line["damaged"].is_null())
+        .unwrap();
+    assert_eq!(damaged["damaged"]["from"], position, "{event}");
 }
 
 #[test]

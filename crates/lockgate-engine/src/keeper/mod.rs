@@ -317,7 +317,7 @@ impl<T: Ticket> Driver<T> {
                 self.plan.relocated(relocation.range, left);
                 if let Err(error) = outcome {
                     tracing::warn!(
-                        range = relocation.range.0,
+                        range = %relocation.range,
                         messages = left,
                         error = with_sources(&error),
                         "messages could not be moved forward; their part of the log stays"
