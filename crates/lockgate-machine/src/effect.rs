@@ -8,7 +8,7 @@ use lockgate_core::{
 };
 use smallvec::SmallVec;
 
-use crate::QueueSettings;
+use crate::{QueueSettings, slab::NONE};
 
 /// The effects of one command, in order. They become one log record: all survive or none.
 pub type Effects = SmallVec<[Effect; 1]>;
@@ -351,9 +351,11 @@ pub(crate) struct KeyText<'a> {
     /// What [`Key::new`] takes.
     pub(crate) text: &'a str,
     /// The key itself: to share its text costs less than to copy it.
-    key: Option<&'a Key>,
+    pub(crate) key: Option<&'a Key>,
     /// The text's hash under the shard's seed.
     pub(crate) hash: Option<u64>,
+    /// Where the machine probably has the key, or [`NONE`].
+    pub(crate) likely: u32,
 }
 
 impl<'a> From<&'a StoredMessage> for Arrival<'a> {
@@ -379,23 +381,24 @@ impl<'a> From<&'a StoredMessage> for Arrival<'a> {
 impl<'a> From<&'a Key> for KeyText<'a> {
     fn from(key: &'a Key) -> Self {
         Self {
-            text: key.as_str(),
             key: Some(key),
-            hash: None,
+            ..Self::from(key.as_str())
         }
     }
 }
 
-impl<'a> KeyText<'a> {
-    /// A key's text, of which the hash may be known.
-    pub(crate) fn hashed(text: &'a str, hash: Option<u64>) -> Self {
+impl<'a> From<&'a str> for KeyText<'a> {
+    fn from(text: &'a str) -> Self {
         Self {
             text,
             key: None,
-            hash,
+            hash: None,
+            likely: NONE,
         }
     }
+}
 
+impl KeyText<'_> {
     pub(crate) fn to_key(self) -> Key {
         self.key.cloned().unwrap_or_else(|| {
             Key::new(self.text).expect("it was checked where it was read from a record")

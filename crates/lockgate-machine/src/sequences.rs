@@ -113,6 +113,11 @@ impl Sequences {
         self.leaves.bytes() + self.by_block.bytes()
     }
 
+    /// Whether the number is the first one of a leaf.
+    pub(crate) fn begins_leaf(number: u64) -> bool {
+        split(number).1 == 0
+    }
+
     /// Reads where a [`get`](Self::get) of this number will begin, see [`Table::touch`].
     pub(crate) fn touch(&self, number: u64) -> u32 {
         self.by_block.touch(hash_block(split(number).0))

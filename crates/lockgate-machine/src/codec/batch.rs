@@ -231,8 +231,8 @@ impl RecordBatch {
         }
     }
 
-    /// The message, for a machine that hashes under `seed`.
-    pub(crate) fn arrival(&self, kept: &Kept, seed: HashSeed) -> Arrival<'_> {
+    /// The message, for a machine that hashes under `seed` and has its key probably at `likely_key`.
+    pub(crate) fn arrival(&self, kept: &Kept, seed: HashSeed, likely_key: u32) -> Arrival<'_> {
         let rare = kept.rare.map(|rare| &self.rares[rare as usize]);
         Arrival {
             queue: kept.queue,
@@ -241,7 +241,11 @@ impl RecordBatch {
             accepted: kept.accepted,
             key: kept.key.map(|key| {
                 let hash = self.is_hashed_under(seed).then_some(kept.hash);
-                KeyText::hashed(self.text(key), hash)
+                KeyText {
+                    hash,
+                    likely: likely_key,
+                    ..KeyText::from(self.text(key))
+                }
             }),
             size: kept.size,
             level: kept.level,
@@ -255,15 +259,14 @@ impl RecordBatch {
         }
     }
 
-    /// Of an accepted message its queue and the hash under `seed` of its key's text, if it has a key.
-    pub(crate) fn key_hash(&self, kept: &Kept, seed: HashSeed) -> Option<(QueueId, u64)> {
+    /// The hash under `seed` of the text of an accepted message's key, if it has one.
+    pub(crate) fn key_hash(&self, kept: &Kept, seed: HashSeed) -> Option<u64> {
         let key = kept.key?;
-        let hash = if self.is_hashed_under(seed) {
+        Some(if self.is_hashed_under(seed) {
             kept.hash
         } else {
             hash_bytes(seed, self.text(key).as_bytes())
-        };
-        Some((kept.queue, hash))
+        })
     }
 
     fn is_hashed_under(&self, seed: HashSeed) -> bool {
@@ -328,6 +331,16 @@ impl Batched {
     /// Where its effects end, among those of the batch.
     pub(crate) fn steps_end(&self) -> usize {
         self.steps_end as usize
+    }
+}
+
+impl Kept {
+    pub(crate) fn queue(&self) -> QueueId {
+        self.queue
+    }
+
+    pub(crate) fn sequence(&self) -> Sequence {
+        self.sequence
     }
 }
 

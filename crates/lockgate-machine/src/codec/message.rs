@@ -219,7 +219,7 @@ pub(super) fn read_arrival(reader: Reader<'_>) -> Result<Arrival<'_>, DecodeErro
         sequence: head.sequence,
         id: head.id,
         accepted: head.accepted,
-        key: key.map(|text| KeyText::hashed(text, None)),
+        key: key.map(KeyText::from),
         size: u32::try_from(size).unwrap_or(u32::MAX),
         level,
         due,

@@ -66,7 +66,7 @@ use crate::{
     codec::batch::{Batched, Step},
     effect::Arrival,
     live::LiveRanges,
-    slab::Slab,
+    slab::{NONE, Slab},
     table::{HashSeed, Table, hash_bytes, hash_pair},
     wheel::Wheel,
 };
@@ -146,6 +146,8 @@ pub struct Machine {
     queues: Queues,
     queue_names: BTreeMap<QueueName, u32>,
     queue_ids: Table,
+    /// The queue of the last send: what comes next is mostly about the same one.
+    recent_queue: u32,
     next_queue: u32,
     /// What went through queues that are deleted now.
     deleted_totals: QueueTotals,
@@ -217,6 +219,7 @@ impl Machine {
             queues: Slab::default(),
             queue_names: BTreeMap::new(),
             queue_ids: Table::default(),
+            recent_queue: NONE,
             next_queue: 1,
             deleted_totals: QueueTotals::default(),
             contents: Slab::default(),
@@ -363,20 +366,22 @@ impl Machine {
     ) {
         let mut steps = batch.steps();
         let mut folded = 0;
+        let mut likely_keys = Vec::new();
         for records in batch.records().chunks(FOLDED_AT_ONCE) {
             let end = records.last().map_or(folded, Batched::steps_end);
-            self.warm_fold(batch, &steps[..end - folded]);
+            self.warm_fold(batch, &steps[..end - folded], &mut likely_keys);
+            let mut likely_keys = likely_keys.iter();
             for record in records {
                 let (own, later) = steps.split_at(record.steps_end() - folded);
                 (steps, folded) = (later, record.steps_end());
                 look(self, batch.record(record, own));
                 self.folding_at = record.position;
-                for (part, step) in own.iter().enumerate() {
+                for ((part, step), &key) in own.iter().enumerate().zip(&mut likely_keys) {
                     // As in `fold`.
                     let part = u16::try_from(part).unwrap_or(u16::MAX);
                     let is_folded = match step {
                         Step::Accepted(kept) => {
-                            self.fold_accepted(&batch.arrival(kept, self.seed), part)
+                            self.fold_accepted(&batch.arrival(kept, self.seed, key), part)
                         }
                         Step::Other(effect) => self.fold_effect(effect, part),
                     };
@@ -630,6 +635,10 @@ impl Machine {
     }
 
     fn queue_index(&self, id: QueueId) -> Option<u32> {
+        let recent = self.queues.get(self.recent_queue);
+        if recent.is_some_and(|queue| queue.id == id) {
+            return Some(self.recent_queue);
+        }
         self.queue_ids
             .find(hash_pair(id.0, 0), |queue| self.queues[queue].id == id)
     }
@@ -703,7 +712,7 @@ impl Machine {
 
     /// One lease less for that name; it is forgotten with its last one.
     fn release_holder(&mut self, holder: u32) {
-        if holder == crate::slab::NONE {
+        if holder == NONE {
             return;
         }
         self.holders[holder].leases -= 1;

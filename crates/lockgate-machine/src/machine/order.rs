@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     effect::KeyText,
+    live::live_bytes,
     slab::NONE,
     table::{hash_bytes, hash_pair},
 };
@@ -55,15 +56,19 @@ impl Machine {
     }
 
     fn find_key(&self, hash: u32, content: u32, text: Option<&str>) -> Option<u32> {
-        self.by_key.find(spread(hash), |key| {
-            let state = &self.keys[key];
-            state.content == content && state.name.as_ref().map(Key::as_str) == text
-        })
+        self.by_key
+            .find(spread(hash), |key| self.keys[key].is_of(content, text))
     }
 
     /// The key's state, made if there is none.
     pub(super) fn key_or_new(&mut self, content: u32, name: Option<KeyText<'_>>) -> u32 {
         let text = name.map(|name| name.text);
+        let is_it = |key: &KeyState| key.is_of(content, text);
+        if let Some(name) = name
+            && self.keys.get(name.likely).is_some_and(is_it)
+        {
+            return name.likely;
+        }
         let hash = match name.and_then(|name| name.hash) {
             Some(hash) => key_hash(content, hash),
             None => key_hash(content, self.text_hash(text)),
@@ -81,23 +86,22 @@ impl Machine {
 
     /// Puts a message into a queue: the end of its key's order or, until `due`, among the delayed.
     pub(super) fn admit(&mut self, message: Message, due: Option<WallTime>) -> u32 {
-        let key = message.key;
-        let content = self.keys[key].content;
-        let queue_id = self.contents[content].queue_id;
         let (sequence, size) = (message.sequence(), message.size);
-        self.count_live(&message);
-        if self.keys[key].messages == 0 && self.keys[key].delayed_count == 0 {
-            self.contents[content].counts.keys += 1;
-        }
-        let index = self.messages.insert(message);
-        let content = &mut self.contents[content];
-        content.by_sequence.insert(sequence.0, index);
+        let is_unsynced = message.has(flag::UNSYNCED);
+        let key = &self.keys[message.key];
+        let is_keys_first = key.messages == 0 && key.delayed_count == 0;
+        let content = &mut self.contents[key.content];
+        content.counts.keys += u64::from(is_keys_first);
         content.counts.bytes += u64::from(size);
-        if self.messages[index].has(flag::UNSYNCED) {
+        let bytes = live_bytes(size, key.name.as_ref());
+        self.live.add(message.location().position, bytes);
+        let index = self.messages.insert(message);
+        content.by_sequence.insert(sequence.0, index);
+        if is_unsynced {
             self.awaiting.push_back(Awaiting {
                 position: self.folding_at,
                 index,
-                queue: queue_id,
+                queue: content.queue_id,
                 sequence,
             });
         }
@@ -110,10 +114,11 @@ impl Machine {
 
     /// A new message joins its key's order.
     fn enter_order(&mut self, index: u32) {
-        let key = self.messages[index].key;
-        let content = self.keys[key].content;
-        self.messages[index].state = State::Ready;
+        let message = &mut self.messages[index];
+        message.state = State::Ready;
+        let key = message.key;
         let state = &mut self.keys[key];
+        let content = state.content;
         state.messages += 1;
         let was_empty = state.order.is_empty();
         state.order.push_back(&mut self.messages, index, ORDER);

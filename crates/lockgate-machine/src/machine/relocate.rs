@@ -89,12 +89,6 @@ impl Machine {
         Some(())
     }
 
-    /// The message has its bytes where it says.
-    pub(super) fn count_live(&mut self, message: &Message) {
-        let bytes = live_bytes(message.size, self.keys[message.key].name.as_ref());
-        self.live.add(message.location().position, bytes);
-    }
-
     /// The message is gone, its key not yet.
     pub(super) fn count_dead(&mut self, message: &Message) {
         let bytes = live_bytes(message.size, self.keys[message.key].name.as_ref());

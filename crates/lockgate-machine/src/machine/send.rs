@@ -241,6 +241,7 @@ impl Machine {
 
     pub(super) fn fold_accepted(&mut self, arrival: &Arrival<'_>, part: u16) -> Option<()> {
         let index = self.queue_index(arrival.queue)?;
+        self.recent_queue = index;
         let at = self.folding_at;
         let queue = &mut self.queues[index];
         if arrival.sequence < queue.next_sequence {

@@ -351,6 +351,11 @@ impl KeyState {
         }
     }
 
+    /// Whether it is the content's key of that text, or its group without one.
+    pub(super) fn is_of(&self, content: u32, text: Option<&str>) -> bool {
+        self.content == content && self.name.as_ref().map(Key::as_str) == text
+    }
+
     /// Where the record stands that last settled or dropped one of its messages: the next delivery
     /// rests on it.
     pub(super) fn settled_at(&self) -> Position {

@@ -45,6 +45,9 @@ type Indexes = SmallVec<[u32; AT_ONCE]>;
 struct Ahead {
     /// Hashes of the keys of sends.
     hashes: SmallVec<[u64; AT_ONCE]>,
+    /// Contents and numbers of messages behind which the next number begins another leaf: then their
+    /// own leaf is put into its table.
+    leaf_ends: SmallVec<[(u32, u64); AT_ONCE]>,
     /// Contents and numbers of messages that are settled.
     settled: SmallVec<[(u32, u64); AT_ONCE]>,
     /// Keys of which receives will lease the first message.
@@ -54,7 +57,8 @@ struct Ahead {
 /// Where the commands so far were about, for the next one is mostly about the same.
 #[derive(Default)]
 struct Place<'a> {
-    queue: Option<(&'a QueueName, u32)>,
+    /// With the number of the content's next message.
+    queue: Option<(&'a QueueName, u32, u64)>,
     /// The ready key that the next receive of that content will come to.
     ready: Option<(u32, u32)>,
 }
@@ -94,7 +98,16 @@ impl Machine {
 
     /// Reads what folding these effects of the batch will ask for, as [`warm`](Self::warm) does for
     /// commands.
-    pub(super) fn warm_fold(&self, batch: &RecordBatch, steps: &[Step]) {
+    ///
+    /// Gives for each of them the key that its message nearly certainly has, or [`NONE`].
+    pub(super) fn warm_fold(
+        &self,
+        batch: &RecordBatch,
+        steps: &[Step],
+        likely_keys: &mut Vec<u32>,
+    ) {
+        likely_keys.clear();
+        likely_keys.resize(steps.len(), NONE);
         if self.keys.len() < KEYS_MIN {
             return;
         }
@@ -109,14 +122,27 @@ impl Machine {
             }
         };
         let mut ahead = Ahead::default();
-        for step in steps {
+        // Which steps the hashes ahead are of.
+        let mut hashed = Indexes::new();
+        let mut read = |ahead: &mut Ahead, hashed: &mut Indexes| {
+            let keys = self.read(ahead);
+            for (&step, key) in hashed.iter().zip(keys) {
+                likely_keys[step as usize] = key;
+            }
+            *ahead = Ahead::default();
+            hashed.clear();
+        };
+        for (index, step) in (0..).zip(steps) {
             match step {
                 Step::Accepted(kept) => {
-                    if let Some((queue, hash)) = batch.key_hash(kept, self.seed)
-                        && let Some(content) = content_of(queue)
-                    {
+                    let Some(content) = content_of(kept.queue()) else {
+                        continue;
+                    };
+                    if let Some(hash) = batch.key_hash(kept, self.seed) {
                         ahead.hashes.push(spread(key_hash(content, hash)));
+                        hashed.push(index);
                     }
+                    ahead.accept(content, kept.sequence().0);
                 }
                 Step::Other(effect) => {
                     if let Some((queue, sequence)) = message_of(effect)
@@ -127,12 +153,10 @@ impl Machine {
                 }
             }
             if ahead.len() >= AT_ONCE {
-                self.read(&std::mem::take(&mut ahead));
+                read(&mut ahead, &mut hashed);
             }
         }
-        if ahead.len() > 0 {
-            self.read(&ahead);
-        }
+        read(&mut ahead, &mut hashed);
     }
 
     fn look_at<'a>(&self, command: &'a Command, place: &mut Place<'a>, ahead: &mut Ahead) {
@@ -153,10 +177,15 @@ impl Machine {
     }
 
     fn look_at_send<'a>(&self, send: &'a SendMessage, place: &mut Place<'a>, ahead: &mut Ahead) {
-        if let Some(key) = &send.message.key
-            && let Some(content) = self.content_of(&send.queue, place)
-        {
+        let Some(content) = self.content_of(&send.queue, place) else {
+            return;
+        };
+        if let Some(key) = &send.message.key {
             ahead.hashes.push(spread(self.key_hash(content, Some(key))));
+        }
+        if let Some((.., next)) = &mut place.queue {
+            ahead.accept(content, *next);
+            *next += 1;
         }
     }
 
@@ -187,21 +216,28 @@ impl Machine {
 
     fn content_of<'a>(&self, name: &'a QueueName, place: &mut Place<'a>) -> Option<u32> {
         match place.queue {
-            Some((queue, content)) if queue == name => Some(content),
+            Some((queue, content, _)) if queue == name => Some(content),
             _ => {
-                let content = self.queues[*self.queue_names.get(name)?].content;
-                place.queue = Some((name, content));
-                Some(content)
+                let queue = &self.queues[*self.queue_names.get(name)?];
+                place.queue = Some((name, queue.content, queue.next_sequence.0));
+                Some(queue.content)
             }
         }
     }
 
     /// Reads step by step. What a step has read is only followed by the next one; which key or leaf
-    /// it is that a tag stands for is not looked at, the first one nearly always is.
-    fn read(&self, ahead: &Ahead) {
+    /// it is that a tag stands for is not looked at, the first one nearly always is. Gives these keys
+    /// of sends.
+    fn read(&self, ahead: &Ahead) -> Indexes {
         let numbers = |content: u32| &self.contents[content].by_sequence;
         // Tables.
         wait_for(ahead.hashes.iter().map(|&hash| self.by_key.touch(hash)));
+        wait_for(
+            ahead
+                .leaf_ends
+                .iter()
+                .map(|&(content, number)| numbers(content).touch(number)),
+        );
         wait_for(
             ahead
                 .settled
@@ -213,7 +249,7 @@ impl Machine {
         let keys: Indexes = ahead
             .hashes
             .iter()
-            .filter_map(|&hash| self.by_key.find(hash, |_| true))
+            .map(|&hash| self.by_key.find(hash, |_| true).unwrap_or(NONE))
             .collect();
         wait_for(keys.iter().map(|&key| self.read_key(key)));
         wait_for(
@@ -236,7 +272,7 @@ impl Machine {
             .collect();
         wait_for(keys.iter().map(|&key| self.read_text(key)));
         wait_for(keys.iter().map(|&key| match self.keys.get(key) {
-            Some(key) => self.read_message(key.order.last),
+            Some(key) => self.read_last(key.order.last),
             None => 0,
         }));
         for messages in [&settled, &leased] {
@@ -269,6 +305,7 @@ impl Machine {
                 .filter_map(message)
                 .map(|message| self.read_timer(message) ^ self.read_text(message.key)),
         );
+        keys
     }
 
     /// Both lines that a key's state mostly stands in.
@@ -290,6 +327,12 @@ impl Machine {
         self.messages
             .get(index)
             .map_or(0, |message| message.age.after ^ message.first_word())
+    }
+
+    /// What of a message is looked at when another one is put behind it.
+    fn read_last(&self, index: u32) -> u32 {
+        let message = self.messages.get(index);
+        message.map_or(0, |message| message.order.after)
     }
 
     fn read_touch(&self, message: &Message) -> u32 {
@@ -314,6 +357,13 @@ impl Machine {
 impl Ahead {
     fn len(&self) -> usize {
         self.hashes.len() + self.settled.len() + self.ready.len()
+    }
+
+    /// A message of that number is accepted.
+    fn accept(&mut self, content: u32, number: u64) {
+        if Sequences::begins_leaf(number) {
+            self.leaf_ends.push((content, number.saturating_sub(1)));
+        }
     }
 }
 
