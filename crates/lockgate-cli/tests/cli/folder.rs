@@ -5,6 +5,8 @@ use std::{
     fs,
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::Path,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
     time::SystemTime,
 };
 
@@ -465,6 +467,47 @@ fn a_folder_that_is_moved_away_and_back_has_lost_nothing() {
     fs::rename(&there, &here).unwrap();
     drop(server);
     sandbox.run("check data").ok();
+}
+
+/// A file of the log is taken away while it is to become smaller, and put back.
+#[test]
+fn that_the_log_cannot_be_made_smaller_is_told_and_when_it_can_again() {
+    let sandbox = Sandbox::new();
+    let command = sandbox.command("serve --listen 127.0.0.1:0 --data data --segment-size 4MiB");
+    let mut server = Server::spawn(command, "data");
+    let url = server.url.clone();
+    let start = fs::read_dir(sandbox.path().join("data")).unwrap();
+    let start = start
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension().is_some_and(|ending| ending == "start"))
+        .unwrap();
+    let away = sandbox.path().join("away");
+    fs::rename(&start, &away).unwrap();
+    let bodies = format!("{{\"body\":\"{}\"}}\n", "x".repeat(20_000)).repeat(400);
+    sandbox
+        .run_with_input(&format!("send -q mail --create --endpoint {url}"), &bodies)
+        .ok();
+    let received = sandbox.run(&format!("receive -q mail --max 400 --ack --endpoint {url}"));
+    assert_eq!(received.ok().lines().count(), 400);
+    // What is appended meanwhile is a reason for a second snapshot, without which nothing is trimmed.
+    let told = AtomicBool::new(false);
+    let event = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !told.load(Relaxed) {
+                sandbox
+                    .run(&format!("send -q mail --endpoint {url} more"))
+                    .ok();
+            }
+        });
+        let event = server.event("the log could not be made smaller; tried again every second");
+        told.store(true, Relaxed);
+        event
+    });
+    assert_eq!(event["level"], "WARN", "{event}");
+    assert_eq!(event["silent_s"], 60, "{event}");
+    fs::rename(&away, &start).unwrap();
+    let event = server.event("the log can be made smaller again");
+    assert_eq!(event["level"], "INFO", "{event}");
 }
 
 #[test]

@@ -185,7 +185,8 @@ impl Server {
         Self::spawn(command, folder)
     }
 
-    fn spawn(mut command: Command, folder: &str) -> Self {
+    /// Starts one by that command, with its data in that folder.
+    pub(crate) fn spawn(mut command: Command, folder: &str) -> Self {
         let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
         let log = BufReader::new(process.stderr.take().unwrap());
         let mut server = Self {

@@ -17,6 +17,7 @@
 mod pins;
 mod plan;
 pub(crate) mod thread;
+mod trouble;
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 

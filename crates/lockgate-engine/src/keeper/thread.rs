@@ -8,7 +8,7 @@ use std::{
 
 use lockgate_core::{LogError, LogUpkeep, Now, Position, SnapshotStore, with_sources};
 
-use super::{Chore, ChoreStep};
+use super::{Chore, ChoreStep, trouble::Trouble};
 use crate::{
     Driver,
     desk::Desk,
@@ -21,8 +21,8 @@ const IDLE: Duration = Duration::from_millis(100);
 /// How often it asks although nothing was appended: pins end without a sound.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// How long it lets a log alone whose upkeep failed.
-const UPKEEP_RETRY: Duration = Duration::from_secs(1);
+/// How long it lets a log alone which failed.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Between the keeper's thread and the engine around it.
 pub(crate) struct Keeper<'a> {
@@ -30,6 +30,14 @@ pub(crate) struct Keeper<'a> {
     pub(crate) desk: &'a Desk,
     pub(crate) upkeep: Option<Arc<dyn LogUpkeep>>,
     pub(crate) snapshots: Arc<dyn SnapshotStore>,
+}
+
+/// What may fail for long, each for itself.
+#[derive(Default)]
+struct Troubles {
+    upkeep: Trouble,
+    chores: Trouble,
+    removal: Trouble,
 }
 
 /// The engine takes no more work.
@@ -40,8 +48,8 @@ impl Keeper<'_> {
     pub(crate) fn run(&self) {
         let mut seen_groups = u64::MAX;
         let mut asked = Instant::now();
-        let mut upkeep_after = Instant::now();
-        let mut complained = false;
+        let (mut upkeep_after, mut chores_after) = (asked, asked);
+        let mut troubles = Troubles::default();
         while !self.inbox.is_closed() {
             let mut busy = false;
             if let Some(upkeep) = &self.upkeep
@@ -50,7 +58,7 @@ impl Keeper<'_> {
                 match upkeep.step() {
                     Ok(more) => {
                         busy |= more;
-                        complained = false;
+                        works_again(&mut troubles.upkeep, "the log prepares room ahead again");
                     }
                     Err(error @ LogError::Stopped { .. }) => {
                         // Nobody has to wait for the next append to be told.
@@ -58,31 +66,38 @@ impl Keeper<'_> {
                         return;
                     }
                     Err(error) => {
-                        upkeep_after = Instant::now() + UPKEEP_RETRY;
-                        if !std::mem::replace(&mut complained, true) {
-                            tracing::warn!(
-                                error = with_sources(&error),
-                                "the log could not prepare room ahead; tried again from time to time"
-                            );
-                        }
+                        upkeep_after = Instant::now() + RETRY;
+                        let what = "the log could not prepare room ahead; tried again every second";
+                        complain(&mut troubles.upkeep, &error, what);
                     }
                 }
             }
             let groups = self.desk.counts().driver.groups;
-            if groups != seen_groups || asked.elapsed() >= ASK_EVERY {
+            if (groups != seen_groups || asked.elapsed() >= ASK_EVERY)
+                && Instant::now() >= chores_after
+            {
                 seen_groups = groups;
                 asked = Instant::now();
-                match self.next_chore() {
-                    Ok(Some(chore)) => {
-                        busy = true;
-                        // What it brought may be worth the next one.
-                        seen_groups = u64::MAX;
-                        if self.see_to(chore).is_err() {
-                            return;
+                let Ok(chore) = self.ask(|driver, now| driver.next_chore(now)) else {
+                    return;
+                };
+                match chore {
+                    Ok(chore) => {
+                        works_again(&mut troubles.chores, "the log can be made smaller again");
+                        if let Some(chore) = chore {
+                            busy = true;
+                            // What it brought may be worth the next one.
+                            seen_groups = u64::MAX;
+                            if self.see_to(chore, &mut troubles.removal).is_err() {
+                                return;
+                            }
                         }
                     }
-                    Ok(None) => {}
-                    Err(Ended) => return,
+                    Err(error) => {
+                        chores_after = Instant::now() + RETRY;
+                        let what = "the log could not be made smaller; tried again every second";
+                        complain(&mut troubles.chores, &error, what);
+                    }
                 }
             }
             if !busy {
@@ -91,18 +106,7 @@ impl Keeper<'_> {
         }
     }
 
-    fn next_chore(&self) -> Result<Option<Chore>, Ended> {
-        let chore = self.ask(|driver, now| driver.next_chore(now))?;
-        Ok(chore.unwrap_or_else(|error| {
-            tracing::warn!(
-                error = with_sources(&error),
-                "the log could not be made smaller; tried again later"
-            );
-            None
-        }))
-    }
-
-    fn see_to(&self, mut chore: Chore) -> Result<(), Ended> {
+    fn see_to(&self, mut chore: Chore, trouble: &mut Trouble) -> Result<(), Ended> {
         let mut durable = Position::default();
         let outcome = loop {
             if self.inbox.is_closed() {
@@ -131,8 +135,13 @@ impl Keeper<'_> {
                 .into_iter()
                 .try_for_each(|position| self.snapshots.remove(position))
         });
-        if let Err(error) = removed {
-            complain(&error);
+        match removed {
+            Ok(()) => works_again(trouble, "old snapshots and parts of the log go again"),
+            Err(error) => complain(
+                trouble,
+                &error,
+                "old snapshots or parts of the log could not be given up; tried again with the next snapshot",
+            ),
         }
         Ok(())
     }
@@ -158,9 +167,20 @@ impl Keeper<'_> {
     }
 }
 
-fn complain(error: &LogError) {
-    tracing::warn!(
-        error = with_sources(error),
-        "old snapshots or parts of the log could not be given up; tried again with the next snapshot"
-    );
+/// Says that something fails, unless that was said not long ago.
+fn complain(trouble: &mut Trouble, error: &LogError, what: &'static str) {
+    if let Some(pause) = trouble.failed(Instant::now()) {
+        tracing::warn!(
+            error = with_sources(error),
+            silent_s = pause.as_secs(),
+            "{what}"
+        );
+    }
+}
+
+/// Says that something works again, if it was said that it fails.
+fn works_again(trouble: &mut Trouble, what: &'static str) {
+    if let Some(time) = trouble.worked(Instant::now()) {
+        tracing::info!(failed_for_s = time.as_secs(), "{what}");
+    }
 }
