@@ -383,6 +383,55 @@ fn statement(sql: &str) {
 }
 
 #[test]
+fn a_standby_is_checked_and_dumped_while_its_primary_serves() {
+    let sandbox = Sandbox::new();
+    let primary = Database::start();
+    let standby = Database::standby_of(&primary);
+    let server = Server::start_on(&sandbox, &primary.url, "shard", "disk");
+    let endpoint = &server.url;
+    sandbox
+        .run(&format!(
+            "send -q orders --create --endpoint {endpoint} kept"
+        ))
+        .ok();
+    let look = |command: &str| {
+        let output = sandbox
+            .command(&format!("{command} --postgres-shard shard"))
+            .env("LOCKGATE_POSTGRES", &standby.url)
+            .output();
+        support::Done::from(output.unwrap())
+    };
+    // It has all that was answered, and shows it as soon as it has replayed it.
+    let told = loop {
+        let told = look("check").ok();
+        if told.contains("1 message in the queues, all readable") {
+            break told;
+        }
+    };
+    assert!(
+        told.contains("a standby that has replayed up to") && told.ends_with("clean\n"),
+        "{told}"
+    );
+    let found = look("check --json").json().remove(0);
+    assert_eq!(found["verdict"], "clean");
+    assert!(found["standby"]["replayed"].is_string(), "{found}");
+    let dumped = look("dump --bodies");
+    assert_eq!(dumped.code, Some(0), "{dumped:?}");
+    assert!(dumped.stdout.contains("kept"), "{dumped:?}");
+    assert!(
+        dumped.stderr.contains("is read from a standby"),
+        "{dumped:?}"
+    );
+    // Nothing but looking: a server finds no place there.
+    let refused = sandbox
+        .command("serve --listen 127.0.0.1:0 --log-format text --postgres-shard shard")
+        .env("LOCKGATE_POSTGRES", &standby.url)
+        .output();
+    let error = support::Done::from(refused.unwrap()).fails_with(1);
+    assert!(error.contains("takes no writes"), "{error}");
+}
+
+#[test]
 fn what_is_wrong_is_told_without_the_password() {
     let sandbox = Sandbox::new();
     for (url, code, says) in [

@@ -1,4 +1,4 @@
-//! Which of the servers that a URL names: the one that takes writes.
+//! Which of the servers that a URL names: the one that takes writes, or else, for who only reads, a standby.
 
 use std::{
     fmt,
@@ -31,9 +31,20 @@ struct Server {
     port: u16,
 }
 
-/// A connection to a server that takes writes.
+/// What a server is needed for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Only the one that takes writes will do.
+    Writing,
+    /// That one too, or else the first standby.
+    Reading,
+}
+
+/// A connection to a server.
 pub(crate) struct Connected {
     pub(crate) client: Client,
+    /// It takes no writes.
+    pub(crate) is_standby: bool,
     /// Its `synchronous_standby_names`, if there are any.
     pub(crate) standbys: Option<String>,
 }
@@ -59,12 +70,13 @@ impl Hosts {
         Self { servers }
     }
 
-    /// Connects to the first that takes writes. Each address gets an equal share of the time that is
+    /// Connects to the first that takes writes, or else, if that will do, to the first standby. Each address gets an equal share of the time that is
     /// left, so that one that is silent does not keep it from the others. Names are looked up anew
     /// each time: a failover may be a name that points elsewhere.
     pub(crate) async fn connect<T>(
         &self,
         deadline: Instant,
+        wanted: Use,
         tls: T,
         unasked: &Arc<Mutex<Unasked>>,
     ) -> Result<Connected, Failure>
@@ -74,6 +86,7 @@ impl Hosts {
     {
         let mut failed = Vec::new();
         let mut places = Vec::new();
+        let mut standby = None;
         for server in &self.servers {
             match server.places(deadline).await {
                 Ok(found) => places.extend(found),
@@ -85,9 +98,19 @@ impl Hosts {
             let share = deadline.saturating_duration_since(Instant::now()) / left.max(1);
             left -= 1;
             match connect(&config, share, tls.clone(), unasked).await {
-                Ok(connected) => return Ok(connected),
+                Ok(connected) if !connected.is_standby => return Ok(connected),
+                Ok(connected) if wanted == Use::Reading => {
+                    standby.get_or_insert(connected);
+                }
+                Ok(_) => {
+                    let what = "it is a standby, which takes no writes";
+                    failed.push((name, Failure::NoHost(what.to_owned())));
+                }
                 Err(failure) => failed.push((name, failure)),
             }
+        }
+        if let Some(standby) = standby {
+            return Ok(standby);
         }
         let told: Vec<_> = failed
             .iter()
@@ -175,13 +198,11 @@ where
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,
         });
-        if row.and_then(|row| row.get(0)) == Some("t") {
-            let what = "it is a standby, which takes no writes";
-            return Err(Failure::NoHost(what.to_owned()));
-        }
+        let is_standby = row.and_then(|row| row.get(0)) == Some("t");
         let standbys = row.and_then(|row| row.get(1)).unwrap_or_default();
         Ok(Connected {
             client,
+            is_standby,
             standbys: Some(standbys.to_owned()).filter(|names| !names.is_empty()),
         })
     };

@@ -86,4 +86,4 @@ pub use discard::Discard;
 pub use log::PostgresLog;
 pub use options::{OpenError, PostgresLogOptions};
 pub use shared::Deposed;
-pub use view::PostgresView;
+pub use view::{PostgresView, Standby};

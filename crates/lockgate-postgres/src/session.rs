@@ -27,7 +27,7 @@ use tokio_postgres::{
 };
 
 use crate::{
-    hosts::{Connected, Hosts},
+    hosts::{Connected, Hosts, Use},
     tls::{Target, Tls},
 };
 
@@ -57,7 +57,7 @@ pub(crate) enum Commit {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error(transparent)]
-    Postgres(#[from] tokio_postgres::Error),
+    Postgres(tokio_postgres::Error),
     #[error("no answer from the database within {0:?}")]
     Late(Duration),
     #[error(
@@ -65,6 +65,13 @@ pub(crate) enum Failure {
          (synchronous_standby_names is {standbys:?}): see whether they are connected"
     )]
     LateForStandbys { after: Duration, standbys: String },
+    #[error("the connection has ended: {0}")]
+    Ended(String),
+    #[error(
+        "the standby ended what was read from it, because it had to go on following its primary ({0}); ask \
+         again, or have it wait longer for readers (max_standby_streaming_delay, or hot_standby_feedback = on)"
+    )]
+    NeededByStandby(String),
     #[error("{0}")]
     NoHost(String),
     #[error(
@@ -72,6 +79,22 @@ pub(crate) enum Failure {
          or it is another server than before"
     )]
     Elsewhere,
+}
+
+impl From<tokio_postgres::Error> for Failure {
+    fn from(error: tokio_postgres::Error) -> Self {
+        match error.as_db_error() {
+            Some(said) if is_recovery_conflict(said.message()) => {
+                Self::NeededByStandby(said.message().to_owned())
+            }
+            _ => Self::Postgres(error),
+        }
+    }
+}
+
+/// Its codes say other things as well.
+fn is_recovery_conflict(message: &str) -> bool {
+    message.contains("conflict with recovery")
 }
 
 impl Failure {
@@ -87,9 +110,12 @@ impl Failure {
             Self::Postgres(error) => error
                 .as_db_error()
                 .is_none_or(|error| !matches!(error.parsed_severity(), Some(Severity::Error))),
-            Self::Late(_) | Self::LateForStandbys { .. } | Self::NoHost(_) | Self::Elsewhere => {
-                true
-            }
+            Self::Late(_)
+            | Self::LateForStandbys { .. }
+            | Self::Ended(_)
+            | Self::NeededByStandby(_)
+            | Self::NoHost(_)
+            | Self::Elsewhere => true,
         }
     }
 
@@ -129,6 +155,16 @@ impl Link {
 
     /// Connects, and settles everything that a server, database or user may have set otherwise.
     pub(crate) fn connect(&self, commit: Commit) -> Result<Session, Failure> {
+        let (session, _) = self.connect_for(Use::Writing, commit)?;
+        Ok(session)
+    }
+
+    /// Connects for reading, to a standby if nobody takes writes. Whether it is one.
+    pub(crate) fn connect_to_read(&self) -> Result<(Session, bool), Failure> {
+        self.connect_for(Use::Reading, Commit::Flushed)
+    }
+
+    fn connect_for(&self, wanted: Use, commit: Commit) -> Result<(Session, bool), Failure> {
         let runtime = self.runtime.as_ref().expect("it is taken by drop only");
         let deadline = Instant::now() + self.timeout;
         let (hosts, tls) = (self.hosts.clone(), self.tls.clone());
@@ -137,11 +173,15 @@ impl Link {
         // On that thread, because a socket belongs to the runtime in which it was made.
         let connecting = runtime.spawn(async move {
             match tls {
-                Some(tls) => hosts.connect(deadline, tls, &said).await,
-                None => hosts.connect(deadline, NoTls, &said).await,
+                Some(tls) => hosts.connect(deadline, wanted, tls, &said).await,
+                None => hosts.connect(deadline, wanted, NoTls, &said).await,
             }
         });
-        let Connected { client, standbys } = wait(deadline, connecting)
+        let Connected {
+            client,
+            is_standby,
+            standbys,
+        } = wait(deadline, connecting)
             .ok_or(Failure::Late(self.timeout))?
             .expect("connecting does not panic")?;
         let session = Session {
@@ -153,7 +193,7 @@ impl Link {
             is_checked: AtomicBool::new(false),
         };
         session.batch(&settings(commit, self.timeout))?;
-        Ok(session)
+        Ok((session, is_standby))
     }
 }
 
@@ -295,6 +335,11 @@ impl Session {
         answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Failure> {
         match wait(Instant::now() + self.timeout, answer) {
+            Some(Err(error)) if error.is_closed() => Err(match &lock(&self.unasked).end {
+                Some(end) if is_recovery_conflict(end) => Failure::NeededByStandby(end.clone()),
+                Some(end) => Failure::Ended(end.clone()),
+                None => error.into(),
+            }),
             Some(answer) => Ok(answer?),
             None => Err(match &self.waits_for {
                 None => Failure::Late(self.timeout),

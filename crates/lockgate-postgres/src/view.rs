@@ -14,7 +14,7 @@ use crate::{
     reader::Reader,
     recover::{For, recover},
     schema,
-    session::{Commit, Link, Renewed, Session},
+    session::{Failure, Link, Renewed, Session},
     shared::{Handle, ROW_BYTES, Shared},
     snapshots::Snapshots,
     tls::Target,
@@ -25,10 +25,29 @@ const BEGIN: &str = "
     BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
     SET LOCAL idle_in_transaction_session_timeout = 0";
 
+/// How far a standby has come. Asked before anything is read: what is read has at least that.
+const STANDBY: &str = "
+    SELECT pg_last_wal_replay_lsn()::text, pg_last_wal_receive_lsn()::text,
+           to_char(pg_last_xact_replay_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')";
+
+/// How far the standby that a view is of has followed its primary. Places in the primary's own log are as
+/// PostgreSQL writes them, such as `0/3000148`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Standby {
+    /// Up to where it has replayed: what the view shows has at least that.
+    pub replayed: String,
+    /// Up to where it has received; `None` if it never streamed since it started.
+    pub received: Option<String>,
+    /// When the last transaction that it has replayed was committed on the primary, in UTC; `None` if it has
+    /// replayed none since it started. On a primary with nothing to do that is long ago.
+    pub last_commit: Option<String>,
+}
+
 /// A shard as it is at one instant, for telling what is in it: its server goes on and is not deposed.
 ///
 /// It is a [`Log`] of which nothing is ever written: what is appended is counted and forgotten, so a
-/// start can be tried out on it. Any number of them share one transaction that only reads; for as long
+/// start can be tried out on it. It may be of a standby; see [`PostgresView::standby`]. Any number of them share one transaction that only reads; for as long
 /// as that is open the database keeps old versions of rows.
 pub struct PostgresView {
     /// Moves the session's bytes for as long as it is there.
@@ -36,11 +55,13 @@ pub struct PostgresView {
     session: Arc<Session>,
     shared: Handle,
     options: PostgresLogOptions,
+    standby: Option<Standby>,
     tail: Position,
 }
 
 impl PostgresView {
-    /// Opens the shard of that name, which must be there. Needs no right but to read.
+    /// Opens the shard of that name, which must be there. Needs no right but to read. Of several hosts it is
+    /// the one that takes writes, or else the first standby: a URL that names a standby only reads that.
     ///
     /// # Errors
     /// [`OpenError::NoShard`] if it is not there; and see [`OpenError`].
@@ -53,8 +74,14 @@ impl PostgresView {
             });
         }
         let link = Link::new(Target::of(url)?, options.timeout).map_err(OpenError::Thread)?;
-        let failed = |failure: crate::session::Failure| failure.while_doing("opening the shard");
-        let session = Arc::new(link.connect(Commit::Flushed).map_err(failed)?);
+        let failed = |failure: Failure| failure.while_doing("opening the shard");
+        let (session, is_standby) = link.connect_to_read().map_err(failed)?;
+        let session = Arc::new(session);
+        let standby = if is_standby {
+            Standby::of(&session).map_err(failed)?
+        } else {
+            None
+        };
         session.batch(BEGIN).map_err(failed)?;
         let found = if schema::look(&session)? {
             session.query_opt(FIND_SHARD, &[&shard]).map_err(failed)?
@@ -66,14 +93,26 @@ impl PostgresView {
                 name: shard.to_owned(),
             });
         };
-        Ok(Self::over(Arc::new(link), session, row.get(0), options))
+        let mut view = Self::over(Arc::new(link), session, row.get(0), options);
+        view.standby = standby;
+        Ok(view)
+    }
+
+    /// The standby that it is of, if it is one's. What the primary did later is not in it, and what it says
+    /// of a start is what a start would find if this standby were promoted as it is.
+    #[must_use]
+    pub fn standby(&self) -> Option<&Standby> {
+        self.standby.as_ref()
     }
 
     /// Another one of the same instant.
     #[must_use]
     pub fn again(&self) -> Self {
         let (link, session) = (self.link.clone(), self.session.clone());
-        Self::over(link, session, self.shared.shard, self.options.clone())
+        Self {
+            standby: self.standby.clone(),
+            ..Self::over(link, session, self.shared.shard, self.options.clone())
+        }
     }
 
     fn over(
@@ -89,8 +128,22 @@ impl PostgresView {
             shared: Arc::new(shared),
             session,
             options,
+            standby: None,
             tail: Position(0),
         }
+    }
+}
+
+impl Standby {
+    fn of(session: &Session) -> Result<Option<Self>, Failure> {
+        let row = session.query_opt(STANDBY, &[])?;
+        Ok(row.and_then(|row| {
+            Some(Self {
+                replayed: row.get::<_, Option<String>>(0)?,
+                received: row.get(1),
+                last_commit: row.get(2),
+            })
+        }))
     }
 }
 

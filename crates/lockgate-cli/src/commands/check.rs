@@ -54,6 +54,9 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
             count(findings.snapshots.len() as u64, "snapshot")
         ))?,
     }
+    if let Some(standby) = &findings.standby {
+        output.line(&format!("  {standby}"))?;
+    }
     if let Some(target) = &findings.unfinished_restore_of {
         output.line(&format!(
             "  a restore into {target} left it unfinished; nothing needs it, remove it"

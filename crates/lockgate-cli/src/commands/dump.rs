@@ -16,11 +16,14 @@ use crate::{
     args::Dump,
     exit::{Exit, Failure},
     folder::{self, Bodies, EffectJson, Place, effect_json},
-    output::Output,
+    output::{Output, note},
 };
 
 pub(crate) fn run(args: &Dump) -> Result<(), Failure> {
-    let (place, _) = Place::open(&args.source)?;
+    let (place, name) = Place::open(&args.source)?;
+    if let Some(standby) = place.standby() {
+        note(&format!("{name} is read from {standby}"));
+    }
     let mut output = Output::new();
     let damaged = if args.snapshot {
         snapshots(&place, &mut output)?

@@ -1,6 +1,6 @@
 //! What a check finds, for people and for programs.
 
-use std::ops::ControlFlow;
+use std::{fmt, ops::ControlFlow};
 
 use lockgate_core::{
     Clock as _, Location, LogError, LogReader, Position, ReadError, Scanned, SnapshotStore,
@@ -22,6 +22,9 @@ pub(crate) struct Findings {
     /// Which, in words.
     pub(crate) folder: String,
     pub(crate) verdict: Verdict,
+    /// The standby that it was read from, if it was one: what its primary did later is not in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) standby: Option<StandbyFound>,
     /// The folder that a restore was to make when it left this one behind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unfinished_restore_of: Option<String>,
@@ -46,6 +49,40 @@ pub(crate) struct Findings {
     /// What the limits of the queues add up to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) granted: Option<Granted>,
+}
+
+/// How far a standby of PostgreSQL has come, in its own words.
+#[derive(Debug, Serialize)]
+pub(crate) struct StandbyFound {
+    replayed: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    received: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_commit: Option<String>,
+}
+
+impl StandbyFound {
+    #[cfg(feature = "postgres")]
+    pub(crate) fn of(standby: &lockgate_postgres::Standby) -> Self {
+        Self {
+            replayed: standby.replayed.clone(),
+            received: standby.received.clone(),
+            last_commit: standby.last_commit.clone(),
+        }
+    }
+}
+
+impl fmt::Display for StandbyFound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a standby that has replayed up to {}", self.replayed)?;
+        if let Some(received) = &self.received {
+            write!(f, " of {received} received")?;
+        }
+        match &self.last_commit {
+            Some(at) => write!(f, "; the last commit there is of {at}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What to think of the folder.
@@ -157,6 +194,7 @@ impl Findings {
         let mut findings = Self {
             folder,
             verdict: Verdict::Clean,
+            standby: place.standby(),
             unfinished_restore_of: place.overlay().and_then(Overlay::unfinished_restore_of),
             files,
             snapshots,

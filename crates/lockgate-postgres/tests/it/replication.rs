@@ -14,7 +14,7 @@ use lockgate_core::{
 };
 use lockgate_engine::{Engine, EngineError};
 use lockgate_machine::Rejection;
-use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions};
+use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions, PostgresView};
 
 use crate::{
     engine::{create, drain, send, start_with},
@@ -436,6 +436,105 @@ fn of_several_hosts_the_one_that_takes_writes_is_found() {
     let told = with_sources(&PostgresLog::open(&turned, "shard", options).unwrap_err());
     assert!(
         told.contains("it is a standby") && told.contains("refused"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_view_reads_a_standby_that_nobody_may_write_to() {
+    if shared_server("a_view_reads_a_standby_that_nobody_may_write_to").is_none() {
+        return;
+    }
+    let pair = Pair::start();
+    let view_of = |url: &str| PostgresView::open(url, "shard", PostgresLogOptions::default());
+    let records_of = |view: &PostgresView| {
+        let mut records = Vec::new();
+        let report = view
+            .again()
+            .recover(Position(0), &mut |record| records.push(record));
+        assert!(report.unwrap().damaged.is_empty());
+        records
+    };
+    assert!(matches!(
+        view_of(&pair.standby.url),
+        Err(OpenError::NoShard { .. })
+    ));
+    let mut owner = Owner::with_options(&pair.url, "shard", replicated());
+    owner.append("kept").unwrap();
+    owner.sync();
+    let at = text(&pair.primary.url, "SELECT pg_current_wal_flush_lsn()::text");
+    let has_all = format!("pg_last_wal_replay_lsn() >= '{at}'::pg_lsn");
+    until(&pair.standby.url, &has_all);
+    let kept = owner.records.clone();
+    // What the standby lacks is neither shown nor missing.
+    let sender = pair.freeze_sender();
+    owner.append("on the primary only").unwrap();
+
+    // Of both, the one that takes writes, in whichever order.
+    for url in [&pair.url, &both(&pair.standby, &pair.primary)] {
+        let view = view_of(url).unwrap();
+        assert_eq!(view.standby(), None);
+        assert_eq!(records_of(&view), owner.records);
+    }
+    let view = view_of(&pair.standby.url).unwrap();
+    let standby = view.again().standby().unwrap().clone();
+    let is_reached = format!("'{}'::pg_lsn >= '{at}'::pg_lsn", standby.replayed);
+    until(&pair.standby.url, &is_reached);
+    assert!(standby.received.is_some() && standby.last_commit.is_some());
+    assert_eq!(records_of(&view), kept);
+
+    // It goes on following, and the view shows what it showed.
+    signal("-CONT", &sender);
+    owner.sync();
+    let at = text(&pair.primary.url, "SELECT pg_current_wal_flush_lsn()::text");
+    let has_all = format!("pg_last_wal_replay_lsn() >= '{at}'::pg_lsn");
+    until(&pair.standby.url, &has_all);
+    assert_eq!(records_of(&view), kept);
+    assert_eq!(
+        records_of(&view_of(&pair.standby.url).unwrap()),
+        owner.records
+    );
+    // When there is no primary, it is found among the hosts; nobody owns anything there.
+    drop(view);
+    pair.primary.kill();
+    let view = view_of(&pair.url).unwrap();
+    assert!(view.standby().is_some());
+    assert_eq!(records_of(&view), owner.records);
+}
+
+#[test]
+fn a_standby_that_must_go_on_says_why_it_ended_a_view() {
+    if shared_server("a_standby_that_must_go_on_says_why_it_ended_a_view").is_none() {
+        return;
+    }
+    let pair = Pair::start();
+    batch(
+        &pair.standby.url,
+        "ALTER SYSTEM SET max_standby_streaming_delay = 0",
+    );
+    execute(&pair.standby.url, "SELECT pg_reload_conf()", &[]);
+    until(
+        &pair.standby.url,
+        "current_setting('max_standby_streaming_delay') = '0'",
+    );
+    let mut owner = Owner::with_options(&pair.url, "shard", replicated());
+    owner.append("kept").unwrap();
+    owner.sync();
+    let view = PostgresView::open(&pair.standby.url, "shard", PostgresLogOptions::default());
+    let view = view.unwrap();
+    // Rows that the view could still see go: the standby cannot follow and keep them.
+    owner.append("more").unwrap();
+    batch(
+        &pair.primary.url,
+        "VACUUM FULL lockgate.shard, lockgate.record",
+    );
+    let at = text(&pair.primary.url, "SELECT pg_current_wal_flush_lsn()::text");
+    let has_all = format!("pg_last_wal_replay_lsn() >= '{at}'::pg_lsn");
+    until(&pair.standby.url, &has_all);
+    let error = view.again().recover(Position(0), &mut |_| {}).unwrap_err();
+    let told = with_sources(&error);
+    assert!(
+        told.contains("hot_standby_feedback") && told.contains("conflict with recovery"),
         "{told}"
     );
 }
