@@ -37,6 +37,10 @@ pub(crate) enum Asked {
         message: u64,
     },
     Reschedule,
+    /// A purge or a deletion, and the messages that it takes if it happens.
+    Empty {
+        messages: Vec<u64>,
+    },
     Nothing,
 }
 
@@ -171,6 +175,14 @@ impl World {
                 let known = self.known(message);
                 known.state = Existence::Gone;
                 known.ended = true;
+                Ok(())
+            }
+            (Asked::Empty { messages }, Ok(_)) => {
+                for message in messages {
+                    let known = self.known(message);
+                    known.state = Existence::Gone;
+                    known.ended = true;
+                }
                 Ok(())
             }
             (

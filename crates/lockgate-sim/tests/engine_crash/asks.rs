@@ -12,7 +12,7 @@ use lockgate_machine::{
 use crate::{
     Violation,
     answers::{Asked, AskedSettle},
-    model::{Existence, Known},
+    model::{Existence, Known, has_no_dead_letters},
     world::{
         DEAD, DELAY_MS_MAX, KEYED, KEYS, LEASE_MS, PASSING, PLAIN, QUEUES, SKIPPED, SKIPPING,
         WRITTEN, World, in_order, key, name,
@@ -394,17 +394,25 @@ impl World {
     }
 
     pub(crate) fn purge(&mut self, queue: &'static str) -> Request<u64> {
-        // It may happen or not, and what it is to remove may be moved on by then.
-        self.model.doubt(queue, None);
-        self.model.unique.retain(|(of, _), _| *of != queue);
         self.note(format!("purge {queue}"));
-        self.ask(Command::Purge { queue: name(queue) })
+        self.empty(queue, Command::Purge { queue: name(queue) })
     }
 
     pub(crate) fn delete(&mut self, queue: &'static str) -> Request<u64> {
+        self.note(format!("delete {queue}"));
+        self.empty(queue, Command::DeleteQueue { queue: name(queue) })
+    }
+
+    /// All that was sent to the queue goes, unless it has been moved on.
+    fn empty(&mut self, queue: &'static str, command: Command) -> Request<u64> {
+        let messages = self.model.messages.iter();
+        let messages = messages
+            .filter(|(_, known)| known.queue == queue && has_no_dead_letters(queue))
+            .map(|(&number, _)| number)
+            .collect();
+        // It may happen or not.
         self.model.doubt(queue, None);
         self.model.unique.retain(|(of, _), _| *of != queue);
-        self.note(format!("delete {queue}"));
-        self.ask(Command::DeleteQueue { queue: name(queue) })
+        self.request(Work::one(command), vec![Asked::Empty { messages }])
     }
 }

@@ -5,7 +5,8 @@
 //! One model knows only what was answered ([`model`]). What must hold, whatever the disk lost:
 //!
 //! - *no loss*: a send that was answered at a level the crash survives is delivered in the end;
-//! - *no resurrection*: a message whose acknowledgement was answered never comes again;
+//! - *no resurrection*: a message whose acknowledgement was answered never comes again, nor does one
+//!   that was in a queue when that was purged or deleted;
 //! - *nothing from nowhere*: what is delivered was sent, byte for byte, under the id it was given;
 //! - *order*: no message of a key is delivered while one in front of it is there;
 //! - *one holder*: no two holders have leases of one key at a time, over restarts and power cuts;
@@ -210,6 +211,7 @@ fn planted_bugs_are_caught() {
         Bug::UniqueIdLost,
         Bug::OrderTurned,
         Bug::DueTimeLost,
+        Bug::PurgeLost,
         Bug::MiddleCut,
         Bug::SyncRetried,
         Bug::ReserveIgnored,

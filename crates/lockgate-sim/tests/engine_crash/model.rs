@@ -70,6 +70,13 @@ fn source(queue: &str) -> Option<&'static str> {
     }
 }
 
+/// Whether what was sent to the queue is there or nowhere.
+pub(crate) fn has_no_dead_letters(queue: &str) -> bool {
+    [DEAD, SKIPPED]
+        .iter()
+        .all(|dead| source(dead) != Some(queue))
+}
+
 impl Known {
     /// It may be gone by what was asked for, and nothing that was asked before tells otherwise.
     pub(crate) fn doubt(&mut self) {

@@ -32,6 +32,8 @@ pub(crate) enum Bug {
     OrderTurned,
     /// Recovery takes what is delayed for due.
     DueTimeLost,
+    /// Purges and deletions of queues are not found at recovery.
+    PurgeLost,
     /// Damage in the middle is taken for the torn tail.
     MiddleCut,
     /// A failed sync is tried again, and believed.
@@ -102,7 +104,8 @@ fn spoil(bug: Option<Bug>, record: LogRecord) -> LogRecord {
     effects.retain(|effect| match (bug, effect) {
         (Bug::AckLost, Effect::Acked { .. })
         | (Bug::LeaseLost, Effect::Leased { .. })
-        | (Bug::HorizonLost, Effect::HorizonRaised { .. }) => false,
+        | (Bug::HorizonLost, Effect::HorizonRaised { .. })
+        | (Bug::PurgeLost, Effect::Purged { .. } | Effect::QueueDeleted { .. }) => false,
         (Bug::UniqueIdLost, Effect::Accepted(stored)) => {
             stored.unique_until = None;
             true
