@@ -330,6 +330,73 @@ fn new_access_keys_are_taken_without_a_restart() {
     list("NEW", "third secret").ok();
 }
 
+/// Who leaves is refused from the next start on. What he holds he holds to its deadline: nobody else
+/// gets it earlier.
+#[test]
+fn a_key_that_is_gone_at_a_restart_is_refused_and_its_leases_end_when_they_should() {
+    let sandbox = Sandbox::new();
+    let keys = |ids: &[&str]| {
+        let grants = "[{ queues = \"*\", verbs = [\"read\", \"manage\", \"send\", \"receive\"] }]";
+        let text: String = ids
+            .iter()
+            .map(|id| format!("[[key]]\nid = \"{id}\"\nsecret = \"of {id}\"\ngrants = {grants}\n"))
+            .collect();
+        let file = sandbox.write("keys.toml", &text);
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&file, private).unwrap();
+    };
+    sandbox.write(
+        "lockgate.toml",
+        "auth = \"sigv4\"\naccess_keys = \"keys.toml\"\n",
+    );
+    keys(&["LEAVES", "STAYS"]);
+    let server = Server::start(&sandbox);
+    let run = |url: &str, id: &str, arguments: &str| -> Done {
+        let mut command = sandbox.command(arguments);
+        command.env("LOCKGATE_ENDPOINT", url);
+        command.env("AWS_ACCESS_KEY_ID", id);
+        command.env("AWS_SECRET_ACCESS_KEY", format!("of {id}"));
+        command.env("LOCKGATE_CONSUMER", format!("who {}", id.to_lowercase()));
+        command.output().unwrap().into()
+    };
+    let url = server.url.clone();
+    for key in ["long", "short"] {
+        let send = format!("send -q jobs.fifo --create --key {key} {key}");
+        run(&url, "STAYS", &send).ok();
+    }
+    let held = run(&url, "LEAVES", "receive -q jobs.fifo --max 1 --lease 10m").json();
+    assert_eq!(held[0]["body"], "long");
+    let held = run(&url, "LEAVES", "receive -q jobs.fifo --max 1 --lease 1s").json();
+    assert_eq!(held[0]["body"], "short");
+    server.signal(rustix::process::Signal::TERM);
+    assert!(server.wait().success());
+
+    keys(&["STAYS"]);
+    let server = Server::start(&sandbox);
+    let url = server.url.clone();
+    let refused = run(&url, "LEAVES", "receive -q jobs.fifo").fails_with(7);
+    assert!(refused.contains("InvalidClientTokenId"), "{refused}");
+    run(&url, "LEAVES", "send -q jobs.fifo --key long more").fails_with(7);
+    // It waits for the one whose lease ends, and does not get the other.
+    let got = run(
+        &url,
+        "STAYS",
+        "receive -q jobs.fifo --max 10 --wait 20s --ack",
+    )
+    .json();
+    assert_eq!(got.len(), 1, "{got:?}");
+    assert_eq!(
+        (&got[0]["body"], &got[0]["attempt"]),
+        (&json!("short"), &json!(2))
+    );
+    let queue = run(&url, "STAYS", "queue list --json").json();
+    assert_eq!(queue[0]["counts"]["in_flight"], 1, "{queue:?}");
+    run(&url, "STAYS", "send -q jobs.fifo --key long more").ok();
+    let why = run(&url, "STAYS", "key explain -q jobs.fifo long --json").json();
+    assert_eq!(why[0]["waits_for"], "lease", "{why:?}");
+    assert_eq!(why[0]["holder"], "who leaves", "{why:?}");
+}
+
 #[test]
 fn dead_letters_go_back_or_are_dropped() {
     let town = Town::new();
