@@ -58,6 +58,13 @@
 //! still where it was, so that nothing is called durable that a restarted server has lost. It returns the setting it
 //! was committed with, in case a pooler had another session run it.
 //!
+//! # Looking
+//! A [`PostgresView`] reads where everything is in one short transaction, and the rest page by page: a long one would
+//! keep every version of the rows that appends and syncs change, which then search through all of them. Records
+//! and snapshots never change, so what it needs is only that none is deleted. For that it holds an advisory lock that
+//! the owner asks for before it deletes what it gave back. On a standby, where no owner sees a lock, it is
+//! one transaction.
+//!
 //! # Failure
 //! These two connections are never made again: what a lost one leaves is unknown, and the instance has ended.
 //! Reading and background work connect again. Every wait has a deadline on this side, whatever the server or the

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use lockgate_core::{DamagedRange, Epoch, LogError, LogRecord, Position, RecoveryReport};
+use tokio_postgres::Row;
 
 use crate::{
     session::{Failure, Session},
@@ -67,19 +68,64 @@ pub(crate) struct Recovered {
 }
 
 /// What a recovery is for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum For {
+#[derive(Clone, Copy)]
+pub(crate) enum For<'a> {
     /// Owning the shard: whoever owns it is fenced.
     Owning,
-    /// Telling what is there, changing nothing.
-    Looking,
+    /// Telling what was there when this was seen, changing nothing.
+    Looking(&'a Seen),
+}
+
+/// The row of a shard.
+#[derive(Clone, Copy)]
+struct Head {
+    claim: i64,
+    epoch: Epoch,
+    stored_tail: i64,
+    tail: u64,
+    next_number: u64,
+    trimmed: Position,
+}
+
+impl Head {
+    fn from_row(row: &Row) -> Self {
+        let stored_tail: i64 = row.get(2);
+        // They are ahead of the tail only if somebody has put single tables back from a backup.
+        let durable: i64 = row.get::<_, Option<i64>>(5).unwrap_or_default();
+        Self {
+            claim: row.get(0),
+            epoch: Epoch(from_database(row.get(1))),
+            stored_tail,
+            tail: from_database(stored_tail.max(durable)),
+            next_number: from_database(row.get(3)),
+            trimmed: Position(from_database(row.get(4))),
+        }
+    }
+}
+
+/// What tells where everything of a shard is, at one instant: what goes on there later is not looked at.
+pub(crate) struct Seen {
+    head: Head,
+    space: Space,
+}
+
+impl Seen {
+    /// `None` if there is no such shard. To be called in a transaction that sees one instant.
+    pub(crate) fn of(shared: &Shared, session: &Session) -> Result<Option<Self>, Failure> {
+        let Some(row) = session.query_opt(LOOK, &[&shared.shard])? else {
+            return Ok(None);
+        };
+        let head = Head::from_row(&row);
+        let space = find_space(shared, session, Position(head.tail))?;
+        Ok(Some(Self { head, space }))
+    }
 }
 
 /// Claims the shard if it is to be owned, then hands over its records from `from` on.
 pub(crate) fn recover(
     shared: &Shared,
     session: &Session,
-    reason: For,
+    reason: For<'_>,
     from: Position,
     visit: &mut dyn FnMut(LogRecord),
 ) -> Result<Recovered, LogError> {
@@ -89,7 +135,7 @@ pub(crate) fn recover(
         .ok_or_else(|| LogError::Stopped {
             reason: "the shard is not in the database any more".to_owned(),
         })?;
-    if reason == For::Owning {
+    if matches!(reason, For::Owning) {
         shared.claimed(claimed.claim);
     }
     let mut judge = Judge {
@@ -112,7 +158,10 @@ pub(crate) fn recover(
         }
         ControlFlow::Continue(())
     })?;
-    let space = find_space(shared, session, claimed.tail.at).map_err(failed)?;
+    let space = match reason {
+        For::Owning => find_space(shared, session, claimed.tail.at).map_err(failed)?,
+        For::Looking(seen) => seen.space.clone(),
+    };
     shared.recovered(claimed.tail.at, space);
     Ok(Recovered {
         report: judge.end(claimed.tail),
@@ -138,41 +187,36 @@ struct Claimed {
 fn claim(
     shared: &Shared,
     session: &Session,
-    reason: For,
+    reason: For<'_>,
     from: Position,
 ) -> Result<Option<Claimed>, Failure> {
     let shard = &shared.shard;
-    let sql = match reason {
-        For::Owning => CLAIM,
-        For::Looking => LOOK,
+    let head = match reason {
+        For::Owning => {
+            let Some(row) = session.query_opt(CLAIM, &[shard])? else {
+                return Ok(None);
+            };
+            // Of writers that are gone. One that is deposed only finds that its snapshot is gone.
+            session.execute(FORGET_UNFINISHED, &[shard])?;
+            Head::from_row(&row)
+        }
+        For::Looking(seen) => seen.head,
     };
-    let Some(row) = session.query_opt(sql, &[shard])? else {
-        return Ok(None);
-    };
-    if reason == For::Owning {
-        // Of writers that are gone. One that is deposed only finds that its snapshot is gone.
-        session.execute(FORGET_UNFINISHED, &[shard])?;
-    }
-    let trimmed = Position(from_database(row.get(4)));
-    let from = from.max(trimmed);
+    let from = from.max(head.trimmed);
     let snapshot = session.query_opt(SNAPSHOT_NUMBER, &[shard, &to_database(from.0)])?;
     let from_number = match snapshot {
         Some(row) => Some(from_database(row.get(0))),
         None => (from == Position(0)).then_some(1),
     };
-    let stored_tail: i64 = row.get(2);
-    // They are ahead of the tail only if somebody has put single tables back from a backup.
-    let durable: i64 = row.get::<_, Option<i64>>(5).unwrap_or_default();
-    let tail = from_database(stored_tail.max(durable));
     Ok(Some(Claimed {
-        claim: row.get(0),
-        epoch: Epoch(from_database(row.get(1))),
-        stored_tail,
+        claim: head.claim,
+        epoch: head.epoch,
+        stored_tail: head.stored_tail,
         tail: Point {
-            at: Position(tail).max(from),
-            number: from_database(row.get(3)).max(from_number.unwrap_or(1)),
+            at: Position(head.tail).max(from),
+            number: head.next_number.max(from_number.unwrap_or(1)),
         },
-        trimmed,
+        trimmed: head.trimmed,
         from,
         from_number,
     }))

@@ -1,7 +1,7 @@
 //! What the handles of one log share.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     error::Error,
     ops::Range,
     sync::{
@@ -56,14 +56,22 @@ pub(crate) struct Point {
 }
 
 /// What the shard takes in the database.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Space {
     /// Where rows stand in each range that has some, by the range's first position.
     pub(crate) ranges: BTreeMap<u64, Range<u64>>,
     pub(crate) snapshot_bytes: u64,
     /// Ranges released and not deleted yet, as positions.
     pub(crate) released: BTreeMap<u64, u64>,
+    /// Snapshots to be removed as soon as nobody looks at them.
+    pub(crate) given_up: BTreeSet<Position>,
 }
+
+/// The first number of the advisory locks that are about shards; the second is the shard's. A view holds it
+/// shared: what the view may still read is not deleted meanwhile. That keeps rows which are dead to the owner, and
+/// nothing else, while a transaction as long as that would keep every version of the rows that each append
+/// and sync changes, and they would search through all of them.
+pub(crate) const VIEWED: i32 = 0x6c6f_636b;
 
 /// Whether a server holds the shard as this instance left it. Claims are drawn at random, so no other
 /// server can have the same one but as a copy; and one that lags behind has a lower tail.

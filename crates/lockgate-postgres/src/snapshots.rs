@@ -4,7 +4,7 @@ use bytes::Bytes;
 use crc32c::{crc32c, crc32c_append};
 use lockgate_core::{LogError, Position, ReadError, SnapshotReader, SnapshotStore, SnapshotWriter};
 
-use crate::shared::{Fence, Handle, Point, from_database, to_database};
+use crate::shared::{Fence, Handle, Point, VIEWED, from_database, to_database};
 
 const LIST: &str = "
     SELECT DISTINCT position
@@ -19,14 +19,20 @@ const OPEN: &str = "
     ORDER BY id DESC
     LIMIT 1";
 
-/// Before anything is recovered there is no claim; then whoever asks knows best.
+/// Before anything is recovered there is no claim; then whoever asks knows best. What somebody looks at stays;
+/// the lock keeps others from beginning to look while it goes.
 const REMOVE: &str = "
-    DELETE FROM lockgate.snapshot
-    WHERE shard = $1 AND position = $2 AND complete
-        AND ($3::bigint = 0 OR EXISTS (
-            SELECT FROM lockgate.shard WHERE id = $1 AND claim = $3 AND tail >= $4
-        ))
-    RETURNING bytes";
+    WITH free AS MATERIALIZED (SELECT pg_try_advisory_xact_lock($5, $1) AS is_free),
+    gone AS (
+        DELETE FROM lockgate.snapshot
+        WHERE shard = $1 AND position = $2 AND complete
+            AND ($3::bigint = 0 OR EXISTS (
+                SELECT FROM lockgate.shard WHERE id = $1 AND claim = $3 AND tail >= $4
+            ))
+            AND (SELECT is_free FROM free)
+        RETURNING bytes
+    )
+    SELECT is_free, (SELECT coalesce(sum(bytes), 0)::bigint FROM gone) FROM free";
 
 const READ_PIECE: &str = "
     SELECT checksum, payload FROM lockgate.piece WHERE snapshot = $1 AND index = $2";
@@ -46,11 +52,12 @@ const WRITE_PIECE: &str = "
     WHERE snapshot.id = $1 AND NOT complete AND shard.id = $5 AND claim = $6 AND epoch = $7
     ON CONFLICT (snapshot, index) DO UPDATE SET payload = excluded.payload";
 
-/// Takes the place of an older one of the same position.
+/// Takes the place of an older one of the same position, unless somebody looks at that: both say the same.
 const FINISH: &str = "
     WITH older AS (
         DELETE FROM lockgate.snapshot
         WHERE shard = $1 AND position = $5 AND id <> $4 AND complete
+            AND (SELECT pg_try_advisory_xact_lock($8, $1))
     )
     UPDATE lockgate.snapshot SET complete = true, pieces = $6, bytes = $7
     WHERE id = $4 AND shard = $1 AND EXISTS (
@@ -70,8 +77,12 @@ impl SnapshotStore for Snapshots {
         let rows = self.0.read("listing snapshots", |session| {
             session.query(LIST, &[&self.0.shard])
         })?;
-        let position = |row: &tokio_postgres::Row| Position(from_database(row.get(0)));
-        Ok(rows.iter().map(position).collect())
+        let mut positions: Vec<_> = (rows.iter())
+            .map(|row| Position(from_database(row.get(0))))
+            .collect();
+        self.0
+            .space(|space| positions.retain(|at| !space.given_up.contains(at)));
+        Ok(positions)
     }
 
     fn open(&self, at: Position) -> Result<Box<dyn SnapshotReader>, ReadError> {
@@ -90,13 +101,20 @@ impl SnapshotStore for Snapshots {
     }
 
     fn remove(&self, at: Position) -> Result<(), LogError> {
-        let rows = self.0.working.run("removing a snapshot", |session| {
+        let row = self.0.working.run("removing a snapshot", |session| {
             let (claim, tail) = self.0.held();
-            session.query(REMOVE, &[&self.0.shard, &to_database(at.0), &claim, &tail])
+            let shard = &self.0.shard;
+            session.query_opt(REMOVE, &[shard, &to_database(at.0), &claim, &tail, &VIEWED])
         })?;
-        let bytes: u64 = rows.iter().map(|row| from_database(row.get(0))).sum();
+        let Some(row) = row else { return Ok(()) };
+        let (is_free, bytes): (bool, i64) = (row.get(0), row.get(1));
         self.0.space(|space| {
-            space.snapshot_bytes = space.snapshot_bytes.saturating_sub(bytes);
+            if is_free {
+                space.given_up.remove(&at);
+            } else {
+                space.given_up.insert(at);
+            }
+            space.snapshot_bytes = space.snapshot_bytes.saturating_sub(from_database(bytes));
         });
         Ok(())
     }
@@ -231,13 +249,18 @@ impl SnapshotWriter for Writing {
                     &at,
                     &self.pieces,
                     &bytes,
+                    &VIEWED,
                 ],
             )
         })?;
         if finished == 0 {
             return Err(self.shared.deposed());
         }
-        shared.space(|space| space.snapshot_bytes += self.bytes);
+        shared.space(|space| {
+            space.snapshot_bytes += self.bytes;
+            // What was given up there was the same state; now it is wanted.
+            space.given_up.remove(&self.point.at);
+        });
         self.finished = true;
         Ok(())
     }

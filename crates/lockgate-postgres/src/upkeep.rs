@@ -1,15 +1,16 @@
-//! Deleting what was released, a little at a time; and noticing that the shard is another's.
+//! Deleting what was released or given up, a little at a time; and noticing that the shard is another's.
 
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use lockgate_core::{LogError, LogUpkeep};
+use lockgate_core::{LogError, LogUpkeep, SnapshotStore as _};
 
 use crate::{
     session::{Failure, Session, lock},
-    shared::{Handle, Space, from_database, to_database},
+    shared::{Handle, Space, VIEWED, from_database, to_database},
+    snapshots::Snapshots,
 };
 
 /// Deletes the first rows of a released range; on a server that holds everything that was appended
@@ -37,6 +38,10 @@ pub(crate) const ROWS: i64 = 1_000;
 
 /// How often it looks whether the shard is still this owner's.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Whether nobody looks at the shard. Only asked, not kept: what is deleted next was released before, and
+/// who comes to look later sees that it was.
+const NOT_VIEWED: &str = "SELECT pg_try_advisory_xact_lock($1, $2)";
 
 const CLAIM: &str = "SELECT claim FROM lockgate.shard WHERE id = $1";
 
@@ -95,6 +100,17 @@ impl Upkeep {
         is_time
     }
 
+    /// Whether somebody looks at the shard who may still read what was released since.
+    fn is_viewed(&self) -> Result<bool, LogError> {
+        let shared = &self.shared;
+        let row = shared
+            .working
+            .run("looking whether the shard is looked at", |session| {
+                session.query_opt(NOT_VIEWED, &[&VIEWED, &shared.shard])
+            })?;
+        Ok(row.is_some_and(|row| !row.get::<_, bool>(0)))
+    }
+
     /// Deletes some rows of a released range; whether there is more.
     fn delete(&self, first: u64, stop: u64) -> Result<bool, LogError> {
         let shared = &self.shared;
@@ -129,15 +145,22 @@ impl LogUpkeep for Upkeep {
     fn step(&self) -> Result<bool, LogError> {
         self.check_connected()?;
         let released = |space: &mut Space| space.released.first_key_value().map(|(&a, &b)| (a, b));
-        let Some((first, stop)) = self.shared.space(released) else {
-            if self.is_time_to_look() {
+        let given_up = |space: &mut Space| space.given_up.first().copied();
+        let (range, snapshot) = (self.shared.space(released), self.shared.space(given_up));
+        if (range.is_some() || snapshot.is_some()) && !self.is_viewed()? {
+            let deleted = match (range, snapshot) {
+                (Some((first, stop)), _) => self.delete(first, stop),
+                (None, Some(at)) => Snapshots(self.shared.clone()).remove(at).map(|()| true),
+                (None, None) => Ok(false),
+            };
+            return deleted.or_else(|error| {
                 self.check_owned()?;
-            }
-            return Ok(false);
-        };
-        self.delete(first, stop).or_else(|error| {
+                Err(error)
+            });
+        }
+        if self.is_time_to_look() {
             self.check_owned()?;
-            Err(error)
-        })
+        }
+        Ok(false)
     }
 }

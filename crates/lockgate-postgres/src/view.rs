@@ -12,18 +12,21 @@ use crate::{
     log::FIND_SHARD,
     options::{OpenError, PostgresLogOptions},
     reader::Reader,
-    recover::{For, recover},
+    recover::{For, Seen, recover},
     schema,
     session::{Failure, Link, Renewed, Session},
-    shared::{Handle, ROW_BYTES, Shared},
+    shared::{Handle, ROW_BYTES, Shared, VIEWED},
     snapshots::Snapshots,
     tls::Target,
 };
 
-/// All reads see the database as of the first one, whatever goes on beside.
+/// All reads in it see the database as of the first one, whatever goes on beside.
 const BEGIN: &str = "
     BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
     SET LOCAL idle_in_transaction_session_timeout = 0";
+
+/// See [`VIEWED`]. It is the session's, and ends with it.
+const LOCK: &str = "SELECT pg_advisory_lock_shared($1, $2)";
 
 /// How far a standby has come. Asked before anything is read: what is read has at least that.
 const STANDBY: &str = "
@@ -47,8 +50,8 @@ pub struct Standby {
 /// A shard as it is at one instant, for telling what is in it: its server goes on and is not deposed.
 ///
 /// It is a [`Log`] of which nothing is ever written: what is appended is counted and forgotten, so a
-/// start can be tried out on it. It may be of a standby; see [`PostgresView::standby`]. Any number of them share one transaction that only reads; for as long
-/// as that is open the database keeps old versions of rows.
+/// start can be tried out on it. It may be of a standby; see [`PostgresView::standby`]. Any number of them share one connection. For as long as that is open
+/// the owner gives no space back; on a standby, which knows of no such wish, it is one long transaction.
 pub struct PostgresView {
     /// Moves the session's bytes for as long as it is there.
     link: Arc<Link>,
@@ -56,6 +59,9 @@ pub struct PostgresView {
     shared: Handle,
     options: PostgresLogOptions,
     standby: Option<Standby>,
+    /// What there was when it was opened.
+    seen: Arc<Seen>,
+    snapshots: Arc<[Position]>,
     tail: Position,
 }
 
@@ -82,20 +88,37 @@ impl PostgresView {
         } else {
             None
         };
-        session.batch(BEGIN).map_err(failed)?;
+        let no_shard = || OpenError::NoShard {
+            name: shard.to_owned(),
+        };
         let found = if schema::look(&session)? {
             session.query_opt(FIND_SHARD, &[&shard]).map_err(failed)?
         } else {
             None
         };
-        let Some(row) = found else {
-            return Err(OpenError::NoShard {
-                name: shard.to_owned(),
-            });
-        };
-        let mut view = Self::over(Arc::new(link), session, row.get(0), options);
-        view.standby = standby;
-        Ok(view)
+        let number: i32 = found.ok_or_else(no_shard)?.get(0);
+        if !is_standby {
+            session.execute(LOCK, &[&VIEWED, &number]).map_err(failed)?;
+        }
+        let shared = shared_over(&session, number, &options);
+        session.batch(BEGIN).map_err(failed)?;
+        let seen = Seen::of(&shared, &session).map_err(failed)?;
+        let seen = Arc::new(seen.ok_or_else(no_shard)?);
+        let shared = Arc::new(shared);
+        let snapshots = Snapshots(shared.clone()).list()?.into();
+        if !is_standby {
+            session.batch("COMMIT").map_err(failed)?;
+        }
+        Ok(Self {
+            link: Arc::new(link),
+            session,
+            shared,
+            options,
+            standby,
+            seen,
+            snapshots,
+            tail: Position(0),
+        })
     }
 
     /// The standby that it is of, if it is one's. What the primary did later is not in it, and what it says
@@ -108,30 +131,23 @@ impl PostgresView {
     /// Another one of the same instant.
     #[must_use]
     pub fn again(&self) -> Self {
-        let (link, session) = (self.link.clone(), self.session.clone());
+        let shared = shared_over(&self.session, self.shared.shard, &self.options);
         Self {
-            standby: self.standby.clone(),
-            ..Self::over(link, session, self.shared.shard, self.options.clone())
-        }
-    }
-
-    fn over(
-        link: Arc<Link>,
-        session: Arc<Session>,
-        shard: i32,
-        options: PostgresLogOptions,
-    ) -> Self {
-        let only = || Renewed::only(session.clone());
-        let shared = Shared::new(shard, options.range_bits, only(), only());
-        Self {
-            link,
+            link: self.link.clone(),
+            session: self.session.clone(),
             shared: Arc::new(shared),
-            session,
-            options,
-            standby: None,
+            options: self.options.clone(),
+            standby: self.standby.clone(),
+            seen: self.seen.clone(),
+            snapshots: self.snapshots.clone(),
             tail: Position(0),
         }
     }
+}
+
+fn shared_over(session: &Arc<Session>, shard: i32, options: &PostgresLogOptions) -> Shared {
+    let only = || Renewed::only(session.clone());
+    Shared::new(shard, options.range_bits, only(), only())
 }
 
 impl Standby {
@@ -153,7 +169,10 @@ impl Log for PostgresView {
     }
 
     fn snapshots(&self) -> Arc<dyn SnapshotStore> {
-        Arc::new(Kept(Snapshots(self.shared.clone())))
+        Arc::new(Kept {
+            there: self.snapshots.clone(),
+            store: Snapshots(self.shared.clone()),
+        })
     }
 
     fn recover(
@@ -161,7 +180,13 @@ impl Log for PostgresView {
         from: Position,
         visit: &mut dyn FnMut(LogRecord),
     ) -> Result<RecoveryReport, LogError> {
-        let recovered = recover(&self.shared, &self.session, For::Looking, from, visit)?;
+        let recovered = recover(
+            &self.shared,
+            &self.session,
+            For::Looking(&self.seen),
+            from,
+            visit,
+        )?;
         self.tail = recovered.tail.at;
         Ok(recovered.report)
     }
@@ -239,15 +264,21 @@ impl LogSync for Forgotten {
 }
 
 /// Snapshots that are only read.
-struct Kept(Snapshots);
+struct Kept {
+    there: Arc<[Position]>,
+    store: Snapshots,
+}
 
 impl SnapshotStore for Kept {
     fn list(&self) -> Result<Vec<Position>, LogError> {
-        self.0.list()
+        Ok(self.there.to_vec())
     }
 
     fn open(&self, at: Position) -> Result<Box<dyn SnapshotReader>, ReadError> {
-        self.0.open(at)
+        if !self.there.contains(&at) {
+            return Err(ReadError::Missing { at });
+        }
+        self.store.open(at)
     }
 
     /// A start would; this one tells.

@@ -6,7 +6,7 @@ use lockgate_core::{Epoch, Level, Log as _, LogError, Position, RecordGroup};
 use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions, PostgresView};
 
 use crate::{
-    server::{Server, batch, execute, new_database, new_shard, shared_server},
+    server::{Server, batch, execute, new_database, new_shard, shared_server, text, until},
     support::Owner,
 };
 
@@ -202,10 +202,90 @@ fn a_view_is_of_one_instant_and_disturbs_nobody() {
     snapshot.finish().unwrap();
     owner.log.trim(before).unwrap();
     owner.log.release(Position(0)).unwrap();
+    let given_back = "SELECT FROM lockgate.record WHERE position < 4096";
+    assert!(execute(&url, given_back, &[]) > 0, "it is still looked at");
     assert_eq!(look(), first_look);
     drop(view);
+    until(
+        &url,
+        "NOT EXISTS (SELECT FROM pg_locks JOIN pg_database ON pg_database.oid = database
+         WHERE locktype = 'advisory' AND datname = current_database())",
+    );
+    let upkeep = owner.log.upkeep().unwrap();
+    while upkeep.step().unwrap() {}
+    assert_eq!(execute(&url, given_back, &[]), 0);
     assert!(!owner.log.deposed().is_known());
     owner.append("and on").unwrap();
+}
+
+#[test]
+fn a_view_keeps_no_old_versions_of_what_each_append_changes() {
+    let Some(url) = shared_server("a_view_keeps_no_old_versions_of_what_each_append_changes")
+    else {
+        return;
+    };
+    let url = new_database(&url);
+    let mut owner = Owner::start(&url, "shard");
+    owner.append("before").unwrap();
+    owner.sync();
+    let view = PostgresView::open(&url, "shard", PostgresLogOptions::default()).unwrap();
+    for number in 0..1_000 {
+        owner.append(&format!("{number}")).unwrap();
+        owner.sync();
+    }
+    // With them appends and syncs would search through ever more: some 80 bytes each, of both tables.
+    for table in ["shard", "durable"] {
+        let pages = format!("SELECT (pg_relation_size('lockgate.{table}') / 8192)::text");
+        let pages: u64 = text(&url, &pages).parse().unwrap();
+        assert!(pages <= 3, "{table}: {pages} pages");
+    }
+    let mut seen = 0;
+    let recovered = view.again().recover(Position(0), &mut |_| seen += 1);
+    assert!(recovered.unwrap().damaged.is_empty());
+    assert_eq!(seen, 1);
+}
+
+#[test]
+fn what_is_looked_at_stays_until_nobody_does() {
+    let Some(url) = shared_server("what_is_looked_at_stays_until_nobody_does") else {
+        return;
+    };
+    let url = new_database(&url);
+    let mut owner = Owner::start(&url, "shard");
+    owner.append("a").unwrap();
+    let write = |owner: &mut Owner, piece: &[u8]| {
+        let mut snapshot = owner.log.begin_snapshot().unwrap();
+        snapshot.write(piece).unwrap();
+        let at = snapshot.position();
+        snapshot.finish().unwrap();
+        at
+    };
+    let first = write(&mut owner, b"first");
+    let view = PostgresView::open(&url, "shard", PostgresLogOptions::default()).unwrap();
+    let mut reading = view.snapshots().open(first).unwrap();
+    // Given up, replaced, and followed by another one.
+    owner.log.snapshots().remove(first).unwrap();
+    assert_eq!(write(&mut owner, b"again"), first);
+    owner.append("b").unwrap();
+    let second = write(&mut owner, b"second");
+    owner.append("c").unwrap();
+    let third = write(&mut owner, b"third");
+    owner.log.snapshots().remove(first).unwrap();
+    let upkeep = owner.log.upkeep().unwrap();
+    assert!(!upkeep.step().unwrap());
+    assert_eq!(owner.log.snapshots().list().unwrap(), [third, second]);
+    assert_eq!(&reading.next_piece().unwrap().unwrap()[..], b"first");
+    assert_eq!(view.snapshots().list().unwrap(), [first]);
+    assert!(view.snapshots().open(second).is_err());
+    drop((reading, view));
+    until(
+        &url,
+        "NOT EXISTS (SELECT FROM pg_locks JOIN pg_database ON pg_database.oid = database
+         WHERE locktype = 'advisory' AND datname = current_database())",
+    );
+    while upkeep.step().unwrap() {}
+    assert_eq!(owner.log.snapshots().list().unwrap(), [third, second]);
+    assert_eq!(execute(&url, "SELECT FROM lockgate.piece", &[]), 2);
 }
 
 #[test]
