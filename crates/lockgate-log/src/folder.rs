@@ -45,22 +45,48 @@ impl FolderDisk {
     /// If the folder can be neither opened nor made, or is no folder.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DiskError> {
         let path = path.as_ref();
-        let error = |source| DiskError {
-            operation: DiskOperation::Open,
-            name: path.display().to_string(),
-            source,
-        };
         if !path.is_dir() {
-            make_folder(path).map_err(error)?;
+            make_folder(path).map_err(opening(path))?;
         }
-        let folder = File::open(path).map_err(error)?;
-        if !folder.metadata().map_err(error)?.is_dir() {
+        Self::open_existing(path)
+    }
+
+    /// Opens the folder at `path`, which must be there. Neither this nor [`share`](Self::share), nor what
+    /// only reads, changes anything in it.
+    ///
+    /// # Errors
+    /// If the folder cannot be opened, or is no folder.
+    pub fn open_existing(path: impl AsRef<Path>) -> Result<Self, DiskError> {
+        let path = path.as_ref();
+        let error = opening(path);
+        let folder = File::open(path).map_err(&error)?;
+        if !folder.metadata().map_err(&error)?.is_dir() {
             return Err(error(io::ErrorKind::NotADirectory.into()));
         }
         Ok(Self {
             path: path.to_owned(),
             folder,
         })
+    }
+
+    /// Takes the folder together with others who only read: as long as the lock lives nobody
+    /// [owns](Disk::lock) it. `None` if there is no lock file: nobody ever owned it.
+    ///
+    /// # Errors
+    /// [`LockError::Held`] if somebody owns it, else if the lock cannot be opened.
+    pub fn share(&self) -> Result<Option<Box<dyn FolderLock>>, LockError> {
+        let opened = self.on(DiskOperation::Open, LOCK_NAME, |folder| {
+            open_regular(folder, LOCK_NAME, OFlags::RDONLY)
+        });
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        match file.try_lock_shared() {
+            Ok(()) => Ok(Some(Box::new(HeldLock { file }))),
+            Err(error) => Err(self.not_locked(file, error)),
+        }
     }
 
     /// The folder's path, as given.
@@ -97,6 +123,14 @@ impl FolderDisk {
     }
 }
 
+fn opening(path: &Path) -> impl Fn(io::Error) -> DiskError {
+    move |source| DiskError {
+        operation: DiskOperation::Open,
+        name: path.display().to_string(),
+        source,
+    }
+}
+
 /// Makes the folder and its missing parents, and makes their names survive a power cut.
 fn make_folder(path: &Path) -> io::Result<()> {
     let mut missing = Vec::new();
@@ -122,36 +156,40 @@ fn make_folder(path: &Path) -> io::Result<()> {
 
 impl FolderDisk {
     fn hold(&self) -> Result<HeldLock, LockError> {
-        let mut file = self.on(DiskOperation::Open, LOCK_NAME, |folder| {
+        let file = self.on(DiskOperation::Open, LOCK_NAME, |folder| {
             // Not truncated here: the holder's process id stands in it.
             open_regular(folder, LOCK_NAME, OFlags::RDWR | OFlags::CREATE)
         })?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                // No process id is longer.
-                let mut holder = String::new();
-                let read = file.by_ref().take(16).read_to_string(&mut holder).ok();
-                return Err(LockError::Held {
-                    folder: self.describe(),
-                    holder: read
-                        .and_then(|_| holder.trim().parse::<u32>().ok())
-                        .map(|pid| format!("process {pid}")),
-                });
-            }
-            Err(TryLockError::Error(source)) => {
-                return Err(LockError::Disk(DiskError {
-                    operation: DiskOperation::Open,
-                    name: self.path.join(LOCK_NAME).display().to_string(),
-                    source,
-                }));
-            }
+        if let Err(error) = file.try_lock() {
+            return Err(self.not_locked(file, error));
         }
         self.on(DiskOperation::Write, LOCK_NAME, |_| {
             file.set_len(0)?;
             file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0)
         })?;
         Ok(HeldLock { file })
+    }
+
+    /// Why the lock was not to be had, with what its file says of who has it.
+    fn not_locked(&self, file: File, error: TryLockError) -> LockError {
+        match error {
+            TryLockError::WouldBlock => {
+                // No process id is longer.
+                let mut holder = String::new();
+                let read = file.take(16).read_to_string(&mut holder).ok();
+                LockError::Held {
+                    folder: self.describe(),
+                    holder: read
+                        .and_then(|_| holder.trim().parse::<u32>().ok())
+                        .map(|pid| format!("process {pid}")),
+                }
+            }
+            TryLockError::Error(source) => LockError::Disk(DiskError {
+                operation: DiskOperation::Open,
+                name: self.path.join(LOCK_NAME).display().to_string(),
+                source,
+            }),
+        }
     }
 }
 
@@ -384,6 +422,27 @@ mod tests {
         assert!(refused.contains(&second.describe()), "{refused}");
         drop(lock);
         second.lock().unwrap();
+    }
+
+    #[test]
+    fn readers_share_what_nobody_owns_and_change_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("data");
+        FolderDisk::open_existing(&path).unwrap_err();
+        assert!(!path.exists());
+        let owner = FolderDisk::open(&path).unwrap();
+        let reader = FolderDisk::open_existing(&path).unwrap();
+        assert!(reader.share().unwrap().is_none());
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+        let lock = owner.lock().unwrap();
+        let refused = reader.share().err().unwrap().to_string();
+        let ours = format!("process {}", std::process::id());
+        assert!(refused.contains(&ours), "{refused}");
+        drop(lock);
+        let shared = [(); 2].map(|()| reader.share().unwrap().unwrap());
+        assert!(matches!(owner.lock(), Err(LockError::Held { .. })));
+        drop(shared);
+        owner.lock().unwrap();
     }
 
     #[test]

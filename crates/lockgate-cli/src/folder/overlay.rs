@@ -5,23 +5,18 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
-    fs::{self, File, OpenOptions, TryLockError},
-    io,
-    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
-    path::{Path, PathBuf},
+    fmt, fs, io,
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use lockgate_core::{
     Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FolderLock, LockError, OpenMode,
 };
+use lockgate_log::FolderDisk;
 use serde::Serialize;
 
 use super::unfinished::target_of;
-
-/// The file that a running owner has locked, with its process id in it.
-const LOCK_NAME: &str = "lock";
 
 /// Bytes of a block, the unit in which changes are kept.
 const BLOCK: usize = 4096;
@@ -31,11 +26,12 @@ const BLOCK: usize = 4096;
 /// As long as it lives the folder is locked for readers: no server starts on it. Where there is no
 /// lock file, no server ever ran, and nothing is locked.
 pub(crate) struct Overlay {
-    path: PathBuf,
+    /// Only ever read.
+    base: FolderDisk,
     /// By their names now.
     files: Mutex<BTreeMap<String, Arc<Content>>>,
     changes: Mutex<Vec<Change>>,
-    _lock: Option<File>,
+    lock: Option<Box<dyn FolderLock>>,
 }
 
 /// What would have been done to a file that was there.
@@ -62,8 +58,8 @@ impl fmt::Display for Change {
 
 /// What a file holds: the folder's bytes, with those written since over them.
 struct Content {
-    /// Where the folder has it; `None` for a file made in memory.
-    path: Option<PathBuf>,
+    /// Its name in the folder; `None` for a file made in memory.
+    base: Option<String>,
     len_before: u64,
     state: Mutex<State>,
 }
@@ -78,7 +74,14 @@ struct State {
 /// An open file: of its own, so that files which nobody reads take no descriptors.
 struct Handle {
     content: Arc<Content>,
-    base: Option<File>,
+    base: Option<Base>,
+}
+
+/// The folder's file under it.
+struct Base {
+    file: Arc<dyn DiskFile>,
+    /// For messages.
+    path: String,
 }
 
 impl Overlay {
@@ -87,44 +90,35 @@ impl Overlay {
     /// # Errors
     /// [`LockError::Held`] if a server owns it, else if it cannot be read.
     pub(crate) fn open(path: &Path) -> Result<Self, LockError> {
-        let error = |source| DiskError {
-            operation: DiskOperation::Open,
-            name: path.display().to_string(),
-            source,
-        };
-        let lock = lock_shared(path)?;
+        let base = FolderDisk::open_existing(path)?;
+        let lock = base.share()?;
         let mut files = BTreeMap::new();
-        for entry in fs::read_dir(path).map_err(error)? {
-            let entry = entry.map_err(error)?;
-            if let Ok(name) = entry.file_name().into_string()
-                && name != LOCK_NAME
-            {
-                // Through symbolic links, and also what is no file: where a server would meet it, so
-                // must this.
-                let metadata = fs::metadata(entry.path()).ok();
-                let len = metadata
-                    .filter(fs::Metadata::is_file)
-                    .map_or(0, |it| it.len());
-                files.insert(name, Arc::new(Content::new(Some(entry.path()), len)));
-            }
+        for name in base.list()? {
+            // Through symbolic links, and also what is no file: where a server would meet it, so
+            // must this.
+            let metadata = fs::metadata(path.join(&name)).ok();
+            let len = metadata
+                .filter(fs::Metadata::is_file)
+                .map_or(0, |it| it.len());
+            files.insert(name.clone(), Arc::new(Content::new(Some(name), len)));
         }
         Ok(Self {
-            path: path.to_owned(),
+            base,
             files: Mutex::new(files),
             changes: Mutex::default(),
-            _lock: lock,
+            lock,
         })
     }
 
     /// Whether the folder has a lock file: whether a server ever had it.
     pub(crate) fn was_used(&self) -> bool {
-        self.path.join(LOCK_NAME).exists()
+        self.lock.is_some()
     }
 
     /// The folder that a restore was to make of this one, if this is what it left.
     pub(crate) fn unfinished_restore_of(&self) -> Option<String> {
         // However it was called, such as `.`.
-        let path = fs::canonicalize(&self.path).ok()?;
+        let path = fs::canonicalize(self.base.path()).ok()?;
         let target = path.with_file_name(target_of(path.file_name()?)?);
         Some(target.display().to_string())
     }
@@ -152,7 +146,7 @@ impl Overlay {
     }
 
     fn note(&self, content: &Content, change: Change) {
-        if content.path.is_some() {
+        if content.base.is_some() {
             lock(&self.changes).push(change);
         }
     }
@@ -164,50 +158,10 @@ impl Overlay {
     fn error(&self, operation: DiskOperation, name: &str, kind: io::ErrorKind) -> DiskError {
         DiskError {
             operation,
-            name: self.path.join(name).display().to_string(),
+            name: self.base.path().join(name).display().to_string(),
             source: kind.into(),
         }
     }
-}
-
-/// Takes the folder's lock together with other readers, without writing to it.
-fn lock_shared(path: &Path) -> Result<Option<File>, LockError> {
-    let name = path.join(LOCK_NAME);
-    let error = |source| DiskError {
-        operation: DiskOperation::Open,
-        name: name.display().to_string(),
-        source,
-    };
-    let file = match open_regular(&name) {
-        Ok(file) => file,
-        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(error(source).into()),
-    };
-    match file.try_lock_shared() {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => {
-            let pid = fs::read_to_string(&name).ok();
-            Err(LockError::Held {
-                folder: path.display().to_string(),
-                holder: pid
-                    .and_then(|text| text.trim().parse::<u32>().ok())
-                    .map(|pid| format!("process {pid}")),
-            })
-        }
-        Err(TryLockError::Error(source)) => Err(error(source).into()),
-    }
-}
-
-/// Opens a regular file; a named pipe would wait for its other end.
-fn open_regular(path: &Path) -> io::Result<File> {
-    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let mut options = OpenOptions::new();
-    let file = options.read(true).custom_flags(flags).open(path)?;
-    if file.metadata()?.is_file() {
-        return Ok(file);
-    }
-    let what = "it is no regular file: move it out of the folder";
-    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
 }
 
 /// The overlay itself is the lock.
@@ -236,8 +190,13 @@ impl Disk for Overlay {
             (None, _) => return Err(self.missing(DiskOperation::Open, name)),
         };
         drop(files);
-        let base = content.path.as_deref().map(open_regular).transpose();
-        let base = base.map_err(content.error(DiskOperation::Open))?;
+        let open = |name: &String| {
+            Ok::<_, DiskError>(Base {
+                file: self.base.open(name, OpenMode::Read)?,
+                path: self.base.path().join(name).display().to_string(),
+            })
+        };
+        let base = content.base.as_ref().map(open).transpose()?;
         Ok(Arc::new(Handle { content, base }))
     }
 
@@ -271,26 +230,18 @@ impl Disk for Overlay {
     }
 
     fn space(&self) -> Result<DiskSpace, DiskError> {
-        let stat = rustix::fs::statvfs(&self.path).map_err(|errno| DiskError {
-            operation: DiskOperation::Inspect,
-            name: self.describe(),
-            source: errno.into(),
-        })?;
-        Ok(DiskSpace {
-            free: stat.f_bavail.saturating_mul(stat.f_frsize),
-            total: stat.f_blocks.saturating_mul(stat.f_frsize),
-        })
+        self.base.space()
     }
 
     fn describe(&self) -> String {
-        self.path.display().to_string()
+        self.base.describe()
     }
 }
 
 impl Content {
-    fn new(path: Option<PathBuf>, len: u64) -> Self {
+    fn new(base: Option<String>, len: u64) -> Self {
         Self {
-            path,
+            base,
             len_before: len,
             state: Mutex::new(State {
                 base_len: len,
@@ -299,26 +250,15 @@ impl Content {
             }),
         }
     }
-
-    fn error(&self, operation: DiskOperation) -> impl Fn(io::Error) -> DiskError {
-        let path = self.path.as_ref().map(|path| path.display().to_string());
-        move |source| DiskError {
-            operation,
-            name: path.clone().unwrap_or_default(),
-            source,
-        }
-    }
 }
 
 impl DiskFile for Handle {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, DiskError> {
-        let read = lock(&self.content.state).read(self.base.as_ref(), buffer, offset);
-        read.map_err(self.content.error(DiskOperation::Read))
+        lock(&self.content.state).read(self.base.as_ref(), buffer, offset)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
-        let written = lock(&self.content.state).write(self.base.as_ref(), bytes, offset);
-        written.map_err(self.content.error(DiskOperation::Write))
+        lock(&self.content.state).write(self.base.as_ref(), bytes, offset)
     }
 
     fn set_len(&self, len: u64) -> Result<(), DiskError> {
@@ -341,8 +281,27 @@ impl DiskFile for Handle {
     }
 }
 
+impl Base {
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), DiskError> {
+        if self.file.read_at(buffer, offset)? == buffer.len() {
+            return Ok(());
+        }
+        // The file has become shorter, which nobody but a meddler can have done.
+        Err(DiskError {
+            operation: DiskOperation::Read,
+            name: self.path.clone(),
+            source: io::ErrorKind::UnexpectedEof.into(),
+        })
+    }
+}
+
 impl State {
-    fn read(&self, file: Option<&File>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    fn read(
+        &self,
+        file: Option<&Base>,
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> Result<usize, DiskError> {
         let there = self.len.saturating_sub(offset);
         let count = buffer
             .len()
@@ -352,16 +311,8 @@ impl State {
         let from_base = count.min(usize::try_from(from_base).unwrap_or(usize::MAX));
         let (base, zeros) = buffer.split_at_mut(from_base);
         zeros.fill(0);
-        let mut done = 0;
-        while done < base.len() {
-            let Some(file) = file else { break };
-            match file.read_at(&mut base[done..], offset + done as u64) {
-                // The file has become shorter, which nobody but a meddler can have done.
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => done += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+        if let Some(file) = file {
+            file.read_exact_at(base, offset)?;
         }
         let end = offset + count as u64;
         for (&number, block) in self
@@ -377,7 +328,7 @@ impl State {
     }
 
     /// Keeps what differs from what is there: recovery writes a whole tail over itself.
-    fn write(&mut self, file: Option<&File>, bytes: &[u8], offset: u64) -> io::Result<()> {
+    fn write(&mut self, file: Option<&Base>, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
         self.len = self.len.max(offset + bytes.len() as u64);
         let mut rest = bytes;
         let mut at = offset;

@@ -162,7 +162,7 @@ fn remove_unused(path: &Path) -> Result<(), Kept> {
             return Err(Kept::Other(what));
         }
     }
-    let disk = FolderDisk::open(path).map_err(LockError::Disk)?;
+    let disk = FolderDisk::open_existing(path).map_err(LockError::Disk)?;
     // Held until the folder is gone.
     let _lock = disk.lock()?;
     Ok(fs::remove_dir_all(path)?)
