@@ -56,7 +56,8 @@
 //! next group is appended while the last one is flushed. A sync writes to a table of its own, because the lock of
 //! the shard's row would hold appends up for as long as the flush takes; and it looks whether the tail is
 //! still where it was, so that nothing is called durable that a restarted server has lost. It returns the setting it
-//! was committed with, in case a pooler had another session run it.
+//! was committed with, in case a pooler had another session run it. At level `replicated` it then looks whether as many
+//! standbys as the setting names have flushed that far, because not every commit waits that should.
 //!
 //! # Looking
 //! A [`PostgresView`] reads where everything is in one short transaction, and the rest page by page: a long one would

@@ -19,7 +19,7 @@ use crate::{
         Deposed, Fence, Handle, Point, ROW_BYTES, Shared, checksum, from_database, to_database,
     },
     snapshots::{Snapshots, Writing},
-    sync::{Syncer, check_commit, check_replicated},
+    sync::{Syncer, check_all_replicated, check_commit},
     tls::Target,
     upkeep::Upkeep,
 };
@@ -71,7 +71,9 @@ const IS_NEW: &str = "
 
 const SETTINGS: &str = "
     SELECT current_setting('fsync'),
-           coalesce(current_setting('synchronous_standby_names', true), '')";
+           coalesce(current_setting('synchronous_standby_names', true), ''),
+           pg_has_role('pg_read_all_stats', 'USAGE'),
+           quote_ident(current_user)";
 
 const BEGIN_EPOCH: &str = "
     UPDATE lockgate.shard SET epoch = $3, tail = $5, next_number = $6
@@ -306,11 +308,14 @@ fn check_server(session: &Session, options: &PostgresLogOptions) -> Result<(), O
         .map_err(|failure| failure.while_doing("asking for settings"))?;
     let Some(row) = row else { return Ok(()) };
     let (fsync, standbys): (String, String) = (row.get(0), row.get(1));
+    let sees_standbys: bool = row.get(2);
     let (setting, value, problem) = if fsync != "on" {
         ("fsync", fsync, "loses what was promised with the power")
     } else if options.sync_level == Level::Replicated && standbys.is_empty() {
         let problem = "leaves nobody to replicate to: name standbys, or ask for level disk";
         ("synchronous_standby_names", standbys, problem)
+    } else if options.sync_level == Level::Replicated && !sees_standbys {
+        return Err(OpenError::StandbysHidden { user: row.get(3) });
     } else {
         return Ok(());
     };
@@ -353,7 +358,7 @@ impl Log for PostgresLog {
         self.shared.check_running()?;
         let recovered = recover(&self.shared, &self.syncing, For::Owning, from, visit)?;
         if self.options.sync_level == Level::Replicated {
-            check_replicated(&self.syncing)?;
+            check_all_replicated(&self.syncing, self.shared.shard)?;
         }
         self.trimmed = recovered.report.trimmed;
         self.next_number = recovered.tail.number;
@@ -409,7 +414,7 @@ impl Log for PostgresLog {
             Err(failure) => return Err(self.unknown(failure)),
         }
         if self.options.sync_level == Level::Replicated {
-            check_replicated(&self.syncing)
+            check_all_replicated(&self.syncing, self.shared.shard)
                 .map_err(|error| AppendError::Unknown(self.shared.stop(error)))?;
         }
         // That commit was flushed, and with it everything recovered.

@@ -14,7 +14,8 @@ pub struct PostgresLogOptions {
     /// The largest payload of a record in bytes; default 16 MiB, at most 64 MiB.
     pub record_bytes_max: usize,
     /// What a sync is to reach: [`Level::Disk`], the default, or [`Level::Replicated`], which needs
-    /// `synchronous_standby_names` on the server and stops the log when a sync was not waited for by
+    /// `synchronous_standby_names` on the server and the right to see how far the standbys are (the role
+    /// `pg_read_all_stats`), and stops the log when a sync was not waited for by
     /// a standby.
     pub sync_level: Level,
     /// Space comes back in ranges of two to the power of so many bytes; default 26 (64 MiB), from 12
@@ -132,6 +133,15 @@ pub enum OpenError {
         value: String,
         /// What is wrong with it.
         problem: &'static str,
+    },
+    /// The user cannot see how far standbys are, without which nothing can be called replicated.
+    #[error(
+        "the user {user} may not see how far the standbys are, which level replicated needs: \
+         GRANT pg_read_all_stats TO {user}, or ask for level disk"
+    )]
+    StandbysHidden {
+        /// Who connected.
+        user: String,
     },
     /// The thread that moves bytes to and from the server could not be started.
     #[error("starting a thread for the database's connections")]

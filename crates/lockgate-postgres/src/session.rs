@@ -316,6 +316,11 @@ impl Session {
         self.wait(self.client.batch_execute(sql))
     }
 
+    /// How long a statement may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// The last warning of the server since this was last asked.
     pub(crate) fn take_warning(&self) -> Option<String> {
         lock(&self.unasked).warning.take()

@@ -1,12 +1,16 @@
 //! Making durable what was appended.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use lockgate_core::{Level, LogError, LogSync, Position};
 use tokio_postgres::Row;
 
 use crate::{
-    session::Session,
+    session::{Failure, Session},
     shared::{Fence, Handle, to_database},
 };
 
@@ -22,10 +26,25 @@ const SYNC: &str = "
         SELECT FROM lockgate.shard
         WHERE id = $1 AND claim = $2 AND epoch = $3 AND tail >= $4
     )
-    RETURNING current_setting('synchronous_commit')";
+    RETURNING current_setting('synchronous_commit'), pg_current_wal_insert_lsn()::text";
 
-const STANDBYS: &str = "
-    SELECT 1 WHERE coalesce(current_setting('synchronous_standby_names', true), '') <> ''";
+/// The setting, and how many of the standbys that count for it have flushed what lies before a place in the
+/// server's own log.
+const FLUSHED: &str = "
+    SELECT coalesce(current_setting('synchronous_standby_names', true), ''),
+           count(*) FILTER (
+               WHERE sync_state IN ('sync', 'quorum') AND flush_lsn >= $1::text::pg_lsn
+           )
+    FROM pg_stat_replication";
+
+/// Commits something behind what was committed before; returns a place between the two.
+const MARK: &str = "
+    UPDATE lockgate.durable SET position = position
+    WHERE shard = $1
+    RETURNING current_setting('synchronous_commit'), pg_current_wal_insert_lsn()::text";
+
+/// How often it asks for standbys that are not there yet.
+const POLL: Duration = Duration::from_millis(5);
 
 pub(crate) struct Syncer {
     pub(crate) shared: Handle,
@@ -54,7 +73,7 @@ impl LogSync for Syncer {
 
 impl Syncer {
     fn flush(&self, fence: Fence, tail: Position) -> Result<(), LogError> {
-        let failed = |failure: crate::session::Failure| failure.while_doing("syncing the log");
+        let failed = |failure: Failure| failure.while_doing("syncing the log");
         let Fence { claim, epoch } = fence;
         let parameters: crate::session::Parameters<'_> =
             &[&self.shared.shard, &claim, &epoch, &to_database(tail.0)];
@@ -69,7 +88,8 @@ impl Syncer {
         };
         check_commit(&row)?;
         if self.level == Level::Replicated {
-            check_replicated(session)?;
+            // Everything up to the tail was committed before that place.
+            check_replicated(session, row.get(1))?;
         }
         Ok(())
     }
@@ -88,18 +108,93 @@ pub(crate) fn check_commit(row: &Row) -> Result<(), LogError> {
     }
 }
 
-/// After a commit: that it was waited for by a standby.
+/// That everything committed on this session so far has been flushed by the standbys that count.
 ///
 /// # Errors
-/// If no standby counts any more, or the server gave the wait up; it says so in a warning only.
-pub(crate) fn check_replicated(session: &Session) -> Result<(), LogError> {
-    let failed = |failure: crate::session::Failure| failure.while_doing("looking for standbys");
-    let reason = if let Some(warning) = session.take_warning() {
-        format!("a commit was not replicated: {warning}")
-    } else if session.query_opt(STANDBYS, &[]).map_err(failed)?.is_none() {
-        "a commit was not replicated: synchronous_standby_names is empty".to_owned()
-    } else {
-        return Ok(());
+/// As [`check_replicated`].
+pub(crate) fn check_all_replicated(session: &Session, shard: i32) -> Result<(), LogError> {
+    let failed = |failure: Failure| failure.while_doing("looking for standbys");
+    session.take_warning();
+    let row = session.query_opt(MARK, &[&shard]).map_err(failed)?;
+    let row = row.ok_or_else(|| LogError::Stopped {
+        reason: "the shard is not in the database any more".to_owned(),
+    })?;
+    check_commit(&row)?;
+    check_replicated(session, row.get(1))
+}
+
+/// After a commit: that everything before `lsn`, a place before that commit, has been flushed by as many standbys as the server's
+/// setting asks for.
+///
+/// It is not enough that the server waits for them. A commit waits if the server's checkpointer has found
+/// `synchronous_standby_names` set, and the checkpointer takes notice of a change when it comes to it: one
+/// that was just emptied and set again, or a server that has just started, lets commits pass for a while although
+/// every session sees the setting. So the positions of the standbys are looked at; if they are not there yet,
+/// they are waited for.
+///
+/// # Errors
+/// If no standby counts any more, or the server gave the wait up, which it says in a warning only; or if the
+/// standbys do not come so far in time.
+pub(crate) fn check_replicated(session: &Session, lsn: &str) -> Result<(), LogError> {
+    let failed = |failure: Failure| failure.while_doing("looking how far the standbys are");
+    let stopped = |why: String| LogError::Stopped {
+        reason: format!("a commit was not replicated: {why}"),
     };
-    Err(LogError::Stopped { reason })
+    if let Some(warning) = session.take_warning() {
+        return Err(stopped(warning));
+    }
+    let deadline = Instant::now() + session.timeout();
+    loop {
+        let row = session.query_opt(FLUSHED, &[&lsn]).map_err(failed)?;
+        let (names, flushed): (String, i64) =
+            row.map_or_else(Default::default, |row| (row.get(0), row.get(1)));
+        if names.is_empty() {
+            return Err(stopped("synchronous_standby_names is empty".to_owned()));
+        }
+        if flushed >= standbys_needed(&names) {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(failed(Failure::LateForStandbys {
+                after: session.timeout(),
+                standbys: names,
+            }));
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// How many standbys a commit waits for, by `synchronous_standby_names`: `2 (a, b, c)`, `FIRST 2 (...)` and
+/// `ANY 2 (...)` say it, a mere list means one.
+fn standbys_needed(names: &str) -> i64 {
+    let names = names.trim().to_ascii_lowercase();
+    let method = ["first", "any"].iter().find_map(|word| {
+        let rest = names.strip_prefix(word)?;
+        rest.starts_with(char::is_whitespace).then_some(rest)
+    });
+    let said = method.unwrap_or(&names).split_once('(');
+    said.and_then(|(number, _)| number.trim().parse().ok())
+        .unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::standbys_needed;
+
+    #[test]
+    fn the_number_of_standbys_is_read_as_the_server_reads_it() {
+        for (names, needed) in [
+            ("standby", 1),
+            ("*", 1),
+            ("a, b", 1),
+            ("2 (a, b, c)", 2),
+            ("2(a,b)", 2),
+            ("FIRST 3 (a, b, c)", 3),
+            (" any 2 (\"x (2)\", b) ", 2),
+            ("first, any", 1),
+            ("firsts, b", 1),
+        ] {
+            assert_eq!(standbys_needed(names), needed, "{names}");
+        }
+    }
 }

@@ -441,6 +441,79 @@ fn of_several_hosts_the_one_that_takes_writes_is_found() {
 }
 
 #[test]
+fn a_server_that_does_not_wait_yet_for_the_standbys_it_names_is_not_believed() {
+    if shared_server("a_server_that_does_not_wait_yet_for_the_standbys_it_names_is_not_believed")
+        .is_none()
+    {
+        return;
+    }
+    let pair = Pair::start();
+    let mut owner = Owner::with_options(&pair.url, "shard", soon(Level::Replicated));
+    owner.append("replicated").unwrap();
+    owner.sync();
+    // Emptied and set again between two syncs. It is the checkpointer that has commits wait, and it is busy.
+    let sender = pair.freeze_sender();
+    name_standbys(&pair.primary, "");
+    batch(
+        &pair.primary.url,
+        "CREATE TABLE public.nobody_is_waited_for ()",
+    );
+    let checkpointer = "SELECT pid::text FROM pg_stat_activity WHERE backend_type = 'checkpointer'";
+    let checkpointer = [text(&pair.primary.url, checkpointer).parse().unwrap()];
+    signal("-STOP", &checkpointer);
+    name_standbys(&pair.primary, "standby");
+    batch(&pair.primary.url, "CREATE TABLE public.nor_now ()");
+
+    owner.append("on the primary only").unwrap();
+    let error = owner.log.syncer().sync().unwrap_err();
+    let told = with_sources(&error);
+    assert!(told.contains("see whether they are connected"), "{told}");
+    // Nor is it by a start.
+    let mut late = PostgresLog::open(&pair.url, "shard", soon(Level::Replicated)).unwrap();
+    let error = late.recover(Position(0), &mut |_| {}).unwrap_err();
+    let told = with_sources(&error);
+    assert!(told.contains("see whether they are connected"), "{told}");
+
+    // With the standby there nothing is wrong: it has flushed it, whether it was waited for or not.
+    signal("-CONT", &sender);
+    let mut owner = Owner::with_options(&pair.url, "shard", replicated());
+    owner.append("on both").unwrap();
+    owner.sync();
+    signal("-CONT", &checkpointer);
+    pair.fail_over();
+    let after = Owner::start(&pair.url, "shard");
+    assert_eq!(after.records, owner.records);
+}
+
+#[test]
+fn who_may_not_see_the_standbys_is_told_what_to_grant() {
+    if shared_server("who_may_not_see_the_standbys_is_told_what_to_grant").is_none() {
+        return;
+    }
+    let pair = Pair::start();
+    batch(
+        &pair.primary.url,
+        "CREATE ROLE \"plain\" LOGIN PASSWORD 'secret';
+         GRANT CREATE ON DATABASE postgres TO plain",
+    );
+    let (_, host) = pair.primary.url.rsplit_once('@').unwrap();
+    let url = format!("postgres://plain:secret@{host}");
+    let error = PostgresLog::open(&url, "shard", replicated()).unwrap_err();
+    assert!(
+        matches!(&error, OpenError::StandbysHidden { user } if user == "plain"),
+        "{error:?}"
+    );
+    let grant = error.to_string();
+    let (_, grant) = grant.split_once(": ").unwrap();
+    let (grant, _) = grant.split_once(',').unwrap();
+    PostgresLog::open(&url, "shard", PostgresLogOptions::default()).unwrap();
+    batch(&pair.primary.url, grant);
+    let mut owner = Owner::with_options(&url, "shard", replicated());
+    owner.append("a").unwrap();
+    owner.sync();
+}
+
+#[test]
 fn a_view_reads_a_standby_that_nobody_may_write_to() {
     if shared_server("a_view_reads_a_standby_that_nobody_may_write_to").is_none() {
         return;
