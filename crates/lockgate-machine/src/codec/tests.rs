@@ -980,12 +980,17 @@ proptest! {
     #[test]
     fn whatever_can_be_decoded_can_be_folded(effects in meeting_effects(), now in now()) {
         let mut machine = crate::Machine::new(crate::MachineLimits::default());
-        for (position, effect) in (0..).zip(&effects) {
+        let mut batched = crate::Machine::new(crate::MachineLimits::default());
+        let mut decoder = batch::BatchDecoder::new(&batched);
+        for (position, effect) in (0..).zip(effects) {
             let position = lockgate_core::Position(position * 100);
-            machine.fold(std::slice::from_ref(effect), position);
-            let advanced = Effect::Advanced { now, budget: 100 };
-            machine.fold(&[advanced], position);
+            let record = [effect, Effect::Advanced { now, budget: 100 }];
+            machine.fold(&record, position);
+            decoder.push(&encode(&record), position);
         }
+        batched.fold_batch(&decoder.take(Default::default()), |_, _| {});
+        prop_assert_eq!(batched.snapshot(), machine.snapshot());
+        prop_assert_eq!(batched.effects_ignored(), machine.effects_ignored());
         let _ = machine.snapshot();
         let _ = machine.tick(now);
         machine.housekeep(1000);

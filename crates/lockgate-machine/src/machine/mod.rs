@@ -59,6 +59,7 @@ use self::{
     draft::Draft,
     housekeeping::Grave,
     state::{Awaiting, Contents, Holder, Keys, Message, OriginEntry, Queues, TimeToLive, Touch},
+    warm::Likely,
 };
 use crate::{
     BatchRecord, Command, Decision, Effect, QueueTotals, RecordBatch, Rejection, Reply, Settled,
@@ -71,7 +72,8 @@ use crate::{
     wheel::Wheel,
 };
 
-/// Records of a batch that are read ahead for at once: a start's are mostly of one effect.
+/// Effects of a batch that are read ahead for at once, up to the end of a record: what was read for
+/// the first of them must still be near when the last of them is folded.
 const FOLDED_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 
 pub(crate) use self::image::IMAGE_VERSION;
@@ -148,6 +150,8 @@ pub struct Machine {
     queue_ids: Table,
     /// The queue of the last send: what comes next is mostly about the same one.
     recent_queue: u32,
+    /// The message that the effect being folded is probably about, if reading ahead has found one.
+    likely_message: u32,
     next_queue: u32,
     /// What went through queues that are deleted now.
     deleted_totals: QueueTotals,
@@ -220,6 +224,7 @@ impl Machine {
             queue_names: BTreeMap::new(),
             queue_ids: Table::default(),
             recent_queue: NONE,
+            likely_message: NONE,
             next_queue: 1,
             deleted_totals: QueueTotals::default(),
             contents: Slab::default(),
@@ -366,24 +371,32 @@ impl Machine {
     ) {
         let mut steps = batch.steps();
         let mut folded = 0;
-        let mut likely_keys = Vec::new();
-        for records in batch.records().chunks(FOLDED_AT_ONCE) {
+        let mut likely = Likely::default();
+        let mut later_records = batch.records();
+        while !later_records.is_empty() {
+            let fitting = later_records
+                .partition_point(|record| record.steps_end() < folded + FOLDED_AT_ONCE);
+            let (records, later) = later_records.split_at(later_records.len().min(fitting + 1));
+            later_records = later;
             let end = records.last().map_or(folded, Batched::steps_end);
-            self.warm_fold(batch, &steps[..end - folded], &mut likely_keys);
-            let mut likely_keys = likely_keys.iter();
+            self.warm_fold(batch, &steps[..end - folded], &mut likely);
+            let mut places = likely.places.iter();
             for record in records {
                 let (own, later) = steps.split_at(record.steps_end() - folded);
                 (steps, folded) = (later, record.steps_end());
                 look(self, batch.record(record, own));
                 self.folding_at = record.position;
-                for ((part, step), &key) in own.iter().enumerate().zip(&mut likely_keys) {
+                for ((part, step), &likely) in own.iter().enumerate().zip(&mut places) {
                     // As in `fold`.
                     let part = u16::try_from(part).unwrap_or(u16::MAX);
                     let is_folded = match step {
                         Step::Accepted(kept) => {
-                            self.fold_accepted(&batch.arrival(kept, self.seed, key), part)
+                            self.fold_accepted(&batch.arrival(kept, self.seed, likely), part)
                         }
-                        Step::Other(effect) => self.fold_effect(effect, part),
+                        Step::Other(effect) => {
+                            self.likely_message = likely;
+                            self.fold_effect(effect, part)
+                        }
                     };
                     if is_folded.is_none() {
                         self.effects_ignored += 1;
@@ -391,6 +404,7 @@ impl Machine {
                 }
             }
         }
+        self.likely_message = NONE;
     }
 
     /// `None`: the effect names something that is not there.

@@ -45,8 +45,14 @@ pub(super) const KEYS: LinksOf<KeyState> = |key| &mut key.links;
 impl Machine {
     /// The queue's message of that number, unless it is gone or purged.
     pub(super) fn message_of(&self, queue: u32, sequence: Sequence) -> Option<u32> {
-        let content = &self.contents[self.queues[queue].content];
-        content.by_sequence.get(sequence.0)
+        let content = self.queues[queue].content;
+        let is_it = |message: &Message| {
+            message.sequence() == sequence && self.keys[message.key].content == content
+        };
+        if self.messages.get(self.likely_message).is_some_and(is_it) {
+            return Some(self.likely_message);
+        }
+        self.contents[content].by_sequence.get(sequence.0)
     }
 
     /// The key's state, if it has a message or is parked.

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Command, Effect, Receive, RecordBatch, SendMessage, codec::batch::Step, sequences::Sequences,
-    slab::NONE,
+    slab::NONE, table::mix,
 };
 
 /// How many commands are read ahead for at once: more than a core has reads on their way, and few
@@ -37,6 +37,28 @@ impl<'a> From<&'a Command> for Upcoming<'a> {
     }
 }
 
+/// Messages of which it is remembered that they were read just now: about as many as a batch has.
+const RECENT: usize = 256;
+
+/// What reading ahead found of the steps of a batch. Nobody relies on it: the one that looks sees
+/// whether it is what it asked for.
+pub(super) struct Likely {
+    /// For each step, of an accepted message its key and of another effect its message, or [`NONE`].
+    pub(super) places: Vec<u32>,
+    /// By their numbers messages that were read a short while ago, as those are that were leased and
+    /// are now acknowledged: content, number and place.
+    recent: Vec<(u32, u64, u32)>,
+}
+
+impl Default for Likely {
+    fn default() -> Self {
+        Self {
+            places: Vec::new(),
+            recent: vec![(NONE, 0, NONE); RECENT],
+        }
+    }
+}
+
 /// Indexes of one kind.
 type Indexes = SmallVec<[u32; AT_ONCE]>;
 
@@ -52,6 +74,17 @@ struct Ahead {
     settled: SmallVec<[(u32, u64); AT_ONCE]>,
     /// Keys of which receives will lease the first message.
     ready: Indexes,
+    /// Of a batch: which steps the hashes, and the settled messages, are of.
+    hashed_steps: Indexes,
+    settled_steps: Indexes,
+}
+
+/// What was found of what is ahead.
+struct Found {
+    /// By hashes the keys, or [`NONE`].
+    keys: Indexes,
+    /// The messages that are settled, or [`NONE`].
+    settled: Indexes,
 }
 
 /// Where the commands so far were about, for the next one is mostly about the same.
@@ -97,17 +130,10 @@ impl Machine {
     }
 
     /// Reads what folding these effects of the batch will ask for, as [`warm`](Self::warm) does for
-    /// commands.
-    ///
-    /// Gives for each of them the key that its message nearly certainly has, or [`NONE`].
-    pub(super) fn warm_fold(
-        &self,
-        batch: &RecordBatch,
-        steps: &[Step],
-        likely_keys: &mut Vec<u32>,
-    ) {
-        likely_keys.clear();
-        likely_keys.resize(steps.len(), NONE);
+    /// commands. Says in `likely` what each of them is probably about.
+    pub(super) fn warm_fold(&self, batch: &RecordBatch, steps: &[Step], likely: &mut Likely) {
+        likely.places.clear();
+        likely.places.resize(steps.len(), NONE);
         if self.keys.len() < KEYS_MIN {
             return;
         }
@@ -122,16 +148,6 @@ impl Machine {
             }
         };
         let mut ahead = Ahead::default();
-        // Which steps the hashes ahead are of.
-        let mut hashed = Indexes::new();
-        let mut read = |ahead: &mut Ahead, hashed: &mut Indexes| {
-            let keys = self.read(ahead);
-            for (&step, key) in hashed.iter().zip(keys) {
-                likely_keys[step as usize] = key;
-            }
-            *ahead = Ahead::default();
-            hashed.clear();
-        };
         for (index, step) in (0..).zip(steps) {
             match step {
                 Step::Accepted(kept) => {
@@ -140,23 +156,28 @@ impl Machine {
                     };
                     if let Some(hash) = batch.key_hash(kept, self.seed) {
                         ahead.hashes.push(spread(key_hash(content, hash)));
-                        hashed.push(index);
+                        ahead.hashed_steps.push(index);
                     }
                     ahead.accept(content, kept.sequence().0);
                 }
                 Step::Other(effect) => {
                     if let Some((queue, sequence)) = message_of(effect)
                         && let Some(content) = content_of(queue)
+                        && !likely.was_read(index, content, sequence.0)
                     {
                         ahead.settled.push((content, sequence.0));
+                        ahead.settled_steps.push(index);
                     }
                 }
             }
             if ahead.len() >= AT_ONCE {
-                read(&mut ahead, &mut hashed);
+                likely.note(&ahead, &self.read(&ahead));
+                ahead = Ahead::default();
             }
         }
-        read(&mut ahead, &mut hashed);
+        if ahead.len() > 0 {
+            likely.note(&ahead, &self.read(&ahead));
+        }
     }
 
     fn look_at<'a>(&self, command: &'a Command, place: &mut Place<'a>, ahead: &mut Ahead) {
@@ -226,9 +247,8 @@ impl Machine {
     }
 
     /// Reads step by step. What a step has read is only followed by the next one; which key or leaf
-    /// it is that a tag stands for is not looked at, the first one nearly always is. Gives these keys
-    /// of sends.
-    fn read(&self, ahead: &Ahead) -> Indexes {
+    /// it is that a tag stands for is not looked at, the first one nearly always is.
+    fn read(&self, ahead: &Ahead) -> Found {
         let numbers = |content: u32| &self.contents[content].by_sequence;
         // Tables.
         wait_for(ahead.hashes.iter().map(|&hash| self.by_key.touch(hash)));
@@ -263,7 +283,7 @@ impl Machine {
         let settled: Indexes = ahead
             .settled
             .iter()
-            .filter_map(|&(content, number)| numbers(content).get(number))
+            .map(|&(content, number)| numbers(content).get(number).unwrap_or(NONE))
             .collect();
         let leased: Indexes = ahead
             .ready
@@ -305,7 +325,7 @@ impl Machine {
                 .filter_map(message)
                 .map(|message| self.read_timer(message) ^ self.read_text(message.key)),
         );
-        keys
+        Found { keys, settled }
     }
 
     /// Both lines that a key's state mostly stands in.
@@ -354,6 +374,30 @@ impl Machine {
     }
 }
 
+impl Likely {
+    /// Whether the message that this step is about was read a short while ago: then it is what the
+    /// step is probably about.
+    fn was_read(&mut self, step: u32, content: u32, number: u64) -> bool {
+        let (recent_content, recent_number, message) = self.recent[recent_slot(number)];
+        let was_read = (recent_content, recent_number) == (content, number);
+        if was_read {
+            self.places[step as usize] = message;
+        }
+        was_read
+    }
+
+    fn note(&mut self, ahead: &Ahead, found: &Found) {
+        for (&step, &key) in ahead.hashed_steps.iter().zip(&found.keys) {
+            self.places[step as usize] = key;
+        }
+        let settled = ahead.settled_steps.iter().zip(&ahead.settled);
+        for ((&step, &(content, number)), &message) in settled.zip(&found.settled) {
+            self.places[step as usize] = message;
+            self.recent[recent_slot(number)] = (content, number, message);
+        }
+    }
+}
+
 impl Ahead {
     fn len(&self) -> usize {
         self.hashes.len() + self.settled.len() + self.ready.len()
@@ -365,6 +409,11 @@ impl Ahead {
             self.leaf_ends.push((content, number.saturating_sub(1)));
         }
     }
+}
+
+/// Where a message of that number is remembered. Those of a moment are all over a queue.
+fn recent_slot(number: u64) -> usize {
+    usize::from(mix(number).to_le_bytes()[0]) % RECENT
 }
 
 /// The message that is there already and that the effect is about.

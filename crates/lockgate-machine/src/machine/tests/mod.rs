@@ -1,6 +1,7 @@
 //! Scripts of commands with what each is answered; `harness` says how to read them.
 
 mod basics;
+mod batches;
 mod dead_letters;
 mod dedup;
 mod durability;
