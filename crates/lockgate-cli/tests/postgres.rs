@@ -304,6 +304,75 @@ fn a_backup_is_restored_into_a_new_shard_and_no_other() {
 }
 
 #[test]
+fn a_killed_restore_is_named_and_replaced() {
+    let sandbox = Sandbox::new();
+    let (source, target) = (shard("whole"), shard("half"));
+    let server = Server::start(&sandbox, &source);
+    let endpoint = &server.url;
+    for number in 0..3 {
+        sandbox
+            .run(&format!(
+                "send -q orders --create --endpoint {endpoint} order-{number}"
+            ))
+            .ok();
+    }
+    sandbox.run(&format!("backup kept.backup --endpoint {endpoint}"));
+    let whole = fs::read(sandbox.path().join("kept.backup")).unwrap();
+    let on_target = |command: &str| {
+        let mut command = sandbox.command(&format!("{command} --postgres-shard {target}"));
+        command.env("LOCKGATE_POSTGRES", url());
+        command
+    };
+    let run = |command: &str| support::Done::from(on_target(command).output().unwrap());
+
+    // It waits for the rest when it has begun to write.
+    let mut killed = on_target("restore -")
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = killed.stdin.take().unwrap();
+    input.write_all(&whole[..whole.len() - 40]).unwrap();
+    let begun = format!(
+        "SELECT EXISTS (SELECT FROM lockgate.shard WHERE name = '.{target}.lockgate-restore' AND epoch > 0)"
+    );
+    until(&begun);
+    let error = run("restore kept.backup").fails_with(4);
+    assert!(error.contains("is under way"), "{error}");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    drop(input);
+    let no_lock = "SELECT NOT EXISTS (SELECT FROM pg_locks WHERE classid = 1718185068)";
+    until(no_lock);
+
+    let error = run("check").fails_with(3);
+    assert!(error.contains("left it unfinished"), "{error}");
+    let told = run("restore kept.backup");
+    assert_eq!(told.code, Some(0), "{told:?}");
+    let told = run("check").ok();
+    assert!(
+        told.contains("3 messages in the queues") && !told.contains("unfinished"),
+        "{told}"
+    );
+}
+
+/// Asks the server that all tests share until it says yes.
+fn until(question: &str) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        while !client
+            .query_one(question, &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
+        {}
+    });
+}
+
+#[test]
 fn a_shard_is_checked_and_dumped_beside_its_server() {
     let sandbox = Sandbox::new();
     let shard = shard("looked-at");

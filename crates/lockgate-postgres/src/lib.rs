@@ -59,6 +59,10 @@
 //! was committed with, in case a pooler had another session run it. At level `replicated` it then looks whether as many
 //! standbys as the setting names have flushed that far, because not every commit waits that should.
 //!
+//! # Filling
+//! A restore fills a shard under a name that nobody opens, and renames it when it is whole
+//! ([`PostgresLog::open_to_fill`]). An advisory lock of its session tells one that is being filled from one that was left.
+//!
 //! # Looking
 //! A [`PostgresView`] reads where everything is in one short transaction, and the rest page by page: a long one would
 //! keep every version of the rows that appends and syncs change, which then search through all of them. Records
@@ -76,6 +80,7 @@
 //! for each log moves bytes between its connections and the server.
 
 mod discard;
+mod fill;
 mod hosts;
 mod log;
 mod options;
@@ -91,6 +96,7 @@ mod upkeep;
 mod view;
 
 pub use discard::Discard;
+pub use fill::Filling;
 pub use log::PostgresLog;
 pub use options::{OpenError, PostgresLogOptions};
 pub use shared::Deposed;

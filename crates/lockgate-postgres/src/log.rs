@@ -10,6 +10,7 @@ use lockgate_core::{
 
 use crate::{
     discard::Discard,
+    fill::is_hidden,
     options::{OpenError, PostgresLogOptions, SHARD_NAME_BYTES_MAX},
     reader::Reader,
     recover::{For, recover},
@@ -63,12 +64,6 @@ const MAKE_SHARD: &str = "
     )
     INSERT INTO lockgate.durable (shard) SELECT id FROM made";
 
-const IS_NEW: &str = "
-    SELECT 1 FROM lockgate.shard
-    WHERE id = $1 AND epoch = 0 AND tail = 1
-        AND NOT EXISTS (SELECT FROM lockgate.snapshot WHERE shard = $1)
-        AND NOT EXISTS (SELECT FROM lockgate.record WHERE shard = $1)";
-
 const SETTINGS: &str = "
     SELECT current_setting('fsync'),
            coalesce(current_setting('synchronous_standby_names', true), ''),
@@ -121,12 +116,17 @@ impl PostgresLog {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(url: &str, shard: &str, options: PostgresLogOptions) -> Result<Self, OpenError> {
+        check_name(shard)?;
+        Self::open_named(url, shard, options)
+    }
+
+    /// The same for any name.
+    pub(crate) fn open_named(
+        url: &str,
+        shard: &str,
+        options: PostgresLogOptions,
+    ) -> Result<Self, OpenError> {
         options.check()?;
-        if shard.is_empty() || shard.len() > SHARD_NAME_BYTES_MAX || shard.contains('\0') {
-            return Err(OpenError::ShardName {
-                name: shard.to_owned(),
-            });
-        }
         let link = Link::new(Target::of(url)?, options.timeout).map_err(OpenError::Thread)?;
         let link = Arc::new(link);
         let connect = |commit| {
@@ -160,27 +160,9 @@ impl PostgresLog {
         })
     }
 
-    /// Opens a shard that nobody has begun an epoch on yet, making it if it is not there: for what fills
-    /// a new log and must not depose the owner of one that is in use, as a look by recovering would.
-    ///
-    /// # Errors
-    /// [`OpenError::NotNew`] if there is more; and see [`OpenError`].
-    pub fn open_new(
-        url: &str,
-        shard: &str,
-        options: PostgresLogOptions,
-    ) -> Result<Self, OpenError> {
-        let log = Self::open(url, shard, options)?;
-        let row = log
-            .syncing
-            .query_opt(IS_NEW, &[&log.shared.shard])
-            .map_err(|failure| failure.while_doing("looking whether the shard is new"))?;
-        match row {
-            Some(_) => Ok(log),
-            None => Err(OpenError::NotNew {
-                name: shard.to_owned(),
-            }),
-        }
+    /// What filling it needs beside it.
+    pub(crate) fn parts(&self) -> (Handle, Arc<Session>) {
+        (self.shared.clone(), self.syncing.clone())
     }
 
     /// For taking back what was filled in half, when the log itself is gone.
@@ -296,6 +278,20 @@ impl PostgresLog {
     fn free_for_growth(&self, bytes_max: u64) -> u64 {
         let used = self.shared.space(|space| space.used());
         (bytes_max - bytes_max / 8).saturating_sub(used)
+    }
+}
+
+pub(crate) fn check_name(shard: &str) -> Result<(), OpenError> {
+    let is_name = !shard.is_empty()
+        && shard.len() <= SHARD_NAME_BYTES_MAX
+        && !shard.contains('\0')
+        && !is_hidden(shard);
+    if is_name {
+        Ok(())
+    } else {
+        Err(OpenError::ShardName {
+            name: shard.to_owned(),
+        })
     }
 }
 

@@ -86,20 +86,38 @@ pub enum OpenError {
         what: &'static str,
     },
     /// The name of the shard cannot be one.
-    #[error("{name:?} cannot name a shard: it needs 1 to 255 bytes and no zero byte")]
+    #[error(
+        "{name:?} cannot name a shard: it needs 1 to 255 bytes and no zero byte, and a name such as \
+         .NAME.lockgate-restore is what a restore has not finished yet"
+    )]
     ShardName {
         /// What was given.
         name: String,
     },
     /// There is no such shard, and none was to be made.
-    #[error("there is no shard {name:?} in the database")]
+    #[error(
+        "there is no shard {name:?} in the database{}",
+        if *unfinished {
+            "; but a restore into it is under way, or has left it unfinished, and then the next one replaces that"
+        } else {
+            ""
+        }
+    )]
     NoShard {
         /// What was given.
         name: String,
+        /// Somebody began to fill it.
+        unfinished: bool,
     },
     /// The shard is not a new one, and a new one was asked for. Nobody was deposed.
     #[error("the shard {name:?} holds something already")]
     NotNew {
+        /// Which.
+        name: String,
+    },
+    /// Somebody else fills a shard of that name just now.
+    #[error("a restore into the shard {name:?} is under way")]
+    BeingFilled {
         /// Which.
         name: String,
     },

@@ -9,6 +9,7 @@ use lockgate_core::{
 };
 
 use crate::{
+    fill::hidden,
     log::FIND_SHARD,
     options::{OpenError, PostgresLogOptions},
     reader::Reader,
@@ -59,6 +60,7 @@ pub struct PostgresView {
     shared: Handle,
     options: PostgresLogOptions,
     standby: Option<Standby>,
+    unfinished: bool,
     /// What there was when it was opened.
     seen: Arc<Seen>,
     snapshots: Arc<[Position]>,
@@ -77,6 +79,7 @@ impl PostgresView {
         if shard.contains('\0') {
             return Err(OpenError::NoShard {
                 name: shard.to_owned(),
+                unfinished: false,
             });
         }
         let link = Link::new(Target::of(url)?, options.timeout).map_err(OpenError::Thread)?;
@@ -88,13 +91,15 @@ impl PostgresView {
         } else {
             None
         };
+        let find = |name: &str| session.query_opt(FIND_SHARD, &[&name]).map_err(failed);
+        let (found, unfinished) = if schema::look(&session)? {
+            (find(shard)?, find(&hidden(shard))?.is_some())
+        } else {
+            (None, false)
+        };
         let no_shard = || OpenError::NoShard {
             name: shard.to_owned(),
-        };
-        let found = if schema::look(&session)? {
-            session.query_opt(FIND_SHARD, &[&shard]).map_err(failed)?
-        } else {
-            None
+            unfinished,
         };
         let number: i32 = found.ok_or_else(no_shard)?.get(0);
         if !is_standby {
@@ -115,6 +120,7 @@ impl PostgresView {
             shared,
             options,
             standby,
+            unfinished,
             seen,
             snapshots,
             tail: Position(0),
@@ -128,6 +134,13 @@ impl PostgresView {
         self.standby.as_ref()
     }
 
+    /// Whether somebody is about to fill another shard for this name, or has left that unfinished. See
+    /// [`PostgresLog::open_to_fill`](crate::PostgresLog::open_to_fill), which removes what was left.
+    #[must_use]
+    pub fn has_unfinished(&self) -> bool {
+        self.unfinished
+    }
+
     /// Another one of the same instant.
     #[must_use]
     pub fn again(&self) -> Self {
@@ -138,6 +151,7 @@ impl PostgresView {
             shared: Arc::new(shared),
             options: self.options.clone(),
             standby: self.standby.clone(),
+            unfinished: self.unfinished,
             seen: self.seen.clone(),
             snapshots: self.snapshots.clone(),
             tail: Position(0),

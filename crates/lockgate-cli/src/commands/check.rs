@@ -62,6 +62,11 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
             "  a restore into {target} left it unfinished; nothing needs it, remove it"
         ))?;
     }
+    if findings.unfinished_restore {
+        output.line(
+            "  a restore into it is under way or has left something unfinished beside it, which the next one removes",
+        )?;
+    }
     for snapshot in &findings.snapshots {
         let state = match &snapshot.damage {
             None => format!("whole, {}", show_bytes(snapshot.bytes)),

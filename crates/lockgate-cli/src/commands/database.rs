@@ -32,7 +32,7 @@ mod with {
     pub(crate) fn exit_of(error: &OpenError) -> Exit {
         match error {
             OpenError::NoShard { .. } => Exit::NotFound,
-            OpenError::NotNew { .. } => Exit::Conflict,
+            OpenError::NotNew { .. } | OpenError::BeingFilled { .. } => Exit::Conflict,
             OpenError::Log(LogError::NewerFormat { .. }) => Exit::Refused,
             _ => Exit::Failed,
         }

@@ -80,27 +80,29 @@ fn into_database(args: &Restore, shard: &str) -> Result<(), Failure> {
     let input = open(&args.file)?;
     let place = format!("the shard {shard:?} in PostgreSQL");
     let mut watch = Watch::new()?;
-    let log =
-        PostgresLog::open_new(&url, shard, PostgresLogOptions::default()).map_err(|error| {
-            if let OpenError::NotNew { .. } = error {
-                return Failure::from_error(Exit::Conflict, error)
-                    .hint("a backup is restored into a new shard; choose another name");
-            }
-            Failure::from_error(database::exit_of(&error), error)
-                .context(format!("opening {place}"))
-        })?;
-    let discard = log.discard();
-    match watch.over(|| restore_into(input, Box::new(log))) {
+    let refused = |error: OpenError| {
+        let is_taken = matches!(error, OpenError::NotNew { .. });
+        let failure = Failure::from_error(database::exit_of(&error), error);
+        if is_taken {
+            failure.hint("a backup is restored into a new shard; choose another name")
+        } else {
+            failure.context(format!("making {place}"))
+        }
+    };
+    let (log, filling) =
+        PostgresLog::open_to_fill(&url, shard, &PostgresLogOptions::default()).map_err(refused)?;
+    let restored = watch.over(|| restore_into(input, Box::new(log)));
+    match restored.and_then(|report| filling.finish().map(|()| report).map_err(refused)) {
         Ok(report) => {
             tell(&place, &report);
             Ok(())
         }
         Err(failure) => {
-            // Also after a signal: a start would refuse what is not whole.
-            if let Err(error) = discard.run() {
+            // Also after a signal.
+            if let Err(error) = filling.discard() {
                 let error = with_sources(&error);
                 note(&format!(
-                    "what was restored of {place} is left there: {error}"
+                    "what was restored of {place} is left, and removed by the next restore into it: {error}"
                 ));
             }
             Err(failure)

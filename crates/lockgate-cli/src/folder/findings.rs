@@ -28,6 +28,9 @@ pub(crate) struct Findings {
     /// The folder that a restore was to make when it left this one behind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unfinished_restore_of: Option<String>,
+    /// A restore into this shard was begun and has not ended; what it made is not in the shard.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) unfinished_restore: bool,
     /// Those of a folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) files: Option<Files>,
@@ -196,6 +199,7 @@ impl Findings {
             verdict: Verdict::Clean,
             standby: place.standby(),
             unfinished_restore_of: place.overlay().and_then(Overlay::unfinished_restore_of),
+            unfinished_restore: place.has_unfinished_restore(),
             files,
             snapshots,
             start: None,

@@ -73,6 +73,15 @@ impl Place {
         }
     }
 
+    /// Whether a restore into the shard left something beside it, or is under way.
+    pub(crate) fn has_unfinished_restore(&self) -> bool {
+        match self {
+            Self::Folder(_) => false,
+            #[cfg(feature = "postgres")]
+            Self::Database(view) => view.has_unfinished(),
+        }
+    }
+
     /// The files there are, if it is a folder.
     fn overlay(&self) -> Option<&Overlay> {
         match self {

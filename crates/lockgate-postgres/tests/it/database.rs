@@ -104,11 +104,15 @@ fn a_shard_is_discarded_by_its_owner_only_and_then_new_again() {
     let url = new_database(&url);
     let name = new_shard();
     let neighbour = new_shard();
-    let open_new = || PostgresLog::open_new(&url, &name, PostgresLogOptions::default());
+    let open_new = || {
+        let (_log, filling) =
+            PostgresLog::open_to_fill(&url, &name, &PostgresLogOptions::default())?;
+        filling.discard().map_err(OpenError::from)
+    };
     let mut other = Owner::start(&url, &neighbour);
     other.append("stays").unwrap();
     open_new().unwrap();
-    drop(open_new().unwrap());
+    open_new().unwrap();
 
     let deposed = Owner::start(&url, &name);
     let mut owner = Owner::start(&url, &name);
@@ -134,6 +138,73 @@ fn a_shard_is_discarded_by_its_owner_only_and_then_new_again() {
     assert_eq!(again.records, []);
     assert_eq!(again.log.snapshots().list().unwrap(), []);
     assert_eq!(Owner::start(&url, &neighbour).records, other.records);
+}
+
+#[test]
+fn what_a_killed_filling_left_is_replaced_by_the_next_one() {
+    let Some(url) = shared_server("what_a_killed_filling_left_is_replaced_by_the_next_one") else {
+        return;
+    };
+    let url = new_database(&url);
+    let options = PostgresLogOptions::default();
+    let fill = || PostgresLog::open_to_fill(&url, "shard", &options);
+    let begin = || {
+        let (mut log, filling) = fill().unwrap();
+        log.recover(Position(0), &mut |_| {}).unwrap();
+        let epoch = Epoch(7);
+        log.begin_epoch(epoch).unwrap();
+        let records = Vec::new();
+        let mut owner = Owner {
+            log,
+            epoch,
+            records,
+        };
+        owner.append("a").unwrap();
+        owner.sync();
+        (owner, filling)
+    };
+    let is_unfinished = || match PostgresView::open(&url, "shard", options.clone()) {
+        Err(OpenError::NoShard { unfinished, .. }) => unfinished,
+        other => panic!("{other:?}"),
+    };
+    let nobody_fills = "NOT EXISTS (
+        SELECT FROM pg_locks JOIN pg_database ON pg_database.oid = database
+        WHERE locktype = 'advisory' AND datname = current_database())";
+    let (owner, filling) = begin();
+    assert!(is_unfinished());
+    assert!(matches!(fill(), Err(OpenError::BeingFilled { .. })));
+    // Its process is gone.
+    drop((owner, filling));
+    until(&url, nobody_fills);
+    assert!(is_unfinished());
+
+    // A server that only looked in passing has made an empty one.
+    PostgresLog::open(&url, "shard", options.clone()).unwrap();
+    let (owner, filling) = begin();
+    assert_eq!(execute(&url, "SELECT FROM lockgate.record", &[]), 1);
+    filling.finish().unwrap();
+    let id = "SELECT id::text FROM lockgate.shard";
+    let whole = text(&url, id);
+    drop((owner, filling));
+    until(&url, nobody_fills);
+    assert!(matches!(fill(), Err(OpenError::NotNew { .. })));
+    assert_eq!(text(&url, id), whole, "it and nothing beside it");
+    assert_eq!(Owner::start(&url, "shard").records.len(), 1);
+
+    // One that is used meanwhile stays, and who fills is told.
+    let fill_other = || PostgresLog::open_to_fill(&url, "other", &options).unwrap();
+    let (mut log, filling) = fill_other();
+    log.recover(Position(0), &mut |_| {}).unwrap();
+    let mut used = Owner::start(&url, "other");
+    assert!(matches!(filling.finish(), Err(OpenError::NotNew { .. })));
+    let view = PostgresView::open(&url, "other", options.clone()).unwrap();
+    assert!(view.has_unfinished());
+    filling.discard().unwrap();
+    used.append("b").unwrap();
+    // Nor can anybody mistake the one for the other.
+    let name = ".other.lockgate-restore";
+    let error = PostgresLog::open(&url, name, options.clone()).unwrap_err();
+    assert!(matches!(error, OpenError::ShardName { .. }), "{error:?}");
 }
 
 #[test]
