@@ -83,10 +83,11 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
             .runtime
             .block_on(make_queue(setup, &engine, running.endpoint(), level))?;
     let keys: Arc<[Key]> = keys("user", setup.keys());
+    let callers = setup.args.callers.unwrap_or(CALLERS);
     let senders = |running: &Running, decode| {
         let endpoint = running.endpoint();
         HttpSender::several(
-            CALLERS,
+            callers,
             endpoint,
             &url,
             &keys,
@@ -97,7 +98,7 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
     };
     let params = Params {
         level: lockgate_core::Level::from(level).name(),
-        ..params(setup, BATCH, CALLERS)
+        ..params(setup, BATCH, callers)
     };
     Ok(vec![Box::new(CpuCourse {
         engine,
