@@ -259,14 +259,14 @@ impl Plan {
         view.tail <= self.newest() || self.since_snapshot == 0
     }
 
-    /// Nobody appends any more, and what the last of two snapshots would bring back waits for that:
-    /// the log of a queue that was drained for the night.
+    /// Nobody appends any more, and what one more snapshot would bring back waits for that: the log of a
+    /// queue that was drained for the night, or of one that was purged before there was a second.
     fn wants_advance(&self, view: &View<'_>) -> bool {
         let newest = self.newest();
         // Once: where that does not help, the next time would not either.
         self.has_nothing_new(view)
             && self.advanced_behind != newest
-            && self.snapshots.len() == 2
+            && !self.snapshots.is_empty()
             && self.is_worth_an_early_one(view)
     }
 
@@ -577,9 +577,12 @@ mod tests {
         // A start appended something, and nothing has come since.
         let mut started = plan(&[7 << BITS, 4 << BITS], 0, 0);
         assert_eq!(choose(&world, &mut started), Choice::Advance);
-        // Not for what is not worth it, and not for a second snapshot where one is all there was.
+        // Nothing goes by one snapshot alone.
         let mut only = plan(&[8 << BITS], 0, 0);
-        assert_eq!(choose(&world, &mut only), Choice::Nothing);
+        assert_eq!(choose(&world, &mut only), Choice::Advance);
+        // Not for what is not worth it, and not where there is no snapshot that it would confirm.
+        let mut none = plan(&[], 0, 0);
+        assert_eq!(choose(&world, &mut none), Choice::Nothing);
         world.image_bytes = 1 << BITS;
         let mut large = plan(&[8 << BITS, 4 << BITS], 0, 0);
         assert_eq!(choose(&world, &mut large), Choice::Nothing);

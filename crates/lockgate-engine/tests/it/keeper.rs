@@ -188,6 +188,24 @@ fn a_log_that_is_purged_and_then_left_alone_keeps_no_more() {
     assert!(held <= most, "{held} after a start");
 }
 
+/// The same where there was no snapshot yet.
+#[test]
+fn a_young_log_that_is_purged_and_then_left_alone_keeps_no_more() {
+    let mut shard = Shard::with_options(&EngineOptions {
+        snapshot_bytes_min: 64 * SEGMENT,
+        ..options()
+    });
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    shard.fill(20_000);
+    assert_eq!(shard.store().list().unwrap(), []);
+    let queue = QueueName::new("q").unwrap();
+    shard.run(Command::Purge { queue }).unwrap();
+    while shard.driver.housekeep(1_000) {}
+    shard.keep();
+    let held = shard.space().used_bytes;
+    assert!(held <= RESERVE + 2 * SEGMENT + SNAPSHOTS, "{held}");
+}
+
 #[test]
 fn half_drained_in_order_a_log_is_a_good_half_as_large() {
     let mut shard = Shard::small();
