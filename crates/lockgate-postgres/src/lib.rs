@@ -84,6 +84,7 @@ mod fill;
 mod hosts;
 mod log;
 mod options;
+mod pooler;
 mod reader;
 mod recover;
 mod schema;

@@ -12,6 +12,7 @@ use crate::{
     discard::Discard,
     fill::is_hidden,
     options::{OpenError, PostgresLogOptions, SHARD_NAME_BYTES_MAX},
+    pooler::check_sessions,
     reader::Reader,
     recover::{For, recover},
     schema,
@@ -134,6 +135,8 @@ impl PostgresLog {
                 .map_err(|failure| failure.while_doing("opening the log"))
         };
         let syncing = connect(Commit::Flushed)?;
+        let appending = connect(Commit::Soon)?;
+        check_sessions(&syncing, &appending)?;
         check_server(&syncing, &options)?;
         schema::prepare(&syncing)?;
         let number = make_shard(&syncing, shard)
@@ -144,7 +147,7 @@ impl PostgresLog {
             Renewed::new(link.clone()),
             Renewed::new(link.clone()),
         ));
-        let appending = Arc::new(connect(Commit::Soon)?);
+        let appending = Arc::new(appending);
         let syncing = Arc::new(syncing);
         let held = [appending.clone(), syncing.clone()];
         Ok(Self {

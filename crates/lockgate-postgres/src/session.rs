@@ -21,7 +21,7 @@ use tokio::{
     runtime::{self, Runtime},
 };
 use tokio_postgres::{
-    AsyncMessage, Client, Connection, NoTls, Row, Socket, Statement,
+    AsyncMessage, Client, Connection, NoTls, Row, SimpleQueryMessage, Socket, Statement,
     error::{Severity, SqlState},
     types::ToSql,
 };
@@ -314,6 +314,16 @@ impl Session {
     /// Runs statements without parameters, together one transaction.
     pub(crate) fn batch(&self, sql: &str) -> Result<(), Failure> {
         self.wait(self.client.batch_execute(sql))
+    }
+
+    /// The first column of the row that a statement returns, which is not prepared.
+    pub(crate) fn tell(&self, sql: &str) -> Result<Option<String>, Failure> {
+        let messages = self.wait(self.client.simple_query(sql))?;
+        let row = messages.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        Ok(row.and_then(|row| row.get(0)).map(str::to_owned))
     }
 
     /// How long a statement may take.

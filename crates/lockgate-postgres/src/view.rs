@@ -12,6 +12,7 @@ use crate::{
     fill::hidden,
     log::FIND_SHARD,
     options::{OpenError, PostgresLogOptions},
+    pooler::check_sessions,
     reader::Reader,
     recover::{For, Seen, recover},
     schema,
@@ -85,6 +86,9 @@ impl PostgresView {
         let link = Link::new(Target::of(url)?, options.timeout).map_err(OpenError::Thread)?;
         let failed = |failure: Failure| failure.while_doing("opening the shard");
         let (session, is_standby) = link.connect_to_read().map_err(failed)?;
+        let (other, _) = link.connect_to_read().map_err(failed)?;
+        check_sessions(&session, &other)?;
+        drop(other);
         let session = Arc::new(session);
         let standby = if is_standby {
             Standby::of(&session).map_err(failed)?

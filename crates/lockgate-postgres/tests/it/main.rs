@@ -7,6 +7,7 @@ mod cuts;
 mod database;
 mod engine;
 mod failures;
+mod pooler;
 mod replication;
 mod server;
 mod support;

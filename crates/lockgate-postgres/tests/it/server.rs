@@ -129,6 +129,25 @@ impl Server {
         Self { folder, url }
     }
 
+    /// A PgBouncer before it, with that `pool_mode`; `None`, and said so, where there is none.
+    ///
+    /// # Panics
+    /// As [`shared_server`].
+    pub(crate) fn pooler(&self, mode: &str, test: &str) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = [folder.path(), self.folder.path()];
+        match try_services("pooler", &folders, Some(mode)) {
+            Ok(url) => Some(Self { folder, url }),
+            Err(MISSING) => {
+                let is_ci = std::env::var("CI").as_deref() == Ok("true");
+                assert!(!is_ci, "no PgBouncer for {test}");
+                println!("not run: PgBouncer: {test}");
+                None
+            }
+            Err(code) => panic!("scripts/services pooler ended with {code}"),
+        }
+    }
+
     /// One that follows `primary` as the standby called "standby".
     pub(crate) fn standby_of(primary: &Self) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -174,20 +193,32 @@ impl Drop for Server {
     }
 }
 
+/// The code with which `scripts/services` says that what it should start is not there.
+const MISSING: i32 = 77;
+
 /// Runs `scripts/services`; returns the URL it prints.
 fn services(what: &str, folders: &[&Path]) -> String {
+    try_services(what, folders, None)
+        .unwrap_or_else(|code| panic!("scripts/services {what} ended with {code}"))
+}
+
+/// The same, or the code it ended with.
+fn try_services(what: &str, folders: &[&Path], more: Option<&str>) -> Result<String, i32> {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services");
     // To a file: a server that it starts would keep a pipe open.
     let said = folders[0].join("said");
     let status = Command::new(script)
         .arg(what)
         .args(folders)
+        .args(more)
         .stdin(Stdio::null())
         .stdout(std::fs::File::create(&said).unwrap())
         .status()
         .unwrap();
-    assert!(status.success(), "scripts/services {what}");
+    if !status.success() {
+        return Err(status.code().unwrap_or(-1));
+    }
     let said = std::fs::read_to_string(said).unwrap();
     let url = said.trim().strip_prefix("LOCKGATE_TEST_POSTGRES=");
-    url.unwrap_or_default().to_owned()
+    Ok(url.unwrap_or_default().to_owned())
 }
