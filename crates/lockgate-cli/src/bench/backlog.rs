@@ -3,7 +3,6 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -40,10 +39,6 @@ const STARTS: usize = 3;
 
 /// Longer than turning every key over once takes.
 const TURN_OVER_MAX: Duration = Duration::from_secs(3600);
-
-/// How long the engine does nothing before it counts as quiet, and how often that is looked for.
-const QUIET_STEP: Duration = Duration::from_millis(500);
-const QUIET_STEPS: u32 = 100;
 
 const FLOOR: &str = "the same messages on an empty queue";
 
@@ -174,7 +169,8 @@ impl Course for BacklogCourse {
 
     fn finish(&mut self, setup: &Setup, report: &mut Report) -> Result<(), Failure> {
         for _ in 0..STARTS {
-            self.wait_until_quiet();
+            // Only then is a copy of it what a kill would leave.
+            folder::settled(&self.folder, &self.full.engine)?;
             for cache in [Cache::Warm, Cache::Cold] {
                 self.measure_starts(setup, cache, report)?;
             }
@@ -225,23 +221,6 @@ impl Cache {
 }
 
 impl BacklogCourse {
-    /// Waits until the engine has done what it does beside its callers' work: only then is a copy
-    /// of its folder what a kill would leave.
-    fn wait_until_quiet(&self) {
-        let done = || {
-            let metrics = self.full.engine.metrics();
-            let keeper = metrics.keeper;
-            (metrics.groups, keeper.snapshots, keeper.ranges_released)
-        };
-        for _ in 0..QUIET_STEPS {
-            let before = done();
-            thread::sleep(QUIET_STEP);
-            if done() == before {
-                break;
-            }
-        }
-    }
-
     /// A start after a kill and one after a clean stop, each beside a read of as many bytes.
     fn measure_starts(
         &self,

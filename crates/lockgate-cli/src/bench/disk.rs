@@ -1,6 +1,6 @@
 //! `disk.*`: the space a log takes, and what is written beside what was asked for.
 
-use std::{path::PathBuf, thread, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use lockgate_core::{LeaseToken, QueueName};
 use lockgate_engine::Engine;
@@ -23,13 +23,6 @@ const LEASE_MS: u64 = 12 * 3600 * 1000;
 
 /// Messages in a call.
 const BATCH: u16 = 1000;
-
-/// How long the space is waited for that an engine gives back beside its work.
-const SETTLE_STEPS: u32 = 300;
-const SETTLE_STEP: Duration = Duration::from_millis(200);
-
-/// Steps without a change after which nothing more is expected.
-const STILL_STEPS: u32 = 10;
 
 /// What was written, and for what.
 struct Written {
@@ -201,28 +194,6 @@ impl DiskCourse {
         self.random ^= self.random << 17;
         self.random
     }
-
-    /// What the folder takes when the engine has nothing more to give back.
-    fn settled(&self) -> Result<u64, Failure> {
-        // Space comes back in leaps, so what is on its way to that counts too.
-        let look = || {
-            let keeper = self.engine.metrics().keeper;
-            let done = (keeper.snapshots, keeper.relocated_bytes);
-            folder::taken(&self.folder).map(|taken| (taken, done))
-        };
-        let mut last = look()?;
-        let mut still = 0;
-        for _ in 0..SETTLE_STEPS {
-            thread::sleep(SETTLE_STEP);
-            let now = look()?;
-            still = if now == last { still + 1 } else { 0 };
-            last = now;
-            if still == STILL_STEPS {
-                break;
-            }
-        }
-        Ok(last.0)
-    }
 }
 
 impl Course for DiskCourse {
@@ -255,7 +226,7 @@ impl Course for DiskCourse {
         let peak = folder::taken(&self.folder)?;
         report.quantity("disk.peak", &params, as_f64(peak), "bytes", None);
         runtime.block_on(self.ack_some(&mut tokens, self.messages / 2))?;
-        let half = self.settled()?;
+        let half = folder::settled(&self.folder, &self.engine)?;
         report.quantity(
             "disk.half",
             &params,
@@ -264,7 +235,7 @@ impl Course for DiskCourse {
             Some(0.6),
         );
         runtime.block_on(self.ack_some(&mut tokens, u64::MAX))?;
-        let drained = self.settled()?;
+        let drained = folder::settled(&self.folder, &self.engine)?;
         report.quantity("disk.drained", &params, as_f64(drained), "bytes", None);
         let keeper = self.engine.metrics().keeper;
         for (figure, count, unit) in [

@@ -5,13 +5,23 @@ use std::{
     io::Read as _,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
+
+use lockgate_engine::Engine;
 
 use crate::exit::{Exit, Failure};
 
 /// Bytes a read takes at once.
 const PIECE_BYTES: usize = 1 << 20;
+
+/// How long an engine is waited for that works beside its callers.
+const SETTLE_STEPS: u32 = 300;
+const SETTLE_STEP: Duration = Duration::from_millis(200);
+
+/// Steps without a change after which nothing more is expected.
+const STILL_STEPS: u32 = 10;
 
 /// All files in it, in order of their paths.
 fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
@@ -42,6 +52,30 @@ pub(crate) fn taken(folder: &Path) -> Result<u64, Failure> {
         Ok(blocks * 512)
     };
     sum().map_err(|error| failed(error, "measuring", folder))
+}
+
+/// What the folder takes when its engine has done what it does beside its callers' work: written a
+/// snapshot, moved messages, given space back.
+pub(crate) fn settled(folder: &Path, engine: &Engine) -> Result<u64, Failure> {
+    // Space comes back in leaps, so what is on its way to that counts too.
+    let look = || {
+        let metrics = engine.metrics();
+        let keeper = metrics.keeper;
+        let done = (metrics.groups, keeper.snapshots, keeper.relocated_bytes);
+        taken(folder).map(|taken| (taken, done))
+    };
+    let mut last = look()?;
+    let mut still = 0;
+    for _ in 0..SETTLE_STEPS {
+        thread::sleep(SETTLE_STEP);
+        let now = look()?;
+        still = if now == last { still + 1 } else { 0 };
+        last = now;
+        if still == STILL_STEPS {
+            break;
+        }
+    }
+    Ok(last.0)
 }
 
 /// Copies the folder as it stands: with a log in service that nobody uses, what a kill would leave.
