@@ -246,20 +246,27 @@ fn a_server_ends_with_its_database_and_a_start_finds_the_next_one() {
     assert!(refused.contains("the log reaches disk"), "{refused}");
 }
 
+/// Sends three messages to that queue, and writes a backup to `kept.backup`.
+fn back_three_up(sandbox: &Sandbox, server: &Server, queue: &str) {
+    let endpoint = &server.url;
+    for number in 0..3 {
+        sandbox
+            .run(&format!(
+                "send -q {queue} --endpoint {endpoint} order-{number}"
+            ))
+            .ok();
+    }
+    sandbox
+        .run(&format!("backup kept.backup --endpoint {endpoint}"))
+        .ok();
+}
+
 #[test]
 fn a_backup_is_restored_into_a_new_shard_and_no_other() {
     let sandbox = Sandbox::new();
     let (source, target) = (shard("source"), shard("target"));
     let server = Server::start(&sandbox, &source);
-    let endpoint = &server.url;
-    for number in 0..3 {
-        sandbox
-            .run(&format!(
-                "send -q orders.fifo --create --key k --endpoint {endpoint} order-{number}"
-            ))
-            .ok();
-    }
-    sandbox.run(&format!("backup kept.backup --endpoint {endpoint}"));
+    back_three_up(&sandbox, &server, "orders.fifo --create --key k");
     let restore = |file: &str, shard: &str| {
         let output = sandbox
             .command(&format!("restore {file} --postgres-shard {shard}"))
@@ -272,7 +279,8 @@ fn a_backup_is_restored_into_a_new_shard_and_no_other() {
     assert!(error.contains("holds something already"), "{error}");
     sandbox
         .run(&format!(
-            "send -q orders.fifo --key k --endpoint {endpoint} order-3"
+            "send -q orders.fifo --key k --endpoint {} order-3",
+            server.url
         ))
         .ok();
 
@@ -308,15 +316,7 @@ fn a_killed_restore_is_named_and_replaced() {
     let sandbox = Sandbox::new();
     let (source, target) = (shard("whole"), shard("half"));
     let server = Server::start(&sandbox, &source);
-    let endpoint = &server.url;
-    for number in 0..3 {
-        sandbox
-            .run(&format!(
-                "send -q orders --create --endpoint {endpoint} order-{number}"
-            ))
-            .ok();
-    }
-    sandbox.run(&format!("backup kept.backup --endpoint {endpoint}"));
+    back_three_up(&sandbox, &server, "orders --create");
     let whole = fs::read(sandbox.path().join("kept.backup")).unwrap();
     let on_target = |command: &str| {
         let mut command = sandbox.command(&format!("{command} --postgres-shard {target}"));
