@@ -144,7 +144,8 @@ pub enum OpenError {
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A pooler before the database gives a connection's transactions to sessions of others.
     #[error(
-        "a pooler before the database does not keep a session for each connection, which what a log sets and          locks there needs: have it do so (PgBouncer: pool_mode = session), or name the server itself"
+        "a pooler before the database does not keep a session for each connection, which the log needs: have \
+         it do so (PgBouncer: pool_mode = session), or name the server itself"
     )]
     Pooled,
     /// The server would not keep what this log promises.
