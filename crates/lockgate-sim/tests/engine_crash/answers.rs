@@ -215,7 +215,9 @@ impl World {
             self.tally.count("duplicates", 1);
             self.known(message).state = Existence::Gone;
             let unique = known.unique.ok_or("a duplicate without a unique id")?;
-            if let Some(first) = self.model.unique.get(&(known.queue, unique))
+            // One that was asked for before a purge may be answered behind the first one after it.
+            if !known.doubtful
+                && let Some(first) = self.model.unique.get(&(known.queue, unique))
                 && (first.id, first.sequence) != (sent.id, sent.sequence)
             {
                 return Err(format!(
@@ -227,6 +229,7 @@ impl World {
             // A duplicate at level `process` may have been answered before the original in a batch
             // that waits for the disk.
             if let Some(unique) = known.unique
+                && !known.doubtful
                 && let Some(first) = self.model.unique.get(&(known.queue, unique))
                 && first.id != sent.id
             {
