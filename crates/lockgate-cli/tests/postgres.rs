@@ -357,18 +357,9 @@ fn a_killed_restore_is_named_and_replaced() {
 
 /// Asks the server that all tests share until it says yes.
 fn until(question: &str) {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
-        let (client, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls)
-            .await
-            .unwrap();
-        tokio::spawn(connection);
-        while !client
-            .query_one(question, &[])
-            .await
-            .unwrap()
-            .get::<_, bool>(0)
-        {}
+    on_a_connection(async |client| {
+        while !client.query_one(question, &[]).await?.get::<_, bool>(0) {}
+        Ok(())
     });
 }
 
@@ -441,13 +432,19 @@ fn a_shard_is_checked_and_dumped_beside_its_server() {
 
 /// Runs a statement on the server that all tests share.
 fn statement(sql: &str) {
+    on_a_connection(async |client| client.batch_execute(sql).await);
+}
+
+fn on_a_connection(
+    ask: impl AsyncFnOnce(tokio_postgres::Client) -> Result<(), tokio_postgres::Error>,
+) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let (client, connection) = tokio_postgres::connect(&url(), tokio_postgres::NoTls)
             .await
             .unwrap();
         tokio::spawn(connection);
-        client.batch_execute(sql).await.unwrap();
+        ask(client).await.unwrap();
     });
 }
 

@@ -70,9 +70,10 @@ impl Hosts {
         Self { servers }
     }
 
-    /// Connects to the first that takes writes, or else, if that will do, to the first standby. Each address gets an equal share of the time that is
-    /// left, so that one that is silent does not keep it from the others. Names are looked up anew
-    /// each time: a failover may be a name that points elsewhere.
+    /// Connects to the first that takes writes, or else, if that will do, to the first standby. Each
+    /// address gets an equal share of the time that is left, so that one that is silent does not keep
+    /// it from the others. Names are looked up anew each time: a failover may be a name that points
+    /// elsewhere.
     pub(crate) async fn connect<T>(
         &self,
         deadline: Instant,
