@@ -10,12 +10,12 @@ use std::{
 use lockgate_core::with_sources;
 use tokio::{net::lookup_host, time::timeout_at};
 use tokio_postgres::{
-    Client, Config, SimpleQueryMessage, Socket,
+    Client, Config, Socket,
     config::{Host, TargetSessionAttrs},
     tls::{MakeTlsConnect, TlsConnect},
 };
 
-use crate::session::{Failure, Unasked, drive};
+use crate::session::{Failure, Unasked, drive, first_row};
 
 /// The servers that a URL names.
 pub(crate) struct Hosts {
@@ -195,10 +195,7 @@ where
         let (client, connection) = config.connect(tls).await?;
         tokio::spawn(drive(connection, unasked.clone()));
         let messages = client.simple_query(ASK).await?;
-        let row = messages.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => Some(row),
-            _ => None,
-        });
+        let row = first_row(&messages);
         let is_standby = row.and_then(|row| row.get(0)) == Some("t");
         let standbys = row.and_then(|row| row.get(1)).unwrap_or_default();
         Ok(Connected {

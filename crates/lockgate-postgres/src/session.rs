@@ -21,7 +21,8 @@ use tokio::{
     runtime::{self, Runtime},
 };
 use tokio_postgres::{
-    AsyncMessage, Client, Connection, NoTls, Row, SimpleQueryMessage, Socket, Statement,
+    AsyncMessage, Client, Connection, NoTls, Row, SimpleQueryMessage, SimpleQueryRow, Socket,
+    Statement,
     error::{Severity, SqlState},
     types::ToSql,
 };
@@ -268,6 +269,14 @@ pub(crate) async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
+/// The first row of the answer to a statement that was not prepared.
+pub(crate) fn first_row(messages: &[SimpleQueryMessage]) -> Option<&SimpleQueryRow> {
+    messages.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    })
+}
+
 /// One connection.
 pub(crate) struct Session {
     client: Client,
@@ -319,11 +328,9 @@ impl Session {
     /// The first column of the row that a statement returns, which is not prepared.
     pub(crate) fn tell(&self, sql: &str) -> Result<Option<String>, Failure> {
         let messages = self.wait(self.client.simple_query(sql))?;
-        let row = messages.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => Some(row),
-            _ => None,
-        });
-        Ok(row.and_then(|row| row.get(0)).map(str::to_owned))
+        Ok(first_row(&messages)
+            .and_then(|row| row.get(0))
+            .map(str::to_owned))
     }
 
     /// How long a statement may take.
