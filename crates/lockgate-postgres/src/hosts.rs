@@ -3,7 +3,7 @@
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -43,6 +43,7 @@ pub(crate) enum Use {
 /// A connection to a server.
 pub(crate) struct Connected {
     pub(crate) client: Client,
+    pub(crate) unasked: Arc<Unasked>,
     /// It takes no writes.
     pub(crate) is_standby: bool,
     /// Its `synchronous_standby_names`, if there are any.
@@ -79,7 +80,6 @@ impl Hosts {
         deadline: Instant,
         wanted: Use,
         tls: T,
-        unasked: &Arc<Mutex<Unasked>>,
     ) -> Result<Connected, Failure>
     where
         T: MakeTlsConnect<Socket, Stream: Send + 'static, TlsConnect: Send> + Clone,
@@ -98,7 +98,7 @@ impl Hosts {
         for Place { name, config } in places {
             let share = deadline.saturating_duration_since(Instant::now()) / left.max(1);
             left -= 1;
-            match connect(&config, share, tls.clone(), unasked).await {
+            match connect(&config, share, tls.clone()).await {
                 Ok(connected) if !connected.is_standby => return Ok(connected),
                 Ok(connected) if wanted == Use::Reading => {
                     standby.get_or_insert(connected);
@@ -181,18 +181,14 @@ impl fmt::Display for Server {
 }
 
 /// Connects to one place, and has the runtime it is called on move the connection's bytes.
-async fn connect<T>(
-    config: &Config,
-    time: Duration,
-    tls: T,
-    unasked: &Arc<Mutex<Unasked>>,
-) -> Result<Connected, Failure>
+async fn connect<T>(config: &Config, time: Duration, tls: T) -> Result<Connected, Failure>
 where
     T: MakeTlsConnect<Socket, Stream: Send + 'static, TlsConnect: Send>,
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
     let connecting = async {
         let (client, connection) = config.connect(tls).await?;
+        let unasked = Arc::<Unasked>::default();
         tokio::spawn(drive(connection, unasked.clone()));
         let messages = client.simple_query(ASK).await?;
         let row = first_row(&messages);
@@ -200,6 +196,7 @@ where
         let standbys = row.and_then(|row| row.get(1)).unwrap_or_default();
         Ok(Connected {
             client,
+            unasked,
             is_standby,
             standbys: Some(standbys.to_owned()).filter(|names| !names.is_empty()),
         })

@@ -7,7 +7,7 @@ use std::{
     io,
     pin::pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Wake},
@@ -169,17 +169,16 @@ impl Link {
         let runtime = self.runtime.as_ref().expect("it is taken by drop only");
         let deadline = Instant::now() + self.timeout;
         let (hosts, tls) = (self.hosts.clone(), self.tls.clone());
-        let unasked = Arc::<Mutex<Unasked>>::default();
-        let said = unasked.clone();
         // On that thread, because a socket belongs to the runtime in which it was made.
         let connecting = runtime.spawn(async move {
             match tls {
-                Some(tls) => hosts.connect(deadline, wanted, tls, &said).await,
-                None => hosts.connect(deadline, wanted, NoTls, &said).await,
+                Some(tls) => hosts.connect(deadline, wanted, tls).await,
+                None => hosts.connect(deadline, wanted, NoTls).await,
             }
         });
         let Connected {
             client,
+            unasked,
             is_standby,
             standbys,
         } = wait(deadline, connecting)
@@ -240,28 +239,39 @@ fn settings(commit: Commit, timeout: Duration) -> String {
     sql
 }
 
-/// What a server says without being asked.
+/// What a server says on one connection without being asked.
 #[derive(Default)]
 pub(crate) struct Unasked {
-    warning: Option<String>,
-    /// Why it ended the connection.
-    end: Option<String>,
+    warning: Mutex<Option<String>>,
+    /// Why the connection ended. A client is told a moment earlier that it did, and waits for this:
+    /// whatever ends [`drive`] sets it.
+    end: OnceLock<String>,
 }
 
 /// Moves bytes until the connection ends; keeps the last warning, and why it ended.
 pub(crate) async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
     mut connection: Connection<Socket, S>,
-    unasked: Arc<Mutex<Unasked>>,
+    unasked: Arc<Unasked>,
 ) {
+    /// The runtime may drop this function where it waits.
+    struct Driven(Arc<Unasked>);
+
+    impl Drop for Driven {
+        fn drop(&mut self) {
+            self.0.end.get_or_init(|| "connection closed".to_owned());
+        }
+    }
+
+    let Driven(unasked) = &Driven(unasked);
     loop {
         match poll_fn(|context| connection.poll_message(context)).await {
             Some(Ok(AsyncMessage::Notice(notice))) => {
-                lock(&unasked).warning = Some(notice.message().to_owned());
+                *lock(&unasked.warning) = Some(notice.message().to_owned());
             }
             Some(Ok(_)) => {}
             // Whoever waits for an answer is told as well.
             Some(Err(error)) => {
-                lock(&unasked).end = Some(with_sources(&error));
+                unasked.end.get_or_init(|| with_sources(&error));
                 return;
             }
             None => return,
@@ -283,7 +293,7 @@ pub(crate) struct Session {
     timeout: Duration,
     /// What `synchronous_standby_names` was, if commits here wait for them.
     waits_for: Option<String>,
-    unasked: Arc<Mutex<Unasked>>,
+    unasked: Arc<Unasked>,
     statements: Mutex<HashMap<&'static str, Statement>>,
     /// It was looked whether this is the server that holds what was appended.
     is_checked: AtomicBool,
@@ -340,7 +350,7 @@ impl Session {
 
     /// The last warning of the server since this was last asked.
     pub(crate) fn take_warning(&self) -> Option<String> {
-        lock(&self.unasked).warning.take()
+        lock(&self.unasked.warning).take()
     }
 
     fn prepared(&self, sql: &'static str) -> Result<Statement, Failure> {
@@ -357,9 +367,9 @@ impl Session {
         answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Failure> {
         match wait(Instant::now() + self.timeout, answer) {
-            Some(Err(error)) if error.is_closed() => Err(match &lock(&self.unasked).end {
-                Some(end) if is_recovery_conflict(end) => Failure::NeededByStandby(end.clone()),
-                Some(end) => Failure::Ended(end.clone()),
+            Some(Err(error)) if error.is_closed() => Err(match self.ended() {
+                Some(end) if is_recovery_conflict(&end) => Failure::NeededByStandby(end),
+                Some(end) => Failure::Ended(end),
                 None => error.into(),
             }),
             Some(answer) => Ok(answer?),
@@ -375,10 +385,8 @@ impl Session {
 
     /// Why the connection has ended, if it has.
     pub(crate) fn ended(&self) -> Option<String> {
-        self.client.is_closed().then(|| {
-            let end = lock(&self.unasked).end.clone();
-            end.unwrap_or_else(|| "connection closed".to_owned())
-        })
+        let is_closed = self.client.is_closed();
+        is_closed.then(|| self.unasked.end.wait().clone())
     }
 
     /// Runs `check`, unless it has succeeded on this connection before.
