@@ -11,7 +11,7 @@ use lockgate_engine::{
     Chore, ChoreRest, ChoreStep, Driver, EngineOptions, StartError, StartReport, Work,
 };
 use lockgate_machine::{QueueSettings, SettleAction};
-use lockgate_sim::{Fault, FaultyDisk, ManualClock};
+use lockgate_sim::{Damage, Fault, FaultyDisk, ManualClock, PowerCut};
 
 use crate::support::{
     Shard, Watched, beginning, create, local_log, receive, send, settle, text, until,
@@ -174,6 +174,48 @@ fn a_snapshot_that_the_disk_does_not_hand_over_is_not_given_up() {
     assert_eq!(report.snapshot, Some(newest));
     assert_eq!((report.messages, report.damaged.len()), (1, 0));
     drop(shard);
+}
+
+/// A start went on without the newest snapshot, which did not verify, and without what the log had lost
+/// of what that was made of. Should it verify the next time, it must not put all that under what was
+/// written since.
+#[test]
+fn a_snapshot_that_a_start_did_without_for_good_is_set_aside() {
+    let mut shard = with_queue();
+    pass_through(&mut shard);
+    let _none = take_snapshot(&mut shard);
+    pass_through(&mut shard);
+    shard.run(send("q", text("lost"))).unwrap();
+    let _none = take_snapshot(&mut shard);
+    let [newest, older] = snapshots(&shard.disk)[..] else {
+        panic!("two")
+    };
+    let mut image = shard.disk.kill().image();
+    drop(shard);
+    let segment = image.get_mut(&format!("{:08x}.log", older.0 >> 32));
+    let behind = usize::try_from(older.0 & 0xffff_ffff).unwrap() + 60;
+    segment.unwrap()[behind] ^= 1;
+    let disk = FaultyDisk::from_image(image);
+    let misread = Fault::Misread {
+        damage: Damage::FlippedBit,
+        lasting: false,
+        seed: 1,
+    };
+    disk.fail(DiskOperation::Read, 0, misread);
+    let (mut shard, report) = start(disk);
+    assert_eq!(report.snapshot, Some(older));
+    assert_eq!(report.snapshots_unreadable[0].0, newest);
+    assert!(!report.damaged.is_empty());
+    shard.run(send("q", text("kept"))).unwrap();
+    let queues = shard.driver.machine().snapshot().queues;
+    let disk = shard.disk.crash(PowerCut::LoseAllUnsynced);
+    drop(shard);
+    let aside = format!("{:016x}-", newest.0);
+    let is_it = |name: &String| name.starts_with(&aside) && name.ends_with(".snapshot-damaged");
+    assert!(disk.image().keys().any(is_it), "nothing is thrown away");
+    let (shard, report) = start(disk);
+    assert_eq!(report.snapshot, Some(older));
+    assert_eq!(shard.driver.machine().snapshot().queues, queues);
 }
 
 /// Lets the first byte through when it is told to.
