@@ -1,8 +1,8 @@
 //! What a start finds, and how time goes on.
 
 use bytes::Bytes;
-use lockgate_core::{Clock, Epoch, Level, Log, RecordGroup};
-use lockgate_engine::{Driver, EngineOptions, StartError, Work};
+use lockgate_core::{Clock, Epoch, Incarnation, Level, Log, RecordGroup};
+use lockgate_engine::{Beginning, Driver, EngineOptions, StartError, Work};
 use lockgate_log::LocalLog;
 use lockgate_machine::{Command, QueueSettings, Rejection, Reply, SettleAction, Settled};
 use lockgate_sim::{FaultyDisk, PowerCut};
@@ -106,6 +106,51 @@ fn after_a_reboot_time_goes_on_from_the_last_logged_instant() {
     // The lease, and the horizon up to which others may have been given.
     shard.clock.advance(60_000);
     assert_eq!(shard.receive_now("q", 1)[0].attempt, 2);
+}
+
+/// A virtual machine that is set back keeps its boot id. Machine time goes on all the same: else nothing
+/// would end before the old reading comes round again.
+#[test]
+fn time_goes_on_where_the_time_since_boot_went_back() {
+    let mut shard = Shard::new();
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    shard.clock.advance(1_000_000);
+    shard.run(send("q", text("a"))).unwrap();
+    let last = shard.now().machine;
+    let disk = shard.disk.kill();
+    let set_back = Beginning {
+        since_boot: 5,
+        ..beginning(&shard.clock)
+    };
+    drop(shard);
+    let options = EngineOptions::default();
+    let (driver, _) =
+        Driver::<u64>::recover(Box::new(local_log(&disk)), &options, set_back).unwrap();
+    assert_eq!(driver.machine_time(5), last);
+    assert_eq!(driver.machine_time(6), last.plus(1));
+}
+
+/// The secret is drawn once, and so are the numbers of a term: nobody is told of them before the record
+/// that holds them is durable.
+#[test]
+fn a_term_is_durable_when_its_start_returns() {
+    let options = EngineOptions::default();
+    let clock = lockgate_sim::ManualClock::default();
+    let disk = FaultyDisk::new();
+    for (start, secret) in [(1, [1; 32]), (2, [2; 32])] {
+        let begun = Beginning {
+            incarnation: Incarnation(start),
+            secret,
+            ..beginning(&clock)
+        };
+        let (driver, _) =
+            Driver::<u64>::recover(Box::new(local_log(&disk)), &options, begun).unwrap();
+        drop(driver);
+    }
+    let disk = disk.crash(PowerCut::LoseAllUnsynced);
+    let (shard, report) = Shard::start(disk, clock, &options);
+    assert_eq!(report.records, 2);
+    assert_eq!(shard.driver.machine().secret(), Some([1; 32]));
 }
 
 #[test]

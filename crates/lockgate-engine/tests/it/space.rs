@@ -218,6 +218,27 @@ fn a_snapshot_that_a_start_did_without_for_good_is_set_aside() {
     assert_eq!(shard.driver.machine().snapshot().queues, queues);
 }
 
+/// All segments of the newest term are lost, and with them what they say of their epoch.
+#[test]
+fn no_term_comes_twice_when_only_a_snapshot_knows_the_last() {
+    let shard = with_queue();
+    let (first, disk) = (shard.driver.term(), shard.disk.kill());
+    drop(shard);
+    let before = disk.image();
+    let (mut shard, _) = start(disk);
+    pass_through(&mut shard);
+    let _none = take_snapshot(&mut shard);
+    let second = shard.driver.term();
+    assert!(second.epoch > first.epoch);
+    let mut image = shard.disk.kill().image();
+    drop(shard);
+    image.retain(|name, _| before.contains_key(name) || !name.ends_with(".log"));
+    let (shard, report) = start(FaultyDisk::from_image(image));
+    assert!(report.snapshot.is_some());
+    assert_eq!(shard.driver.term().epoch, second.epoch.next());
+    assert_eq!(report.term, shard.driver.term());
+}
+
 /// Lets the first byte through when it is told to.
 struct Slow {
     begun: Option<mpsc::Sender<()>>,

@@ -206,6 +206,32 @@ fn a_position_no_recovery_can_start_at_is_refused() {
     assert_eq!(names.filter(|name| name.ends_with(".snapshot")).count(), 1);
 }
 
+/// A log is not trimmed past what is durable, also not to a snapshot: what it would promise to be there
+/// could still be lost, and would be taken for damage.
+#[test]
+fn a_trim_goes_no_further_than_what_is_durable() {
+    let disk = FaultyDisk::new();
+    let steps = [Step::Append(vec![900; 20]), Step::Sync];
+    let history = History::run(&disk, &steps);
+    let mut log = started(&disk);
+    let begun = log.tail();
+    let mut group = RecordGroup::new(log.capabilities().gap);
+    group.push(|buffer| buffer.extend_from_slice(&[5; 300]));
+    log.append(history.epoch.next(), begun, &mut group).unwrap();
+    let mut snapshot = log.begin_snapshot().unwrap();
+    let at = snapshot.position();
+    assert!(at > begun);
+    snapshot.write(b"everything").unwrap();
+    snapshot.finish().unwrap();
+    log.trim(at).unwrap();
+    release_trimmed(&mut log).unwrap();
+    let cut = disk.crash(PowerCut::LoseAllUnsynced);
+    let mut log = open(&cut);
+    let (report, records) = recover(&mut log).unwrap();
+    assert!(report.trimmed <= begun, "{report:?}");
+    assert_eq!((report.damaged.len(), records.len()), (0, 0), "{report:?}");
+}
+
 /// Only what is before the trim can be released; it is then reused, and a segment with damage is
 /// kept under another name instead.
 #[test]
