@@ -1,10 +1,13 @@
 //! Full disks: what is refused, what goes on, and the way back.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
-use lockgate_core::{Disk, Epoch, Log, Position, Purpose, RecordGroup, ReserveError, SpaceState};
+use lockgate_core::{
+    AppendError, Disk, DiskOperation, Epoch, Log, Position, Purpose, RecordGroup, ReserveError,
+    SpaceState,
+};
 use lockgate_log::{LocalLog, LocalLogOptions};
-use lockgate_sim::{FaultyDisk, PowerCut};
+use lockgate_sim::{Fault, FaultyDisk, PowerCut};
 
 use crate::history::release_trimmed;
 
@@ -280,6 +283,49 @@ fn a_large_snapshot_is_synced_as_it_is_written() {
         assert_eq!(syncs() - before, written / (8 << 20), "{written} bytes");
     }
     snapshot.finish().unwrap();
+}
+
+/// A disk may be full although its blocks were promised: growth is refused from then on, until there is
+/// more room than that.
+#[test]
+fn a_disk_that_is_full_in_the_middle_of_an_append_shows() {
+    let disk = FaultyDisk::new();
+    disk.set_free_bytes(Some(20 * SEGMENT));
+    let mut log = start(&disk);
+    try_append(&mut log, Epoch(1), Purpose::Growth).unwrap();
+    assert_eq!(log.space().state, SpaceState::Normal);
+    let full = Fault::Torn(io::ErrorKind::StorageFull);
+    disk.fail(DiskOperation::Write, 0, full);
+    log.reserve(950, 1, Purpose::Growth).unwrap();
+    let mut group = RecordGroup::new(log.capabilities().gap);
+    group.push(|buffer| buffer.extend_from_slice(&[8; 950]));
+    let tail = log.tail();
+    let refused = log.append(Epoch(1), tail, &mut group);
+    assert!(
+        matches!(refused, Err(AppendError::Full { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(log.space().state, SpaceState::Full);
+    try_append(&mut log, Epoch(1), Purpose::Growth).unwrap();
+    assert_eq!(log.space().state, SpaceState::Normal);
+}
+
+/// A reserve that a power cut could take would be missing on a full disk.
+#[test]
+fn what_upkeep_keeps_ready_survives_a_power_cut() {
+    let disk = FaultyDisk::new();
+    disk.set_free_bytes(Some(20 * SEGMENT));
+    let log = start(&disk);
+    let upkeep = log.upkeep().unwrap();
+    while upkeep.step().unwrap() {}
+    let spares = |disk: &FaultyDisk| {
+        let is_spare = |name: &str| name.ends_with(".spare") || name.ends_with(".ready");
+        let files = disk.image().into_iter();
+        let whole = files.filter(|(name, file)| is_spare(name) && file.len() as u64 == SEGMENT);
+        whole.count()
+    };
+    assert_eq!(spares(&disk), 1, "as much as there is to be emptied");
+    assert_eq!(spares(&disk.crash(PowerCut::LoseAllUnsynced)), 1);
 }
 
 /// A spare whose blocks were never written costs their zeros before it is as good as a segment that
