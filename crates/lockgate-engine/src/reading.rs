@@ -63,3 +63,58 @@ impl<'a> Reading<'a> {
         Ok(record)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use lockgate_core::{Message, QueueId, Scanned, Sequence, Term, WallTime};
+    use lockgate_machine::{Effect, encode_record};
+
+    use super::*;
+
+    /// A log of one record.
+    struct One(Bytes);
+
+    impl LogReader for One {
+        fn read(&self, _at: Position) -> Result<Bytes, ReadError> {
+            Ok(self.0.clone())
+        }
+
+        fn scan(
+            &self,
+            _from: Position,
+            _to: Position,
+            _visit: &mut dyn FnMut(Scanned) -> ControlFlow<()>,
+        ) -> Result<(), ReadError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_message_is_read_by_its_id_and_no_other_is_taken_for_it() {
+        let id = |sequence| MessageId::new(QueueId(1), Sequence(sequence), Term::default());
+        let stored = StoredMessage {
+            queue: QueueId(1),
+            sequence: Sequence(7),
+            id: id(7),
+            accepted: WallTime(1),
+            unique_until: None,
+            key_sequence: None,
+            message: Message::new("seven"),
+        };
+        let mut record = Vec::new();
+        encode_record(&[Effect::Accepted(Box::new(stored))], &mut record);
+        let log = One(record.into());
+        let place = Location::default();
+        let read = |id| Reading::of(&log, [place].into_iter()).message(place, id);
+        assert_eq!(read(id(7)).unwrap().message.body, "seven");
+        for other in [id(6), id(8)] {
+            let error = read(other).unwrap_err();
+            assert!(matches!(error, ReadError::Damaged { .. }), "{error}");
+        }
+        let nowhere = Location { part: 1, ..place };
+        let error = Reading::of(&log, [nowhere].into_iter()).message(nowhere, id(7));
+        assert!(matches!(error, Err(ReadError::Damaged { .. })), "{error:?}");
+    }
+}

@@ -6,11 +6,12 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc,
     },
     time::Duration,
 };
 
-use lockgate_core::{Clock as _, Location, Log, MessageId, Position, ReadError};
+use lockgate_core::{Clock as _, Epoch, Level, Location, Log, MessageId, Position, ReadError};
 use lockgate_engine::{
     BackupError, BackupReport, Driver, EngineOptions, RestoreError, RestoreReport, StartError,
     restore,
@@ -19,11 +20,11 @@ use lockgate_machine::{
     Command, DeadLetter, ImageLoader, Machine, MachineLimits, QueueSettings, SettleAction,
     Snapshot, decode_record, read_message,
 };
-use lockgate_sim::FaultyDisk;
+use lockgate_sim::{FaultyDisk, PowerCut};
 
 use crate::support::{
-    Shard, Watched, beginning, create, keyed, local_log, name, receive, send, settle, text, unique,
-    until,
+    Shard, Watched, at_level, beginning, create, keyed, local_log, name, receive, send, settle,
+    text, unique, until,
 };
 
 /// Queues with messages in every state there is.
@@ -174,6 +175,50 @@ fn a_log_with_anything_in_it_is_refused_and_stays() {
     let empty = Shard::new().disk.kill();
     let error = restore(&mut &bytes[..], Box::new(local_log(&empty))).unwrap_err();
     assert!(matches!(error, RestoreError::NotEmpty), "{error}");
+    // One that was begun and no more, a snapshot that lost its log, and what cannot be read.
+    let begun = FaultyDisk::new();
+    let mut log = local_log(&begun);
+    log.recover(Position(0), &mut |_| {}).unwrap();
+    log.begin_epoch(Epoch(1)).unwrap();
+    drop(log);
+    let mut image = disk.image();
+    image.retain(|name, _| name.ends_with(".snapshot"));
+    let alone = FaultyDisk::from_image(image);
+    let noise = ("00000002.log".to_owned(), vec![0xa5; 1 << 20]);
+    let unreadable = FaultyDisk::from_image([noise].into());
+    for disk in [begun, alone, unreadable] {
+        let error = restore(&mut &bytes[..], Box::new(local_log(&disk))).unwrap_err();
+        assert!(matches!(error, RestoreError::NotEmpty), "{error}: {disk:?}");
+    }
+}
+
+/// It is told as done, so a power cut takes nothing of it.
+#[test]
+fn a_restored_log_survives_a_power_cut() {
+    let mut shard = filled();
+    let (disk, _) = restored(&backup(&mut shard).0);
+    let disk = disk.crash(PowerCut::LoseAllUnsynced);
+    let (shard, report) = Shard::start(disk, shard.clock.clone(), &EngineOptions::default());
+    assert_eq!((report.messages, report.damaged.len()), (118, 0));
+    let reader = shard.driver.reader();
+    for (id, place) in take_locations(&mut shard.driver.machine().snapshot()) {
+        let record = reader.read(place.position).unwrap();
+        assert_eq!(read_message(&record, place.part).unwrap().id, id);
+    }
+}
+
+/// Its records are of no use without its snapshot, and no more an unfinished restore.
+#[test]
+fn a_restored_log_without_its_snapshot_is_refused_as_that() {
+    let mut shard = filled();
+    let (disk, _) = restored(&backup(&mut shard).0);
+    let mut image = disk.image();
+    image.retain(|name, _| !name.ends_with(".snapshot"));
+    let log = local_log(&FaultyDisk::from_image(image));
+    let options = EngineOptions::default();
+    let refused = Driver::<u64>::recover(Box::new(log), &options, beginning(&shard.clock));
+    let error = refused.err().expect("refused");
+    assert!(matches!(error, StartError::NoSnapshot { .. }), "{error:?}");
 }
 
 /// Reads a few bytes at a time, as a pipe may.
@@ -366,6 +411,41 @@ async fn a_backup_under_load_has_all_that_was_answered() {
         assert!(there.contains(body) || acked.contains(body), "{body}");
     }
     assert!(sent.len() > 1_000 && there.len() > 500);
+}
+
+/// What a backup holds must be true whatever happens to the shard it was taken from.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_holds_nothing_that_a_power_cut_could_take() {
+    struct Told(mpsc::Sender<()>);
+
+    impl io::Write for Told {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.send(()).map_err(|_gone| io::ErrorKind::BrokenPipe)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let shard = Watched::with_queue(at_level(Level::Process)).await;
+    let syncs = shard.controls.syncs();
+    shard.controls.hold_syncs(true);
+    shard.engine.submit(send("q", text("a"))).await.unwrap();
+    let (told, written) = mpsc::channel();
+    let backup = tokio::task::spawn_blocking({
+        let engine = shard.engine.clone();
+        move || engine.backup(&mut Told(told)).unwrap()
+    });
+    shard.controls.wait_for_syncs(syncs + 1);
+    // Another question to the owner, behind the backup's.
+    assert_eq!(shard.engine.metrics().keeper.snapshots, 0);
+    assert!(written.try_recv().is_err(), "nothing is written yet");
+    shard.controls.hold_syncs(false);
+    assert_eq!(backup.await.unwrap().messages, 1);
+    assert!(written.try_recv().is_ok());
+    shard.engine.shutdown().await;
 }
 
 #[tokio::test]

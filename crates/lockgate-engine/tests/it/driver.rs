@@ -9,7 +9,7 @@ use lockgate_machine::{
 };
 use lockgate_sim::{Fault, FaultyDisk, ManualClock};
 
-use crate::support::{Shard, at_level, create, keyed, receive, send, settle, text, unique};
+use crate::support::{Answer, Shard, at_level, create, keyed, receive, send, settle, text, unique};
 
 #[test]
 fn an_answer_leaves_when_its_level_is_reached_and_not_before() {
@@ -271,6 +271,68 @@ fn a_full_log_refuses_sends_and_lets_settles_go_on() {
     shard
         .run(send("q", text("again")))
         .expect("normal again by itself");
+}
+
+/// What a group has decided already counts, with its headers: a large group must not grow into what is
+/// kept for settles.
+#[test]
+fn a_group_on_a_full_disk_leaves_the_reserve_alone() {
+    let disk = FaultyDisk::new();
+    disk.set_free_bytes(Some(2_200 << 10));
+    let (mut shard, _) = Shard::start(disk, ManualClock::default(), &EngineOptions::default());
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    loop {
+        let sends = vec![send("q", text("x")); 2_000];
+        let mut answers = shard.group([Work::Commands(sends.into())]);
+        answers.extend(shard.sync());
+        let results = match answers.pop().unwrap().result.unwrap() {
+            Outcome::Commands(results) => results,
+            other => panic!("{other:?}"),
+        };
+        let ready = shard.driver.space().ready_bytes;
+        assert!(ready >= 1 << 20, "{ready}");
+        if results.iter().any(Result::is_err) {
+            break;
+        }
+    }
+    assert!(shard.driver.stopped().is_none());
+}
+
+/// With not even room for the record that says so, nothing ends and nothing comes due, until there is.
+#[test]
+fn time_stands_still_while_nothing_can_be_written() {
+    const LEASES: u64 = 12;
+    let disk = FaultyDisk::new();
+    disk.set_free_bytes(Some(2_200 << 10));
+    let (mut shard, _) = Shard::start(disk, ManualClock::default(), &EngineOptions::default());
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    for _ in 0..LEASES {
+        shard.run(send("q", text("x"))).unwrap();
+    }
+    for _ in 0..LEASES {
+        shard.clock.advance(10);
+        assert_eq!(shard.receive_now("q", 1).len(), 1);
+    }
+    shard.disk.set_free_bytes(Some(0));
+    let is_full = |answer: Answer| match answer.result.unwrap() {
+        Outcome::Commands(results) => results.iter().any(Result::is_err),
+        other => panic!("{other:?}"),
+    };
+    while {
+        let advances = vec![Command::Advance; 2_000];
+        let answers = shard.group([Work::Commands(advances.into())]);
+        !answers.into_iter().any(is_full)
+    } {}
+    shard.clock.advance(29_800);
+    for _ in 0..2 * LEASES {
+        shard.clock.advance(10);
+        assert!(shard.group([]).is_empty());
+        assert_eq!(shard.driver.stopped(), None);
+    }
+    shard.disk.set_free_bytes(None);
+    let again = shard.receive_now("q", 100);
+    assert_eq!(again.len() as u64, LEASES);
+    assert!(again.iter().all(|delivery| delivery.attempt == 2));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use lockgate_machine::{QueueSettings, SettleAction};
 use lockgate_sim::{Damage, Fault, FaultyDisk, ManualClock, PowerCut};
 
 use crate::support::{
-    Shard, Watched, beginning, create, local_log, receive, send, settle, text, until,
+    Shard, Watched, beginning, create, local_log, name, pending, receive, send, settle, text, until,
 };
 
 /// As the segments of the tests' logs.
@@ -310,4 +310,63 @@ async fn what_a_backup_reads_stays_until_it_has() {
     // And with nobody reading, all that comes back.
     until(|| released() >= before + 4).await;
     engine.shutdown().await;
+}
+
+/// Whoever was told where messages are may take his time to read them. Meanwhile they are moved, and the
+/// segment they were in would go.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_reader_was_told_stays_until_it_was_read() {
+    for is_peek in [false, true] {
+        let shard = Watched::on(FaultyDisk::new(), ManualClock::default(), options());
+        let engine = &shard.engine;
+        for queue in ["kept", "q"] {
+            let queue = create(queue, QueueSettings::default());
+            engine.submit(queue).await.unwrap();
+        }
+        engine.submit(send("kept", text("kept"))).await.unwrap();
+        shard.controls.hold_appends(true);
+        let told = async {
+            if is_peek {
+                let page = engine.peek(name("kept"), None, None, 1).await.unwrap();
+                let stored = page.messages.into_iter().next().unwrap().stored;
+                stored.expect("it can be read").message.body
+            } else {
+                let batch = engine.receive(receive("kept", 1), Duration::ZERO).await;
+                let received = batch.unwrap().keep().pop().expect("it can be read");
+                received.stored.message.body
+            }
+        };
+        let mut told = Box::pin(told);
+        // Stuck, so that it cannot be answered before it is left alone.
+        let mut stuck = Box::pin(engine.submit(send("q", text("stuck"))));
+        assert!(pending(stuck.as_mut()).await);
+        assert!(pending(told.as_mut()).await);
+        shard.controls.hold_appends(false);
+        stuck.await.unwrap();
+        let body = "x".repeat(50_000);
+        let pass = async || {
+            for _ in 0..30 {
+                engine.submit(send("q", text(&body))).await.unwrap();
+            }
+            let batch = engine.receive(receive("q", 100), Duration::ZERO).await;
+            for received in batch.unwrap().keep() {
+                let ack = settle(received.delivery.token, SettleAction::Ack);
+                engine.submit(ack).await.unwrap();
+            }
+        };
+        let counts = || engine.metrics().keeper;
+        for passes in 0.. {
+            assert!(passes < 200, "it is never moved: {:?}", counts());
+            if counts().relocated_messages > 0 {
+                break;
+            }
+            pass().await;
+        }
+        let until = counts().snapshots + 3;
+        while counts().snapshots < until {
+            pass().await;
+        }
+        assert_eq!(told.await, "kept");
+        engine.shutdown().await;
+    }
 }
