@@ -47,4 +47,4 @@ pub use clock::SystemClock;
 pub use folder::FolderDisk;
 pub use inspect::{InspectedHeader, InspectedSegment, InspectedSnapshot, Inspection};
 pub use local::{LocalLog, LocalLogOptions, OpenError};
-pub use names::is_log_file;
+pub use names::{is_log_file, segment_file};

@@ -6,7 +6,7 @@ use lockgate_core::Position;
 
 use crate::{
     folder::LOCK_NAME,
-    format::{Point, first_record},
+    format::{Point, first_record, segment_of},
 };
 
 /// Whether a file of this name in a data folder is Lockgate's: a part of the log, something kept beside
@@ -14,6 +14,12 @@ use crate::{
 #[must_use]
 pub fn is_log_file(name: &str) -> bool {
     name == LOCK_NAME || FileKind::of(name) != FileKind::Other
+}
+
+/// The name of the file that holds the records of that position's segment.
+#[must_use]
+pub fn segment_file(at: Position) -> String {
+    segment_name(segment_of(at))
 }
 
 /// A segment's file name.

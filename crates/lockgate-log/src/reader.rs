@@ -17,7 +17,7 @@ use lockgate_core::{
 use crate::{
     format::{
         PAYLOAD_BYTES_LIMIT, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, first_record,
-        offset_of, position, segment_of, verifies,
+        offset_of, position, segment_of, segment_start, verifies,
     },
     scan::SegmentScan,
     shared::Shared,
@@ -165,6 +165,10 @@ impl Reader {
             SegmentScan::new(&*file, segment, info.generation).map_err(LogError::Disk)?;
         let end = to.min(position(segment, u32::MAX));
         let mut expected = from.max(first_record(segment));
+        // The number of the record due there, as far as it is known.
+        let mut number = info
+            .first_number
+            .filter(|_| expected == first_record(segment));
         while expected < end {
             let found = scan
                 .next(offset_of(expected).into(), 0)
@@ -201,6 +205,21 @@ impl Reader {
                 return Ok(ControlFlow::Break(()));
             }
             expected = Position(position.0 + header.record_len() as u64);
+            number = Some(header.number + 1);
+        }
+        // A file that was cut short ends where it can be read to its end; the next one knows better.
+        let behind = segment.saturating_add(1);
+        let next = segment_start(behind);
+        let behind = shared.segments().get(&behind).copied();
+        let due = behind.and_then(|info| info.first_number);
+        let is_short = number < due && number.is_some();
+        if is_short && to >= next && shared.segments().contains_key(&segment) {
+            shared.note_damaged(segment);
+            let gap = Scanned::Damaged {
+                from: expected,
+                to: next,
+            };
+            return Ok(visit(gap));
         }
         Ok(ControlFlow::Continue(()))
     }

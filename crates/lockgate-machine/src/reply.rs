@@ -301,7 +301,9 @@ pub enum Rejection {
     },
     /// The log has no room for more messages; settling and deleting go on and may make some. Given
     /// by the engine, before anything is decided.
-    #[error("the log is full: {needed} more bytes are needed, {free} are free")]
+    #[error(
+        "the log is full: {needed} bytes are needed, and the {free} that are left are kept for what makes room"
+    )]
     LogFull {
         /// Bytes that would be needed.
         needed: u64,

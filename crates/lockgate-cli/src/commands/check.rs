@@ -3,7 +3,7 @@
 use crate::{
     args::Check,
     exit::{Exit, Failure},
-    folder::{Findings, Granted, Place, Verdict},
+    folder::{Findings, Granted, Place, Unreadable, Verdict},
     output::{Output, Table, count},
     units::show_bytes,
 };
@@ -134,7 +134,12 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
             show_bytes(found.bytes)
         ))?;
         for stretch in &found.damaged {
-            output.line(&format!("  {} to {}: DAMAGED", stretch.from, stretch.to))?;
+            output.line(&format!(
+                "  {} to {}: DAMAGED{}",
+                stretch.from,
+                stretch.to,
+                (stretch.kept_as.as_ref()).map_or_else(String::new, |file| format!(", in {file}")),
+            ))?;
         }
         output.line(&match found.unreadable {
             0 => format!(
@@ -146,6 +151,7 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
                 count(found.messages, "message")
             ),
         })?;
+        tell_unreadable(&found.unreadable_in, output)?;
     }
     if let Some(bytes) = findings.state_bytes {
         output.line(&format!(
@@ -194,6 +200,29 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
         }
         (None, _) => "clean".to_owned(),
     })
+}
+
+/// Where messages had their payloads that cannot be read, for people.
+fn tell_unreadable(unreadable: &[Unreadable], output: &mut Output) -> Result<(), Failure> {
+    for place in unreadable {
+        let from = || format!("the log from {} on", place.from);
+        output.line(&format!(
+            "    {} of them in {}{}",
+            place.messages,
+            place.file.clone().unwrap_or_else(from),
+            if place.is_missing {
+                ", which is not there"
+            } else {
+                ""
+            }
+        ))?;
+    }
+    if unreadable.iter().any(|place| place.file.is_some()) {
+        output.line(
+            "    a server drops them as they come up for delivery: if you have those files, put them back before a start",
+        )?;
+    }
+    Ok(())
 }
 
 /// What the queues may come to hold, for people.

@@ -6,7 +6,8 @@ use std::{
 };
 
 use lockgate_core::{
-    DamagedRange, LogRecord, Position, QueueId, QueueName, ReadError, RecordStamp, Scanned,
+    DamagedRange, LogError, LogRecord, Position, QueueId, QueueName, ReadError, RecordStamp,
+    Scanned,
 };
 use lockgate_machine::{Effect, decode_record};
 use serde::Serialize;
@@ -44,8 +45,13 @@ pub(crate) fn run(args: &Dump) -> Result<(), Failure> {
 /// there are.
 fn records(args: &Dump, place: &Place, output: &mut Output) -> Result<u64, Failure> {
     let read = |error| Failure::from_error(Exit::Failed, error).context("reading the log");
-    let refused =
-        |error| Failure::from_error(Exit::Refused, error).context("the log cannot be recovered");
+    let refused = |error| {
+        let exit = match error {
+            LogError::Disk(_) => Exit::Failed,
+            _ => Exit::Refused,
+        };
+        Failure::from_error(exit, error).context("the log cannot be recovered")
+    };
     let mut log = place.log();
     let snapshots = folder::snapshots(&*log.snapshots()).map_err(read)?;
     // The names of queues that were made before the first record that is left.

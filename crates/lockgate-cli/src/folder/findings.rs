@@ -1,13 +1,13 @@
 //! What a check finds, for people and for programs.
 
-use std::{fmt, ops::ControlFlow};
+use std::{collections::BTreeMap, fmt, ops::ControlFlow};
 
 use lockgate_core::{
     Clock as _, Location, LogError, LogReader, Position, ReadError, Scanned, SnapshotStore,
     with_sources,
 };
-use lockgate_engine::{Driver, StartReport};
-use lockgate_log::SystemClock;
+use lockgate_engine::{Driver, StartError, StartReport};
+use lockgate_log::{SystemClock, is_log_file, segment_file};
 use lockgate_machine::{
     Answer, Effect, ImageLoader, Machine, MachineLimits, Query, QueueDescription, QueueTotals,
     decode_record,
@@ -166,6 +166,22 @@ pub(crate) struct Records {
     pub(crate) messages: u64,
     /// Those whose payload cannot be read.
     pub(crate) unreadable: u64,
+    /// Where these had it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unreadable_in: Vec<Unreadable>,
+}
+
+/// A part of the log that has not the payloads it should have.
+#[derive(Debug, Serialize)]
+pub(crate) struct Unreadable {
+    #[serde(serialize_with = "as_text")]
+    pub(crate) from: Position,
+    pub(crate) messages: u64,
+    /// Its file, if it is a folder's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<String>,
+    /// Whether all of it is missing.
+    pub(crate) is_missing: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -214,20 +230,26 @@ impl Findings {
                 while driver.housekeep(usize::MAX) {}
                 let start = Start::of(&report, place);
                 let reader = driver.reader();
-                let records = Records::of(&*reader, &driver, &start.damaged);
-                findings.records = Some(records.map_err(|error| match error {
+                let records = Records::of(&*reader, &driver, &start.damaged, &report.missing);
+                let mut records = records.map_err(|error| match error {
                     ReadError::Log(error) => error,
                     error => LogError::Remote {
                         what: "reading the log".to_owned(),
                         source: error.into(),
                     },
-                })?);
+                })?;
+                if place.overlay().is_some() {
+                    records.name_files();
+                }
+                findings.records = Some(records);
                 let descriptions = descriptions(driver.machine());
                 findings.queues = Some(descriptions.iter().map(QueueFound::of).collect());
                 findings.granted = Some(Granted::of(&descriptions));
                 findings.state_bytes = Some(driver.machine().heap_bytes() as u64);
                 findings.start = Some(start);
             }
+            // The start would end with it as well, and a second try may succeed.
+            Err(StartError::Recover(error @ LogError::Disk(_))) => return Err(error),
             Err(error) => findings.refused = Some(with_sources(&error)),
         }
         findings.verdict = findings.judge();
@@ -253,7 +275,8 @@ impl Findings {
 impl Files {
     fn of(overlay: &Overlay) -> Self {
         let mut files = Self::default();
-        for (name, bytes) in overlay.sizes() {
+        let all = overlay.sizes().into_iter();
+        for (name, bytes) in all.filter(|(name, _)| is_log_file(name)) {
             files.bytes += bytes;
             match name.rsplit_once('.').map(|(_, ending)| ending) {
                 Some("log") => files.segments += 1,
@@ -302,7 +325,7 @@ fn snapshot(store: &dyn SnapshotStore, position: Position) -> Result<SnapshotFou
     };
     match read() {
         Ok(()) => {}
-        Err(ReadError::Log(error @ LogError::Disk(_))) => return Err(error),
+        // As a start takes one that the disk does not hand over.
         Err(error) => found.damage = Some(with_sources(&error)),
     }
     if found.damage.is_none() {
@@ -346,10 +369,15 @@ impl Records {
         reader: &dyn LogReader,
         driver: &Driver<u64>,
         known: &[Stretch],
+        missing: &[(Position, u64)],
     ) -> Result<Self, ReadError> {
         let machine = driver.machine();
         let mut found = Self::default();
-        let mut payloads = 0;
+        let live = machine.live_ranges();
+        // Messages whose payload was not met yet, by range.
+        let mut unread: BTreeMap<Position, u64> =
+            live.map(|(first, live)| (first, live.messages)).collect();
+        found.messages = unread.values().sum();
         reader.scan(Position(0), driver.tail(), &mut |scanned| {
             match scanned {
                 Scanned::Record { record, .. } => {
@@ -365,7 +393,10 @@ impl Records {
                     }
                     found.records += 1;
                     found.bytes += record.payload.len() as u64;
-                    payloads += live_payloads(machine, record.position, &effects);
+                    let read = live_payloads(machine, record.position, &effects);
+                    if let Some((_, left)) = unread.range_mut(..=record.position).next_back() {
+                        *left = left.saturating_sub(read);
+                    }
                 }
                 Scanned::Damaged { from, to } => {
                     if !known
@@ -383,9 +414,28 @@ impl Records {
             }
             ControlFlow::Continue(())
         })?;
-        found.messages = machine.live_ranges().map(|(_, live)| live.messages).sum();
-        found.unreadable = found.messages.saturating_sub(payloads);
+        found.unreadable = unread.values().sum();
+        found.unreadable_in = unread
+            .into_iter()
+            .filter(|&(_, messages)| messages > 0)
+            .map(|(from, messages)| Unreadable {
+                from,
+                messages,
+                file: None,
+                is_missing: missing.iter().any(|&(first, _)| first == from),
+            })
+            .collect();
         Ok(found)
+    }
+
+    /// Says in which files of a folder it is.
+    fn name_files(&mut self) {
+        for place in &mut self.unreadable_in {
+            place.file = Some(segment_file(place.from));
+        }
+        for stretch in &mut self.damaged {
+            stretch.kept_as = Some(segment_file(stretch.from));
+        }
     }
 }
 

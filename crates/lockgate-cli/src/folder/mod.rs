@@ -16,7 +16,7 @@ use lockgate_engine::{Beginning, Driver, EngineOptions, StartError, StartReport}
 use lockgate_log::{LocalLog, LocalLogOptions, SystemClock, is_log_file};
 
 pub(crate) use effects::{Bodies, EffectJson, effect_json, queues_of};
-pub(crate) use findings::{Findings, StandbyFound, Verdict, queues, snapshots};
+pub(crate) use findings::{Findings, StandbyFound, Unreadable, Verdict, queues, snapshots};
 pub(crate) use granted::Granted;
 pub(crate) use overlay::{Change, Overlay};
 pub(crate) use unfinished::{Unfinished, UnfinishedError};

@@ -85,9 +85,12 @@ fn crc32c(bytes: &[u8]) -> u32 {
 #[test]
 fn a_good_folder_is_clean_and_stays_as_it_is() {
     let sandbox = filled();
+    // No file of the log: these have lower-case numbers.
+    sandbox.write("data/0000000A.log", "something else");
     let before = contents(&sandbox.path().join("data"));
     let found: Value = serde_json::from_str(&sandbox.run("check --json data").ok()).unwrap();
     assert_eq!(found["verdict"], "clean", "{found}");
+    assert_eq!(found["files"]["segments"], 1, "{found}");
     assert_eq!(found["records"]["messages"], 5, "{found}");
     assert_eq!(found["records"]["unreadable"], 0, "{found}");
     let queue = |name: &str| {
@@ -427,6 +430,73 @@ fn a_dump_shows_segments_that_are_missing_or_cannot_be_read() {
     }
 }
 
+/// A sandbox whose messages stand before a snapshot, where a start does not look at them.
+fn restored() -> Sandbox {
+    let sandbox = filled();
+    let server = Server::start(&sandbox);
+    let url = server.url.clone();
+    sandbox.run(&format!("backup all --endpoint {url}")).ok();
+    drop(server);
+    fs::rename(sandbox.path().join("data"), sandbox.path().join("before")).unwrap();
+    sandbox.run("restore all --data data").ok();
+    // The next segment says how many records this one should have.
+    let server = Server::start(&sandbox);
+    server.signal(Signal::TERM);
+    server.wait();
+    sandbox
+}
+
+/// What stands in for a file of the log, is cut short or is not there has not the messages that it
+/// should have: they are counted, and the file is named.
+#[test]
+fn payloads_that_a_start_does_not_look_for_are_missed_by_file() {
+    let (sandbox, other) = (restored(), restored());
+    let file = &segments(&sandbox)[0];
+    let whole = fs::read(file).unwrap();
+    let foreign = fs::read(&segments(&other)[0]).unwrap();
+    sandbox.run("check data").ok();
+    let unreadable = |messages: u64, is_missing: bool| {
+        let done = sandbox.run("check --json data");
+        assert_eq!(done.code, Some(8), "{done:?}");
+        let found: Value = serde_json::from_str(&done.stdout).unwrap();
+        let is_in = json!([{
+            "from": "0x100000000",
+            "messages": messages,
+            "file": "00000001.log",
+            "is_missing": is_missing,
+        }]);
+        let records = &found["records"];
+        assert_eq!(records["unreadable_in"], is_in, "{found}");
+        assert_eq!(records["unreadable"], messages, "{found}");
+        records["damaged"].clone()
+    };
+    // Its messages have the same queues and numbers.
+    fs::write(file, foreign).unwrap();
+    assert_eq!(unreadable(5, false), json!([]));
+
+    // Behind the header and the first record, and within the second.
+    let first = &crate::support::json_lines(&sandbox.run("dump data").ok())[..2];
+    let at = first[1]["position"].as_str().unwrap();
+    let kept = usize::from_str_radix(&at["0x1".len()..], 16).unwrap();
+    fs::write(file, &whole[..kept + 20]).unwrap();
+    let lost = json!({ "from": at, "to": "0x200000000", "kept_as": "00000001.log" });
+    assert_eq!(unreadable(4, false), json!([lost]));
+    let done = sandbox.run("dump data");
+    assert_eq!(done.code, Some(8), "{done:?}");
+    let stretch = format!("{{\"damaged\":{{\"from\":\"{at}\",\"to\":\"0x200000000\"}}}}");
+    assert!(done.stdout.contains(&stretch), "{done:?}");
+
+    fs::remove_file(file).unwrap();
+    assert_eq!(unreadable(5, true), json!([]));
+    let text = sandbox.run("check data").stdout;
+    assert!(
+        text.contains("5 of them in 00000001.log, which is not there"),
+        "{text}"
+    );
+    fs::write(file, whole).unwrap();
+    sandbox.run("check data").ok();
+}
+
 #[test]
 fn what_is_no_file_is_named_instead_of_waited_for() {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -440,9 +510,11 @@ fn what_is_no_file_is_named_instead_of_waited_for() {
     fs::remove_file(segment).unwrap();
     mknodat(CWD, segment, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let wanted = "00000001.log: it is no regular file";
-    let done = sandbox.run("check data");
-    assert_eq!(done.code, Some(9), "{done:?}");
-    assert!(done.stdout.contains(wanted), "{done:?}");
+    // As a start ends: it may be there the next time.
+    for looking in ["check data", "dump data"] {
+        let error = sandbox.run(looking).fails_with(1);
+        assert!(error.contains(wanted), "{error}");
+    }
     let error = sandbox
         .run("serve --listen 127.0.0.1:0 --data data --log-format text")
         .fails_with(1);

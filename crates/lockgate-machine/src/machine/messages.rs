@@ -129,23 +129,25 @@ impl Machine {
         message: MessageId,
     ) -> Result<(u32, u32), Rejection> {
         let queue = self.named_queue(name)?;
-        let state = &self.queues[queue];
-        let (present, sequence) = self.present_place(message);
-        let found = (present == state.id)
-            .then(|| self.message_of(queue, sequence))
-            .flatten();
-        // What was moved has a number of the queue it is in, and the id of the one it was sent to.
-        let is_it = |index: u32| match self.origin(index) {
-            Some(origin) => origin.id == message,
-            None => state.id_of(sequence) == message,
-        };
-        let Some(index) = found.filter(|&index| is_it(index)) else {
-            return Err(Rejection::MessageNotFound {
+        self.message_with_id(message)
+            .filter(|&(present, _)| present == queue)
+            .ok_or_else(|| Rejection::MessageNotFound {
                 queue: name.clone(),
                 message,
-            });
+            })
+    }
+
+    /// The message of that id, and the queue it is in.
+    pub(super) fn message_with_id(&self, id: MessageId) -> Option<(u32, u32)> {
+        let (queue, sequence) = self.present_place(id);
+        let queue = self.queue_index(queue)?;
+        let index = self.message_of(queue, sequence)?;
+        // What was moved has a number of the queue it is in, and the id of the one it was sent to.
+        let is_it = match self.origin(index) {
+            Some(origin) => origin.id == id,
+            None => self.queues[queue].id_of(sequence) == id,
         };
-        Ok((queue, index))
+        is_it.then_some((queue, index))
     }
 
     pub(super) fn decide_damaged(

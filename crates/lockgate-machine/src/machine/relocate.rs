@@ -32,11 +32,12 @@ impl Machine {
     }
 
     /// Whether the message with that id, wherever it was moved, has its bytes at `at`: whether a
-    /// [`Relocate`](crate::Command::Relocate) from there would do anything.
+    /// [`Relocate`](crate::Command::Relocate) from there would do anything. Not if another message, say of
+    /// another log, has the id's queue and number.
     #[must_use]
     pub fn lives_at(&self, id: MessageId, at: Location) -> bool {
-        let (queue, sequence) = self.present_place(id);
-        self.location(queue, sequence) == Some(at)
+        self.message_with_id(id)
+            .is_some_and(|(_, index)| self.messages[index].location() == at)
     }
 
     pub(super) fn decide_relocate(

@@ -333,6 +333,9 @@ impl History {
                 .flat_map(|queue| queue.messages.values())
                 .any(|message| message.id == stored.id && message.location == from);
             assert_eq!(self.run.machine.lives_at(stored.id, from), lives);
+            // Of another log's term, with the same queue and number.
+            let foreign = MessageId::from_bits(stored.id.to_bits() ^ 1);
+            assert!(!self.run.machine.lives_at(foreign, from));
             let before = self.run.log.len();
             let command = Command::Relocate {
                 message: stored.clone(),
