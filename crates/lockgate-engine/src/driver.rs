@@ -161,7 +161,7 @@ const GROUP_BUFFER_KEEP_BYTES: usize = 8 << 20;
 /// How often, at most, waiters whose callers are gone are looked for when too many wait.
 const SWEEP_EVERY_MS: u64 = 100;
 
-/// Commands that the machine reads ahead for at once: what it has read for the last of them must
+/// Messages that the machine reads ahead for at once: what it has read for the last of them must
 /// still be near when they are decided.
 const READ_AHEAD: usize = 256;
 
@@ -796,11 +796,11 @@ fn take_some<T>(
     requests: &mut impl Iterator<Item = Request<T>>,
     next: &mut Vec<Request<T>>,
 ) -> bool {
-    let mut commands = 0;
-    while commands < READ_AHEAD
+    let mut messages = 0;
+    while messages < READ_AHEAD
         && let Some(request) = requests.next()
     {
-        commands += request.work.upcoming().count();
+        messages += request.work.messages_max();
         next.push(request);
     }
     !next.is_empty()

@@ -57,6 +57,15 @@ impl Work {
         commands.iter().map(Upcoming::Command).chain(receive)
     }
 
+    /// About how many messages it may be.
+    pub(crate) fn messages_max(&self) -> usize {
+        match self {
+            Self::Commands(commands) => commands.len(),
+            Self::Receive { receive, .. } => usize::from(receive.max),
+            Self::Query(_) => 0,
+        }
+    }
+
     /// Whether all of it makes load and frees none, so that it may be shed.
     pub(crate) fn is_send(&self) -> bool {
         match self {

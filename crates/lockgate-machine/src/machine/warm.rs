@@ -72,8 +72,10 @@ struct Ahead {
     leaf_ends: SmallVec<[(u32, u64); AT_ONCE]>,
     /// Contents and numbers of messages that are settled.
     settled: SmallVec<[(u32, u64); AT_ONCE]>,
-    /// Keys of which receives will lease the first message.
-    ready: Indexes,
+    /// Keys of which receives will lease messages, and how many of each.
+    ready: SmallVec<[(u32, u32); AT_ONCE]>,
+    /// How many that is of all.
+    to_lease: usize,
     /// Of a batch: which steps the hashes, and the settled messages, are of.
     hashed_steps: Indexes,
     settled_steps: Indexes,
@@ -90,10 +92,19 @@ struct Found {
 /// Where the commands so far were about, for the next one is mostly about the same.
 #[derive(Default)]
 struct Place<'a> {
-    /// With the number of the content's next message.
-    queue: Option<(&'a QueueName, u32, u64)>,
+    queue: Option<Asked<'a>>,
     /// The ready key that the next receive of that content will come to.
     ready: Option<(u32, u32)>,
+}
+
+/// What there is to know of the queue of a command.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    name: &'a QueueName,
+    content: u32,
+    /// The number of its next message.
+    next: u64,
+    keyed: bool,
 }
 
 impl Machine {
@@ -198,32 +209,38 @@ impl Machine {
     }
 
     fn look_at_send<'a>(&self, send: &'a SendMessage, place: &mut Place<'a>, ahead: &mut Ahead) {
-        let Some(content) = self.content_of(&send.queue, place) else {
+        let Some(queue) = self.asked(&send.queue, place) else {
             return;
         };
         if let Some(key) = &send.message.key {
-            ahead.hashes.push(spread(self.key_hash(content, Some(key))));
+            let hash = self.key_hash(queue.content, Some(key));
+            ahead.hashes.push(spread(hash));
         }
-        if let Some((.., next)) = &mut place.queue {
-            ahead.accept(content, *next);
-            *next += 1;
-        }
+        ahead.accept(queue.content, queue.next);
+        queue.next += 1;
     }
 
+    /// Reads when there is enough, because one receive may ask for very much.
     fn look_at_receive<'a>(&self, receive: &'a Receive, place: &mut Place<'a>, ahead: &mut Ahead) {
-        let Some(content) = self.content_of(&receive.queue, place) else {
+        let Some(&mut Asked { content, keyed, .. }) = self.asked(&receive.queue, place) else {
             return;
         };
         let mut key = match place.ready {
             Some((of, key)) if of == content => key,
             _ => self.contents[content].ready_keys.first,
         };
-        for _ in 0..usize::from(receive.max).min(AT_ONCE) {
-            let Some(state) = self.keys.get(key) else {
-                break;
-            };
-            ahead.ready.push(key);
+        let mut wanted = u32::from(receive.max);
+        while wanted > 0
+            && let Some(state) = self.keys.get(key)
+        {
+            let messages = if keyed { state.messages.min(wanted) } else { 1 };
+            ahead.ready.push((key, messages));
+            ahead.to_lease += messages as usize;
+            wanted -= messages;
             key = state.links.after;
+            if ahead.len() >= AT_ONCE {
+                self.read(&std::mem::take(ahead));
+            }
         }
         place.ready = Some((content, key));
     }
@@ -235,15 +252,21 @@ impl Machine {
         }
     }
 
-    fn content_of<'a>(&self, name: &'a QueueName, place: &mut Place<'a>) -> Option<u32> {
-        match place.queue {
-            Some((queue, content, _)) if queue == name => Some(content),
-            _ => {
-                let queue = &self.queues[*self.queue_names.get(name)?];
-                place.queue = Some((name, queue.content, queue.next_sequence.0));
-                Some(queue.content)
-            }
+    fn asked<'a, 'p>(
+        &self,
+        name: &'a QueueName,
+        place: &'p mut Place<'a>,
+    ) -> Option<&'p mut Asked<'a>> {
+        if place.queue.is_none_or(|queue| queue.name != name) {
+            let queue = &self.queues[*self.queue_names.get(name)?];
+            place.queue = Some(Asked {
+                name,
+                content: queue.content,
+                next: queue.next_sequence.0,
+                keyed: queue.settings.keyed,
+            });
         }
+        place.queue.as_mut()
     }
 
     /// Reads step by step. What a step has read is only followed by the next one; which key or leaf
@@ -285,19 +308,13 @@ impl Machine {
             .iter()
             .map(|&(content, number)| numbers(content).get(number).unwrap_or(NONE))
             .collect();
-        let leased: Indexes = ahead
-            .ready
-            .iter()
-            .filter_map(|&key| Some(self.keys.get(key)?.order.first))
-            .collect();
         wait_for(keys.iter().map(|&key| self.read_text(key)));
         wait_for(keys.iter().map(|&key| match self.keys.get(key) {
             Some(key) => self.read_last(key.order.last),
             None => 0,
         }));
-        for messages in [&settled, &leased] {
-            wait_for(messages.iter().map(|&index| self.read_message(index)));
-        }
+        wait_for(settled.iter().map(|&index| self.read_message(index)));
+        let leased = self.read_leased(&ahead.ready);
 
         // What settled messages have beside themselves, and their neighbours.
         let message = |&index: &u32| self.messages.get(index);
@@ -326,6 +343,29 @@ impl Machine {
                 .map(|message| self.read_timer(message) ^ self.read_text(message.key)),
         );
         Found { keys, settled }
+    }
+
+    /// The messages of these keys that are leased. Only a message tells which one is behind it, so the
+    /// first ones of all keys are read side by side, then the second ones, and so on.
+    fn read_leased(&self, ready: &[(u32, u32)]) -> Indexes {
+        let mut leased = Indexes::new();
+        let first = |&(key, messages)| Some((self.keys.get(key)?.order.first, messages));
+        let mut behind: SmallVec<[(u32, u32); AT_ONCE]> = ready.iter().filter_map(first).collect();
+        let mut words = 0;
+        while !behind.is_empty() {
+            behind.retain_mut(|(index, left)| {
+                let Some(message) = self.messages.get(*index) else {
+                    return false;
+                };
+                leased.push(*index);
+                words ^= self.read_message(*index);
+                *index = message.order.after;
+                *left = left.saturating_sub(1);
+                *left > 0
+            });
+        }
+        black_box(words);
+        leased
     }
 
     /// Both lines that a key's state mostly stands in.
@@ -400,7 +440,7 @@ impl Likely {
 
 impl Ahead {
     fn len(&self) -> usize {
-        self.hashes.len() + self.settled.len() + self.ready.len()
+        self.hashes.len() + self.settled.len() + self.to_lease
     }
 
     /// A message of that number is accepted.
@@ -449,4 +489,50 @@ fn message_of(effect: &Effect) -> Option<(QueueId, Sequence)> {
 /// Reads all of it, for nothing but having read it.
 fn wait_for(words: impl Iterator<Item = u32>) {
     black_box(words.fold(0, |all, word| all ^ word));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::tests::harness::Run, *};
+    use crate::Reply;
+
+    fn receive(max: u16) -> Receive {
+        Receive {
+            queue: QueueName::new("q").unwrap(),
+            max,
+            lease: None,
+            holder: lockgate_core::HolderName::new("somebody").unwrap(),
+        }
+    }
+
+    #[test]
+    fn receives_are_read_ahead_for_by_key_and_along_a_key() {
+        for kind in ["keyed", "keyed sqs", "unkeyed"] {
+            let mut run = Run::new();
+            run.lines(&format!("queue q {kind}"));
+            for key in ["a", "a", "a", "b", "c", "d"] {
+                run.lines(&format!("send q key={key}"));
+            }
+            let asked = [2, 2].map(receive);
+            let mut place = Place::default();
+            let ahead = asked.each_ref().map(|receive| {
+                let mut ahead = Ahead::default();
+                run.machine.look_at_receive(receive, &mut place, &mut ahead);
+                run.machine
+                    .read_leased(&ahead.ready)
+                    .iter()
+                    .map(|&index| run.machine.messages[index].sequence())
+                    .collect::<Vec<_>>()
+            });
+            for (receive, ahead) in asked.into_iter().zip(ahead) {
+                let reply = run.give(&Command::Receive(receive)).unwrap();
+                let Reply::Received(leased) = reply else {
+                    panic!("a receive was answered {reply:?}");
+                };
+                let mut leased: Vec<_> = leased.iter().map(|one| one.token.sequence).collect();
+                leased.sort();
+                assert_eq!(ahead, leased, "{kind}");
+            }
+        }
+    }
 }

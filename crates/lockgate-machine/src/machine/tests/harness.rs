@@ -32,8 +32,8 @@ pub(super) fn check(script: &str) -> Run {
 }
 
 /// A machine with the log of its effects.
-pub(super) struct Run {
-    pub(super) machine: Machine,
+pub(in crate::machine) struct Run {
+    pub(in crate::machine) machine: Machine,
     pub(super) log: Vec<(Position, Effects)>,
     pub(super) now: Now,
     next: u64,
@@ -46,7 +46,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn new() -> Self {
+    pub(in crate::machine) fn new() -> Self {
         Self::with_limits(MachineLimits::default())
     }
 
@@ -93,7 +93,7 @@ impl Run {
     }
 
     /// Ticks, decides, logs and folds.
-    pub(super) fn give(&mut self, command: &Command) -> Result<Reply, Rejection> {
+    pub(in crate::machine) fn give(&mut self, command: &Command) -> Result<Reply, Rejection> {
         self.tick();
         self.machine.warm([command]);
         let decision = self.machine.decide(command, self.now);
@@ -157,7 +157,7 @@ impl Run {
 
     /// Runs a script, or more of one.
     #[track_caller]
-    pub(super) fn lines(&mut self, script: &str) {
+    pub(in crate::machine) fn lines(&mut self, script: &str) {
         for line in script.lines().map(str::trim) {
             if line.is_empty() || line.starts_with("//") {
                 continue;

@@ -5,7 +5,7 @@ mod batches;
 mod dead_letters;
 mod dedup;
 mod durability;
-mod harness;
+pub(super) mod harness;
 mod images;
 mod key_sequences;
 mod keys;
