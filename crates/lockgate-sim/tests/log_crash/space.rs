@@ -310,6 +310,96 @@ fn a_disk_that_is_full_in_the_middle_of_an_append_shows() {
     assert_eq!(log.space().state, SpaceState::Normal);
 }
 
+/// Records of more than half a segment leave nearly half of each one empty, and a reservation knows it.
+#[test]
+fn a_reservation_counts_what_records_leave_empty() {
+    let mut granted = 0;
+    for segments in 2..14 {
+        let disk = FaultyDisk::new();
+        disk.set_free_bytes(Some(segments * SEGMENT));
+        let mut log = start(&disk);
+        if log.reserve(6 * 2_100, 6, Purpose::Upkeep).is_ok() {
+            disk.set_free_bytes(Some(0));
+            let mut group = RecordGroup::new(log.capabilities().gap);
+            for byte in 0..6 {
+                group.push(|buffer| buffer.extend_from_slice(&[byte; 2_100]));
+            }
+            let tail = log.tail();
+            log.append(Epoch(1), tail, &mut group)
+                .expect("a granted reservation is good");
+            granted += 1;
+        }
+    }
+    assert!((3..12).contains(&granted), "{granted}");
+}
+
+/// A log that was begun on a full disk has a segment without room, and says so before it is written to.
+#[test]
+fn a_log_begun_without_room_promises_none() {
+    let disk = FaultyDisk::new();
+    disk.set_free_bytes(Some(5 << 10));
+    let mut log = start(&disk);
+    for purpose in [Purpose::Growth, Purpose::Upkeep] {
+        let refused = log.reserve(950, 1, purpose);
+        assert!(
+            matches!(refused, Err(ReserveError::Full { .. })),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(log.space().state, SpaceState::Full);
+    disk.set_free_bytes(Some(20 * SEGMENT));
+    try_append(&mut log, Epoch(1), Purpose::Growth).unwrap();
+}
+
+/// Records that nobody reserved room for, too many for the disk.
+fn append_too_much(log: &mut LocalLog) {
+    let mut group = RecordGroup::new(log.capabilities().gap);
+    for byte in 0..40 {
+        group.push(|buffer| buffer.extend_from_slice(&[byte; 2_900]));
+    }
+    let tail = log.tail();
+    let refused = log.append(Epoch(1), tail, &mut group);
+    assert!(
+        matches!(refused, Err(AppendError::Full { .. })),
+        "{refused:?}"
+    );
+}
+
+/// Nothing of it is found by a recovery, however little of what took it back had reached the disk by
+/// itself.
+#[test]
+fn what_was_refused_for_space_never_comes_back() {
+    let disk = FaultyDisk::new();
+    disk.set_free_bytes(Some(12 * SEGMENT));
+    let mut log = start(&disk);
+    // The next record does not fit into the segment, so what was refused follows without a gap.
+    for _ in 0..3 {
+        try_append(&mut log, Epoch(1), Purpose::Growth).unwrap();
+    }
+    log.syncer().sync().unwrap();
+    append_too_much(&mut log);
+    for seed in 0..200 {
+        let crashed = disk.crash(PowerCut::Seeded(seed));
+        let mut found = Vec::new();
+        let report = open(&crashed).recover(Position(0), &mut |record| found.push(record));
+        assert_eq!(found.len(), 3, "seed {seed}: {report:?}");
+    }
+}
+
+/// Segments that were taken back are none that there must be a reserve for.
+#[test]
+fn what_was_taken_back_wants_no_reserve() {
+    let disk = FaultyDisk::new();
+    // The first segment, the reserve of one that it needs, one to grow into, and the stop mark.
+    disk.set_free_bytes(Some(4 * SEGMENT));
+    let mut log = start(&disk);
+    try_append(&mut log, Epoch(1), Purpose::Growth).unwrap();
+    for _ in 0..3 {
+        append_too_much(&mut log);
+        try_append(&mut log, Epoch(1), Purpose::Growth).unwrap();
+    }
+}
+
 /// A reserve that a power cut could take would be missing on a full disk.
 #[test]
 fn what_upkeep_keeps_ready_survives_a_power_cut() {
