@@ -273,6 +273,40 @@ fn a_full_log_refuses_sends_and_lets_settles_go_on() {
         .expect("normal again by itself");
 }
 
+/// At level `memory` a send is answered before it is written. Whoever receives it is told where it can be
+/// read.
+#[test]
+fn leases_are_answered_when_they_are_written_whatever_the_level() {
+    let mut shard = Shard::new();
+    shard.run(create("q", at_level(Level::Memory))).unwrap();
+    shard.run(send("q", text("first"))).unwrap();
+    shard.receive_now("q", 1);
+    let take = Work::Receive {
+        receive: receive("q", 1),
+        until: None,
+    };
+    let as_command = Work::one(Command::Receive(receive("q", 1)));
+    for take in [take, as_command] {
+        let writes = shard.disk.operations().writes;
+        let sent = Work::one(send("q", text("second")));
+        let mut answers = shard.group([sent, take]);
+        answers.extend(shard.sync());
+        let [sent, taken] = <[Answer; 2]>::try_from(answers).ok().expect("two");
+        assert_eq!(sent.writes, writes, "answered at once");
+        assert!(taken.writes > writes);
+        let delivery = match taken.result.unwrap() {
+            Outcome::Received(Ok(mut deliveries)) => deliveries.remove(0),
+            Outcome::Commands(results) => match &results[..] {
+                [Ok(Reply::Received(deliveries))] => deliveries[0].clone(),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        };
+        let at = delivery.location.position;
+        assert!(shard.driver.reader().read(at).is_ok());
+    }
+}
+
 /// What a group has decided already counts, with its headers: a large group must not grow into what is
 /// kept for settles.
 #[test]

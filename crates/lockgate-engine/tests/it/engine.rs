@@ -561,6 +561,73 @@ async fn storage_that_cannot_be_read_loses_nothing() {
     shard.engine.shutdown().await;
 }
 
+/// What storage failed on goes back at once, and so does what comes behind it.
+#[tokio::test]
+async fn a_batch_that_storage_fails_in_the_middle_of_gives_the_rest_back() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    for body in ["a", "b", "c"] {
+        shard.engine.submit(send("q", text(body))).await.unwrap();
+    }
+    let batch = shard.engine.receive(receive("q", 10), LONG).await.unwrap();
+    let bad = batch[1].delivery.location.position;
+    drop(batch);
+    shard.controls.make_unreadable(bad, Unreadable::Storage);
+    let batch = shard.engine.receive(receive("q", 10), LONG).await.unwrap();
+    assert_eq!(batch.len(), 1);
+    drop(batch.keep());
+    shard.controls.make_readable();
+    let rest = take(&shard.engine, 10).await;
+    let attempts = rest.iter().map(|received| received.delivery.attempt);
+    assert_eq!(attempts.collect::<Vec<_>>(), [1, 1]);
+    shard.engine.shutdown().await;
+}
+
+/// Nobody knows what the disk kept of what was written since the sync before. A snapshot of the state at
+/// the end would make all of that true.
+#[tokio::test]
+async fn an_engine_whose_last_sync_fails_takes_no_snapshot() {
+    let never = SyncWindow {
+        after: LONG,
+        records: u64::MAX,
+    };
+    let shard = Watched::with_options(EngineOptions {
+        sync_window: never,
+        ..EngineOptions::default()
+    });
+    let queue = create("q", at_level(Level::Process));
+    shard.engine.submit(queue).await.unwrap();
+    let body = "x".repeat(60_000);
+    for _ in 0..100 {
+        shard.engine.submit(send("q", text(&body))).await.unwrap();
+    }
+    shard.controls.panic_at_sync();
+    shard.engine.shutdown().await;
+    let reason = shard.engine.stopped().await;
+    assert!(matches!(reason, StopReason::Failed(_)), "{reason:?}");
+    let is_snapshot = |name: &&String| name.contains(".snapshot");
+    let image = shard.disk.image();
+    assert_eq!(image.keys().find(is_snapshot), None);
+}
+
+/// A log that has failed in its own upkeep takes nothing more. Nobody has to send something to find out.
+#[tokio::test]
+async fn an_engine_whose_log_failed_in_its_upkeep_stops() {
+    let disk = FaultyDisk::new();
+    // No room for a reserve: upkeep has nothing to do until there is some.
+    disk.set_free_bytes(Some(1_100 << 10));
+    let options = EngineOptions::default();
+    let shard = Watched::on(disk, ManualClock::default(), options);
+    // The spare is synced, and then its name.
+    let failure = Fault::Error(std::io::ErrorKind::Other);
+    shard.disk.fail(DiskOperation::Sync, 1, failure);
+    shard.disk.set_free_bytes(None);
+    until(|| matches!(shard.engine.status(), Status::Stopped { .. })).await;
+    assert!(matches!(
+        shard.engine.stopped().await,
+        StopReason::Failed(_)
+    ));
+}
+
 #[tokio::test]
 async fn a_queue_is_in_the_directory_when_its_answer_leaves_and_not_before() {
     let shard = Watched::new();

@@ -1,6 +1,6 @@
 //! Snapshots, space that comes back, and messages that are moved forward.
 
-use lockgate_core::{LogSpace, Position, QueueName, SnapshotStore};
+use lockgate_core::{Log, LogSpace, Position, QueueName, SnapshotStore};
 use lockgate_engine::{ChoreStep, Driver, EngineOptions, StartError, Work};
 use lockgate_machine::{Command, QueueSettings, SettleAction, Snapshot, read_message};
 use lockgate_sim::{FaultyDisk, ManualClock, SeededRandom};
@@ -328,6 +328,84 @@ fn a_damaged_snapshot_costs_nothing_and_two_are_an_error_that_says_so() {
     let error = refused.err().expect("refused");
     assert!(matches!(error, StartError::NoSnapshot { .. }), "{error:?}");
     assert!(error.to_string().contains("restore a backup"), "{error}");
+}
+
+/// What was moved once is moved again, as often as its segment is nearly empty.
+#[test]
+fn a_message_is_moved_forward_again_and_again() {
+    let mut shard = Shard::small();
+    let later = shard.now().wall.plus(3_600_000);
+    shard.run(send("q", text("kept").with_due(later))).unwrap();
+    let mut places = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        shard.fill(2_500);
+        shard.settle_some(u64::MAX, || true);
+        let queues = shard.state().queues.into_values();
+        let mut messages = queues.flat_map(|queue| queue.messages.into_values());
+        places.insert(messages.next().unwrap().location.position.0 >> 32);
+    }
+    assert!(places.len() > 3, "{places:?}");
+    shard.check_payloads();
+}
+
+/// A stop in good order adds one, and takes the one away that it makes unneeded.
+#[test]
+fn two_snapshots_are_kept_however_often_it_is_stopped() {
+    let mut shard = Shard::with_options(&EngineOptions::default());
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    let body = "x".repeat(1_000);
+    for stops in 1..=4 {
+        for _ in 0..50 {
+            let batch = (0..100).map(|_| send("q", text(&body)));
+            shard.group([Work::Commands(batch.collect())]);
+        }
+        shard.sync();
+        let now = shard.now();
+        assert!(shard.driver.final_snapshot(now).unwrap());
+        let files = shard.disk.image().into_keys();
+        let snapshots = files.filter(|name| name.ends_with(".snapshot"));
+        assert_eq!(snapshots.count(), stops.min(2));
+        let (disk, clock) = (shard.disk.kill(), shard.clock.clone());
+        drop(shard);
+        shard = Shard::start(disk, clock, &EngineOptions::default()).0;
+    }
+}
+
+/// A snapshot of a later version, be it the file's or the state's in it, is not passed over for an older
+/// one: that would undo what came since.
+#[test]
+fn a_snapshot_of_a_newer_version_refuses_the_start() {
+    let mut shard = Shard::small();
+    shard.fill(5_000);
+    let newest = shard.store().list().unwrap()[0];
+    let disk = shard.disk.kill();
+    drop(shard);
+    let mut file_newer = disk.image();
+    let prefix = format!("{:016x}-", newest.0);
+    let is_it = |name: &String| name.starts_with(&prefix) && name.ends_with(".snapshot");
+    let name = file_newer.keys().find(|name| is_it(name)).unwrap().clone();
+    let bytes = file_newer.get_mut(&name).unwrap();
+    bytes[8] += 1;
+    let sum = crc32c::crc32c(&bytes[..28]);
+    bytes[28..32].copy_from_slice(&sum.to_le_bytes());
+
+    let mut log = local_log(&disk);
+    let epoch = log.recover(newest, &mut |_| {}).unwrap().epoch;
+    log.begin_epoch(epoch.next()).unwrap();
+    let mut snapshot = log.begin_snapshot().unwrap();
+    snapshot.write(b"LOCKGIMG\x02\0\0\0").unwrap();
+    snapshot.finish().unwrap();
+    drop(log);
+    for image in [file_newer, disk.image()] {
+        let disk = FaultyDisk::from_image(image.clone());
+        let clock = ManualClock::default();
+        let log = Box::new(local_log(&disk));
+        let refused = Driver::<u64>::recover(log, &options(), beginning(&clock));
+        let error = refused.err().expect("refused");
+        let said = lockgate_core::with_sources(&error);
+        assert!(said.contains("version"), "{said}");
+        assert!(disk.image() == image, "nothing was changed");
+    }
 }
 
 /// A file before the snapshot is not missed by recovery, which reads none of it. What has its bytes

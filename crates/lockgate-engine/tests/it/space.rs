@@ -8,9 +8,10 @@ use std::{
 
 use lockgate_core::{DiskOperation, Log, LogError, Position};
 use lockgate_engine::{
-    Chore, ChoreRest, ChoreStep, Driver, EngineOptions, StartError, StartReport, Work,
+    BackupError, Chore, ChoreRest, ChoreStep, Driver, Engine, EngineOptions, StartError,
+    StartReport, Work,
 };
-use lockgate_machine::{QueueSettings, SettleAction};
+use lockgate_machine::{Command, QueueSettings, SettleAction};
 use lockgate_sim::{Damage, Fault, FaultyDisk, ManualClock, PowerCut};
 
 use crate::support::{
@@ -312,6 +313,94 @@ async fn what_a_backup_reads_stays_until_it_has() {
     engine.shutdown().await;
 }
 
+/// Once the engine has stopped, the log may be another owner's, who gives room back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_does_not_outlive_its_engine() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    let engine = &shard.engine;
+    engine.submit(send("q", text("a"))).await.unwrap();
+    let (begun, has_begun) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let backup = tokio::task::spawn_blocking({
+        let engine = engine.clone();
+        move || {
+            let mut slow = Slow {
+                begun: Some(begun),
+                go_on: may_go_on,
+                bytes: Vec::new(),
+            };
+            engine.backup(&mut slow)
+        }
+    });
+    tokio::task::spawn_blocking(move || has_begun.recv().unwrap())
+        .await
+        .unwrap();
+    engine.shutdown().await;
+    go_on.send(()).unwrap();
+    let error = backup.await.unwrap().unwrap_err();
+    assert!(matches!(error, BackupError::Stopped { .. }), "{error}");
+}
+
+/// Fills the queue and empties it, as a few segments of traffic.
+async fn pass(engine: &Engine, body: &str) {
+    for _ in 0..30 {
+        engine.submit(send("q", text(body))).await.unwrap();
+    }
+    let batch = engine.receive(receive("q", 100), Duration::ZERO).await;
+    for received in batch.unwrap().keep() {
+        let ack = settle(received.delivery.token, SettleAction::Ack);
+        engine.submit(ack).await.unwrap();
+    }
+}
+
+/// A log that loses all that is before its beginning is trimmed up to what lives or is about to be read,
+/// and no further.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_gives_back_its_beginning_only_keeps_what_is_needed() {
+    let shard = Watched::on_whole(options());
+    let engine = &shard.engine;
+    for queue in ["kept", "q"] {
+        let queue = create(queue, QueueSettings::default());
+        engine.submit(queue).await.unwrap();
+    }
+    let body = "x".repeat(50_000);
+    let counts = || engine.metrics().keeper;
+    let pass_snapshots = async |more: u64| {
+        let until = counts().snapshots + more;
+        while counts().snapshots < until {
+            pass(engine, &body).await;
+        }
+    };
+    pass_snapshots(3).await;
+    engine.submit(send("kept", text("kept"))).await.unwrap();
+    let page = engine.peek(name("kept"), None, None, 1).await.unwrap();
+    let kept = page.messages[0].status.location.position;
+    pass_snapshots(4).await;
+    let trimmed = shard.controls.trimmed();
+    assert!(
+        trimmed > Position::default() && trimmed <= kept,
+        "{trimmed}"
+    );
+
+    shard.controls.hold_appends(true);
+    let mut stuck = Box::pin(engine.submit(send("q", text("stuck"))));
+    assert!(pending(stuck.as_mut()).await);
+    let mut told = Box::pin(engine.receive(receive("kept", 1), Duration::ZERO));
+    assert!(pending(told.as_mut()).await);
+    shard.controls.hold_appends(false);
+    stuck.await.unwrap();
+    let queue = name("kept");
+    engine.submit(Command::Purge { queue }).await.unwrap();
+    pass_snapshots(4).await;
+    let trimmed = shard.controls.trimmed();
+    assert!(trimmed <= kept, "{trimmed}");
+    assert_eq!(told.await.unwrap()[0].stored.message.body, "kept");
+    while shard.controls.trimmed() <= kept {
+        pass_snapshots(1).await;
+    }
+    engine.shutdown().await;
+}
+
 /// Whoever was told where messages are may take his time to read them. Meanwhile they are moved, and the
 /// segment they were in would go.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -344,27 +433,17 @@ async fn what_a_reader_was_told_stays_until_it_was_read() {
         shard.controls.hold_appends(false);
         stuck.await.unwrap();
         let body = "x".repeat(50_000);
-        let pass = async || {
-            for _ in 0..30 {
-                engine.submit(send("q", text(&body))).await.unwrap();
-            }
-            let batch = engine.receive(receive("q", 100), Duration::ZERO).await;
-            for received in batch.unwrap().keep() {
-                let ack = settle(received.delivery.token, SettleAction::Ack);
-                engine.submit(ack).await.unwrap();
-            }
-        };
         let counts = || engine.metrics().keeper;
         for passes in 0.. {
             assert!(passes < 200, "it is never moved: {:?}", counts());
             if counts().relocated_messages > 0 {
                 break;
             }
-            pass().await;
+            pass(engine, &body).await;
         }
         let until = counts().snapshots + 3;
         while counts().snapshots < until {
-            pass().await;
+            pass(engine, &body).await;
         }
         assert_eq!(told.await, "kept");
         engine.shutdown().await;

@@ -290,6 +290,9 @@ struct State {
     panic_at_append: bool,
     panic_at_sync: bool,
     unreadable: Vec<(Position, Unreadable)>,
+    /// It gives back its beginning only, and no ranges.
+    is_whole: bool,
+    trimmed: Position,
 }
 
 #[derive(Clone, Copy)]
@@ -323,6 +326,11 @@ impl Controls {
         self.change(|state| state.unreadable.clear());
     }
 
+    /// Where the log was last trimmed to.
+    pub(crate) fn trimmed(&self) -> Position {
+        self.state.lock().unwrap().trimmed
+    }
+
     pub(crate) fn syncs(&self) -> u64 {
         self.state.lock().unwrap().syncs_begun
     }
@@ -353,7 +361,10 @@ impl Controls {
 
 impl Log for WatchedLog {
     fn capabilities(&self) -> LogCapabilities {
-        self.log.capabilities()
+        LogCapabilities {
+            releases_ranges: !self.controls.state.lock().unwrap().is_whole,
+            ..self.log.capabilities()
+        }
     }
 
     fn recover(
@@ -424,11 +435,16 @@ impl Log for WatchedLog {
     }
 
     fn trim(&mut self, before: Position) -> Result<(), LogError> {
+        self.controls.change(|state| state.trimmed = before);
         self.log.trim(before)
     }
 
     fn ranges(&self) -> Vec<LogRange> {
-        self.log.ranges()
+        if self.capabilities().releases_ranges {
+            self.log.ranges()
+        } else {
+            Vec::new()
+        }
     }
 
     fn release(&mut self, range: Position) -> Result<(), LogError> {
@@ -502,7 +518,22 @@ impl Watched {
     }
 
     pub(crate) fn on(disk: FaultyDisk, clock: ManualClock, options: EngineOptions) -> Self {
+        Self::with_controls(disk, clock, options, Arc::default())
+    }
+
+    /// Over a log that gives back its beginning only.
+    pub(crate) fn on_whole(options: EngineOptions) -> Self {
         let controls = Arc::<Controls>::default();
+        controls.change(|state| state.is_whole = true);
+        Self::with_controls(FaultyDisk::new(), ManualClock::default(), options, controls)
+    }
+
+    fn with_controls(
+        disk: FaultyDisk,
+        clock: ManualClock,
+        options: EngineOptions,
+        controls: Arc<Controls>,
+    ) -> Self {
         let log = WatchedLog {
             log: local_log(&disk),
             controls: controls.clone(),

@@ -1,12 +1,16 @@
 //! Appends while a sync is under way, at the worst moment, without a thread.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    io::ErrorKind,
+    sync::{Arc, Mutex},
+};
 
 use lockgate_core::{
-    Disk, DiskError, DiskFile, Epoch, FolderLock, LockError, Log, OpenMode, Position, RecordGroup,
+    Disk, DiskError, DiskFile, DiskOperation, Epoch, FolderLock, LockError, Log, LogError,
+    OpenMode, Position, RecordGroup,
 };
 use lockgate_log::LocalLog;
-use lockgate_sim::{FaultyDisk, PowerCut};
+use lockgate_sim::{Fault, FaultyDisk, PowerCut};
 
 use crate::history::{open, options, recover};
 
@@ -134,4 +138,35 @@ fn a_sync_promises_nothing_that_came_during_it() {
             assert_eq!(survivors(&disk), expected);
         }
     }
+}
+
+/// A failure beside a sync ends the instance, and the sync too promises nothing any more: what failed may
+/// have been told to somebody else, and the system tells it once.
+#[test]
+fn a_sync_beside_a_failure_promises_nothing() {
+    let disk = FaultyDisk::new();
+    let hook = Hook::default();
+    let hooked = HookedDisk {
+        disk: disk.clone(),
+        hook: hook.clone(),
+    };
+    let mut log = LocalLog::open(Arc::new(hooked), options(1)).unwrap();
+    recover(&mut log).unwrap();
+    log.begin_epoch(Epoch(1)).unwrap();
+    let syncer = log.syncer();
+    let log = Arc::new(Mutex::new(log));
+    append(&log, &[1; 10]);
+    *hook.lock().unwrap() = Some(Box::new(move || {
+        disk.fail(DiskOperation::Write, 0, Fault::Error(ErrorKind::Other));
+        let mut log = log.lock().unwrap();
+        let mut group = RecordGroup::new(log.capabilities().gap);
+        group.push(|buffer| buffer.extend_from_slice(&[2; 10]));
+        let tail = log.tail();
+        log.append(Epoch(1), tail, &mut group).unwrap_err();
+    }));
+    let synced = syncer.sync();
+    assert!(
+        matches!(synced, Err(LogError::Stopped { .. })),
+        "{synced:?}"
+    );
 }
