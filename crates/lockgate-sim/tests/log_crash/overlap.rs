@@ -6,8 +6,8 @@ use std::{
 };
 
 use lockgate_core::{
-    Disk, DiskError, DiskFile, DiskOperation, Epoch, FolderLock, LockError, Log, LogError,
-    OpenMode, Position, RecordGroup,
+    AppendError, Disk, DiskError, DiskFile, DiskOperation, Epoch, FolderLock, LockError, Log,
+    LogError, OpenMode, Position, RecordGroup,
 };
 use lockgate_log::LocalLog;
 use lockgate_sim::{Fault, FaultyDisk, PowerCut};
@@ -16,16 +16,25 @@ use crate::history::{open, options, recover};
 
 type Hook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
-/// Calls back in the middle of the next sync of a file: after the disk has done it, before the log
-/// knows.
+/// Calls back in the middle of the next sync of a file, or of the next write: after the disk has done it,
+/// before the log knows.
 struct HookedDisk {
     disk: FaultyDisk,
     hook: Hook,
+    on_write: Hook,
 }
 
 struct HookedFile {
     file: Arc<dyn DiskFile>,
     hook: Hook,
+    on_write: Hook,
+}
+
+fn call(hook: &Hook) {
+    let hook = hook.lock().unwrap().take();
+    if let Some(hook) = hook {
+        hook();
+    }
 }
 
 impl Disk for HookedDisk {
@@ -36,6 +45,7 @@ impl Disk for HookedDisk {
         Ok(Arc::new(HookedFile {
             file: self.disk.open(name, mode)?,
             hook: self.hook.clone(),
+            on_write: self.on_write.clone(),
         }))
     }
     fn list(&self) -> Result<Vec<String>, DiskError> {
@@ -67,7 +77,9 @@ impl DiskFile for HookedFile {
         self.file.read_at(buffer, offset)
     }
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
-        self.file.write_at(bytes, offset)
+        self.file.write_at(bytes, offset)?;
+        call(&self.on_write);
+        Ok(())
     }
     fn set_len(&self, len: u64) -> Result<(), DiskError> {
         self.file.set_len(len)
@@ -77,10 +89,7 @@ impl DiskFile for HookedFile {
     }
     fn sync(&self) -> Result<(), DiskError> {
         self.file.sync()?;
-        let hook = self.hook.lock().unwrap().take();
-        if let Some(hook) = hook {
-            hook();
-        }
+        call(&self.hook);
         Ok(())
     }
 }
@@ -111,6 +120,7 @@ fn a_sync_promises_nothing_that_came_during_it() {
         let hooked = HookedDisk {
             disk: disk.clone(),
             hook: hook.clone(),
+            on_write: Hook::default(),
         };
         let mut log = LocalLog::open(Arc::new(hooked), options(1)).unwrap();
         recover(&mut log).unwrap();
@@ -149,6 +159,7 @@ fn a_sync_beside_a_failure_promises_nothing() {
     let hooked = HookedDisk {
         disk: disk.clone(),
         hook: hook.clone(),
+        on_write: Hook::default(),
     };
     let mut log = LocalLog::open(Arc::new(hooked), options(1)).unwrap();
     recover(&mut log).unwrap();
@@ -168,5 +179,35 @@ fn a_sync_beside_a_failure_promises_nothing() {
     assert!(
         matches!(synced, Err(LogError::Stopped { .. })),
         "{synced:?}"
+    );
+}
+
+/// And the other way round: what was written while a sync failed may be gone already.
+#[test]
+fn an_append_beside_a_failed_sync_is_not_told_as_done() {
+    let disk = FaultyDisk::new();
+    let on_write = Hook::default();
+    let hooked = HookedDisk {
+        disk: disk.clone(),
+        hook: Hook::default(),
+        on_write: on_write.clone(),
+    };
+    let mut log = LocalLog::open(Arc::new(hooked), options(1)).unwrap();
+    recover(&mut log).unwrap();
+    log.begin_epoch(Epoch(1)).unwrap();
+    let syncer = log.syncer();
+    let mut group = RecordGroup::new(log.capabilities().gap);
+    group.push(|buffer| buffer.extend_from_slice(&[1; 10]));
+    let mut tail = log.tail();
+    log.append(Epoch(1), tail, &mut group).unwrap();
+    tail = log.tail();
+    *on_write.lock().unwrap() = Some(Box::new(move || {
+        disk.fail(DiskOperation::Sync, 0, Fault::LostPages);
+        syncer.sync().unwrap_err();
+    }));
+    let appended = log.append(Epoch(1), tail, &mut group);
+    assert!(
+        matches!(appended, Err(AppendError::Unknown(_))),
+        "{appended:?}"
     );
 }

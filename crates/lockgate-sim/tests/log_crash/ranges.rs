@@ -1,8 +1,12 @@
 //! Recovery from a snapshot, and ranges that were given back.
 
-use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ops::{ControlFlow, RangeInclusive},
+    sync::Arc,
+};
 
-use lockgate_core::{Epoch, Log, LogError, LogRecord, Position, ReadError, RecordGroup};
+use lockgate_core::{Epoch, Log, LogError, LogRecord, Position, ReadError, RecordGroup, Scanned};
 use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::{Fault, FaultyDisk, PowerCut};
 
@@ -257,6 +261,119 @@ fn released_segments_are_used_again_and_damaged_ones_kept() {
             let read = log.reader().read(record.position);
             assert!(matches!(read, Err(ReadError::Missing { .. })), "{read:?}");
         }
+    }
+}
+
+/// Damage before the snapshot is found by who reads there, and then its segment is kept too.
+#[test]
+fn a_segment_in_which_a_reader_met_damage_is_kept() {
+    let (disk, appended, at) = with_snapshot();
+    let record = &appended[0];
+    let mut image = disk.image();
+    image.get_mut(&name(segment_of(record.position))).unwrap()[4_096 + 44] ^= 1;
+    for is_scan in [false, true] {
+        let disk = FaultyDisk::from_image(image.clone());
+        let mut log = open(&disk);
+        let report = log.recover(at, &mut |_| {}).unwrap();
+        log.begin_epoch(report.epoch.next()).unwrap();
+        let reader = log.reader();
+        if is_scan {
+            let mut damaged = 0;
+            let scanned = reader.scan(record.position, at, &mut |scanned| {
+                damaged += u32::from(matches!(scanned, Scanned::Damaged { .. }));
+                ControlFlow::Continue(())
+            });
+            scanned.unwrap();
+            assert_eq!(damaged, 1);
+        } else {
+            let read = reader.read(record.position);
+            assert!(matches!(read, Err(ReadError::Damaged { .. })), "{read:?}");
+        }
+        let later = snapshot(&mut log);
+        log.trim(later).unwrap();
+        release_trimmed(&mut log).unwrap();
+        assert!(disk.image().contains_key("00000001.damaged"), "{disk:?}");
+    }
+}
+
+/// A log that was trimmed to the middle of a segment begins there: what stands before it is nobody's loss.
+#[test]
+fn what_stands_before_a_trim_within_a_segment_is_not_judged() {
+    let (disk, appended, at) = with_snapshot();
+    let mut log = started(&disk);
+    log.trim(at).unwrap();
+    log.syncer().sync().unwrap();
+    drop(log);
+    let mut image = disk.image();
+    let end = usize::try_from(at.0 & 0xffff_ffff).unwrap();
+    let file = image.get_mut(&name(segment_of(at))).unwrap();
+    file[..end].fill(0xa5);
+    let mut found = Vec::new();
+    let disk = FaultyDisk::from_image(image);
+    let report = open(&disk).recover(Position(0), &mut |record| found.push(record));
+    let report = report.unwrap();
+    assert_eq!(report.trimmed, at);
+    assert!(report.damaged.is_empty(), "{report:?}");
+    let expected: Vec<_> = appended.into_iter().filter(|r| r.position >= at).collect();
+    assert_eq!(found, expected);
+}
+
+/// Pieces of a snapshot that have changed places, or are of another snapshot, are not taken.
+#[test]
+fn a_snapshot_knows_its_pieces() {
+    let disk = FaultyDisk::new();
+    let mut log = started(&disk);
+    let mut written = Vec::new();
+    for life in 0..2_u8 {
+        let mut group = RecordGroup::new(log.capabilities().gap);
+        group.push(|buffer| buffer.push(1));
+        let tail = log.tail();
+        log.append(Epoch(1), tail, &mut group).unwrap();
+        log.syncer().sync().unwrap();
+        let mut snapshot = log.begin_snapshot().unwrap();
+        for piece in 0..2 {
+            snapshot.write(&[2 * life + piece; 100]).unwrap();
+        }
+        written.push(snapshot.position());
+        snapshot.finish().unwrap();
+    }
+    drop(log);
+    let image = disk.image();
+    let name_of = |at: &Position| {
+        let is_it = |name: &&String| name.starts_with(&format!("{:016x}-", at.0));
+        let mut names = image.keys().filter(|name| name.ends_with(".snapshot"));
+        names.find(is_it).unwrap().clone()
+    };
+    let [first, second] = [name_of(&written[0]), name_of(&written[1])];
+    // A head of 32 bytes, then twice eight bytes and a piece.
+    let (one, two) = (32..140, 140..248);
+    let mut swapped = image.clone();
+    let file = swapped.get_mut(&first).unwrap();
+    file[one.clone()].copy_from_slice(&image[&first][two.clone()]);
+    file[two.clone()].copy_from_slice(&image[&first][one.clone()]);
+    let mut foreign = image.clone();
+    let file = foreign.get_mut(&first).unwrap();
+    file[two.clone()].copy_from_slice(&image[&second][two]);
+    let mut renamed = image.clone();
+    let other = image[&second].clone();
+    *renamed.get_mut(&first).unwrap() = other;
+    // Without its end, and with all of it.
+    let mut cut = image.clone();
+    cut.get_mut(&first).unwrap().truncate(248);
+    for (image, is_whole) in [
+        (swapped, false),
+        (foreign, false),
+        (renamed, false),
+        (cut, false),
+        (image.clone(), true),
+    ] {
+        let log = open(&FaultyDisk::from_image(image));
+        let read = log.snapshots().open(written[0]).and_then(|mut reader| {
+            while reader.next_piece()?.is_some() {}
+            Ok(())
+        });
+        let is_damaged = matches!(read, Err(ReadError::Damaged { .. }));
+        assert_eq!(is_damaged, !is_whole, "{read:?}");
     }
 }
 

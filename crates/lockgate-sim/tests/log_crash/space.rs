@@ -386,6 +386,31 @@ fn what_was_refused_for_space_never_comes_back() {
     }
 }
 
+/// A segment that was taken back is begun again, as another file: that one is synced.
+#[test]
+fn what_follows_something_that_was_taken_back_is_synced() {
+    let disk = FaultyDisk::new();
+    let mut log = start(&disk);
+    for _ in 0..IN_SEGMENT {
+        try_append(&mut log, Epoch(1), Purpose::Upkeep).unwrap();
+    }
+    log.syncer().sync().unwrap();
+    // Room for one segment of what is too much.
+    disk.set_free_bytes(Some(SEGMENT));
+    append_too_much(&mut log);
+    disk.set_free_bytes(None);
+    // Not reserved, which would have the file synced for its own sake.
+    let mut group = RecordGroup::new(log.capabilities().gap);
+    group.push(|buffer| buffer.extend_from_slice(&[8; 950]));
+    let tail = log.tail();
+    log.append(Epoch(1), tail, &mut group).unwrap();
+    log.syncer().sync().unwrap();
+    let mut found = 0;
+    let crashed = disk.crash(PowerCut::LoseAllUnsynced);
+    let report = open(&crashed).recover(Position(0), &mut |_| found += 1);
+    assert_eq!(found, IN_SEGMENT + 1, "{report:?}");
+}
+
 /// Segments that were taken back are none that there must be a reserve for.
 #[test]
 fn what_was_taken_back_wants_no_reserve() {
