@@ -1,6 +1,6 @@
 //! From a log to a driver in service.
 
-use std::{collections::BTreeSet, sync::mpsc, thread, time::Instant};
+use std::{collections::BTreeMap, sync::mpsc, thread, time::Instant};
 
 use lockgate_core::{
     BootId, Incarnation, Log, LogError, MachineTime, Millis, Now, Position, ReadError,
@@ -8,7 +8,7 @@ use lockgate_core::{
 };
 use lockgate_machine::{
     Answer, BatchDecoder, BatchRecord, ClockState, Command, DecodeError, Effect, ImageError,
-    ImageLoader, ImagePart, Machine, MachineLimits, Query, RecordBatch,
+    ImageLoader, ImagePart, LiveRange, Machine, MachineLimits, Query, RecordBatch,
 };
 
 use crate::{Driver, EngineOptions, StartError, StartReport, Ticket, keeper::Plan};
@@ -164,12 +164,17 @@ impl<T: Ticket> Driver<T> {
         machine_time(self.clock_offset, since_boot)
     }
 
-    /// Ranges with live messages that the log does not hold. One that a snapshot knows of is not missed
-    /// by recovery, which starts behind it.
+    /// Ranges with live messages that the log does not hold, or not all of. One that a snapshot knows of is
+    /// not missed by recovery, which starts behind it.
     fn missing_ranges(&self) -> Vec<(Position, u64)> {
-        let held: BTreeSet<Position> = self.log.ranges().iter().map(|range| range.first).collect();
-        let live = self.machine.live_ranges();
-        let missing = live.filter(|(first, live)| live.messages > 0 && !held.contains(first));
+        let ranges = self.log.ranges().into_iter();
+        let held: BTreeMap<Position, u64> =
+            ranges.map(|range| (range.first, range.bytes)).collect();
+        let is_missing = |(first, live): &(Position, LiveRange)| {
+            let is_whole = |bytes: &u64| *bytes >= live.bytes_min();
+            live.messages > 0 && !held.get(first).is_some_and(is_whole)
+        };
+        let missing = self.machine.live_ranges().filter(is_missing);
         missing
             .map(|(first, live)| (first, live.messages))
             .collect()

@@ -24,8 +24,9 @@ pub struct StartReport {
     pub bytes: u64,
     /// Stretches of the log that were durable once and cannot be read any more; set aside.
     pub damaged: Vec<DamagedRange>,
-    /// Where parts of the log are not there although messages have their bytes in them, by their first
-    /// positions, and how many messages: each is dropped as damaged when it is to be delivered.
+    /// Where parts of the log are not there, or too short for the messages that have their bytes in them, by
+    /// their first positions, and how many messages: each whose bytes are not there is dropped as damaged
+    /// when it is to be delivered.
     pub missing: Vec<(Position, u64)>,
     /// Records whose checksum is good and whose content makes no sense; skipped.
     pub undecodable: u64,

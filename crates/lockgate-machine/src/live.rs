@@ -26,6 +26,14 @@ pub struct LiveRange {
     pub bytes: u64,
 }
 
+impl LiveRange {
+    /// No log can have them in fewer bytes: body, headers and key alone.
+    #[must_use]
+    pub fn bytes_min(&self) -> u64 {
+        self.bytes - self.messages * RECORD_OVERHEAD
+    }
+}
+
 /// Counts by range.
 ///
 /// Messages come, and mostly go, in the order of their positions: the next one nearly always counts

@@ -261,7 +261,9 @@ fn start_failure(error: StartError, settings: &Resolved) -> Failure {
         StartError::Recover(error) => {
             matches!(
                 error,
-                LogError::NewerFormat { .. } | LogError::Misnamed { .. }
+                LogError::NewerFormat { .. }
+                    | LogError::Misnamed { .. }
+                    | LogError::Unsupported { .. }
             )
         }
         _ => false,
@@ -303,8 +305,8 @@ fn log_start(report: &StartReport) {
         error!(
             %from,
             messages,
-            "a part of the log is not there; messages of which it has the bytes are dropped as they \
-             come up for delivery: if you have its file, stop at once and put it back"
+            "a part of the log is not there, or cut short; messages whose bytes are missing are dropped \
+             as they come up for delivery: if you have its file, stop at once and put it back"
         );
     }
     if report.possibly_lost > 0 {

@@ -55,10 +55,20 @@ impl Place {
     /// The log alone, as often as it is wanted.
     pub(crate) fn log(&self) -> Box<dyn Log> {
         match self {
-            Self::Folder(overlay) => Box::new(
-                LocalLog::open(overlay.clone(), LocalLogOptions::default())
-                    .expect("nobody else has an overlay's lock"),
-            ),
+            Self::Folder(overlay) => {
+                let usual = LocalLogOptions::default();
+                // Files of another size would be removed.
+                let segment_bytes = overlay.segment_bytes().unwrap_or(usual.segment_bytes);
+                let options = LocalLogOptions {
+                    segment_bytes,
+                    record_bytes_max: usual.record_bytes_max.min(segment_bytes as usize / 2),
+                    ..usual
+                };
+                Box::new(
+                    LocalLog::open(overlay.clone(), options)
+                        .expect("nobody else has an overlay's lock"),
+                )
+            }
             #[cfg(feature = "postgres")]
             Self::Database(view) => Box::new(view.again()),
         }

@@ -13,10 +13,11 @@ use std::{
 use lockgate_core::{
     Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FolderLock, LockError, OpenMode,
 };
-use lockgate_log::FolderDisk;
+use lockgate_log::{FolderDisk, is_log_file};
 use serde::Serialize;
 
 use super::unfinished::target_of;
+use crate::settings::table::SEGMENT_BYTES;
 
 /// Bytes of a block, the unit in which changes are kept.
 const BLOCK: usize = 4096;
@@ -49,7 +50,10 @@ pub(crate) enum Change {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cut { name, len } => write!(f, "cut {name} to {len} bytes"),
+            Self::Cut { name, len } => write!(
+                f,
+                "cut {name} to {len} bytes, behind the last record it keeps"
+            ),
             Self::Renamed { from, to } => write!(f, "rename {from} to {to}"),
             Self::Removed { name } => write!(f, "remove {name}"),
         }
@@ -113,6 +117,18 @@ impl Overlay {
     /// Whether the folder has a lock file: whether a server ever had it.
     pub(crate) fn was_used(&self) -> bool {
         self.lock.is_some()
+    }
+
+    /// The size of the segments of the server that was here last, by the files it kept ready for them. They
+    /// must be looked at before a start is tried here.
+    pub(crate) fn segment_bytes(&self) -> Option<u32> {
+        let sizes = self.sizes().into_iter();
+        let is_ready = |name: &str| name.ends_with(".spare") || name.ends_with(".ready");
+        let ready = sizes.filter(|(name, _)| is_log_file(name) && is_ready(name));
+        let largest = ready
+            .filter_map(|(_, bytes)| u32::try_from(bytes).ok())
+            .max();
+        largest.filter(|bytes| SEGMENT_BYTES.contains(bytes))
     }
 
     /// The folder that a restore was to make of this one, if this is what it left.

@@ -1,6 +1,6 @@
 //! The table of all settings.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use lockgate_core::Level;
 
@@ -461,6 +461,9 @@ pub(crate) static SYNC_WINDOW: Setting<Duration> = Setting {
     read: |texts| one(texts, units::duration),
 };
 
+/// What [`SEGMENT_SIZE`] may be.
+pub(crate) const SEGMENT_BYTES: RangeInclusive<u32> = 4 << 20..=1 << 30;
+
 pub(crate) static SEGMENT_SIZE: Setting<u32> = Setting {
     about: About {
         name: "segment-size",
@@ -476,7 +479,7 @@ pub(crate) static SEGMENT_SIZE: Setting<u32> = Setting {
         one(texts, |text| {
             let bytes = units::size(text)?;
             let fits = u32::try_from(bytes).ok();
-            fits.filter(|bytes| (4 << 20..=1 << 30).contains(bytes))
+            fits.filter(|bytes| SEGMENT_BYTES.contains(bytes))
                 .ok_or_else(|| format!("{text:?} is no size from 4MiB to 1GiB"))
         })
     },

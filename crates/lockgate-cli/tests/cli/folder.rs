@@ -331,25 +331,36 @@ fn a_torn_tail_is_no_damage() {
 
 #[test]
 fn a_newer_version_is_refused_by_all_and_left_alone() {
+    another_version_is_refused(99, 60, "has format version 99");
+}
+
+#[test]
+fn the_unstable_version_is_refused_by_all_and_left_alone() {
+    another_version_is_refused(0, 56, "format version 0, which was never stable");
+}
+
+/// A segment's header says so, with its checksum there.
+#[track_caller]
+fn another_version_is_refused(version: u32, checksum_at: usize, wanted: &str) {
     let sandbox = filled();
     let first = &segments(&sandbox)[0];
     let mut bytes = fs::read(first).unwrap();
-    bytes[8..12].copy_from_slice(&99_u32.to_le_bytes());
-    let checksum = crc32c(&bytes[..60]);
-    bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
+    bytes[8..12].copy_from_slice(&version.to_le_bytes());
+    let checksum = crc32c(&bytes[..checksum_at]);
+    bytes[checksum_at..checksum_at + 4].copy_from_slice(&checksum.to_le_bytes());
     fs::write(first, bytes).unwrap();
     let before = contents(&sandbox.path().join("data"));
     let done = sandbox.run("check data");
     assert_eq!(done.code, Some(9), "{done:?}");
     assert!(done.stdout.contains("REFUSED"), "{done:?}");
-    assert!(done.stdout.contains("has format version 99"), "{done:?}");
+    assert!(done.stdout.contains(wanted), "{done:?}");
     let error = sandbox.run("dump data").fails_with(9);
-    assert!(error.contains("has format version 99"), "{error}");
+    assert!(error.contains(wanted), "{error}");
     assert!(contents(&sandbox.path().join("data")) == before);
     let error = sandbox
         .run("serve --listen 127.0.0.1:0 --data data --log-format text")
         .fails_with(9);
-    assert!(error.contains("has format version 99"), "{error}");
+    assert!(error.contains(wanted), "{error}");
     let mut after = contents(&sandbox.path().join("data"));
     // The refused server had locked the folder.
     after.insert("lock".to_owned(), before["lock"].clone());
@@ -444,6 +455,35 @@ fn restored() -> Sandbox {
     server.signal(Signal::TERM);
     server.wait();
     sandbox
+}
+
+/// The files kept for segments to come are of the size that the last server had.
+#[test]
+fn a_check_does_to_the_files_kept_ready_what_a_start_does() {
+    let sandbox = Sandbox::new();
+    let start = || {
+        let command = "serve --listen 127.0.0.1:0 --data data --segment-size 4MiB";
+        Server::spawn(sandbox.command(command), "data")
+    };
+    drop(start());
+    // One at least, whatever the server came to.
+    fs::write(sandbox.path().join("data/0000000f.spare"), vec![0; 4 << 20]).unwrap();
+    let found: Value = serde_json::from_str(&sandbox.run("check --json data").ok()).unwrap();
+    let changes = found["start"]["changes"].as_array().unwrap();
+    let of_kind = |kind: &str| -> Vec<&Value> {
+        let is_it = |change: &&Value| change["change"] == kind;
+        changes.iter().filter(is_it).collect()
+    };
+    assert!(of_kind("removed").is_empty(), "{found}");
+    let [renamed] = of_kind("renamed")[..] else {
+        panic!("{found}");
+    };
+    drop(start());
+    let segment = sandbox
+        .path()
+        .join("data")
+        .join(renamed["to"].as_str().unwrap());
+    assert_eq!(segments(&sandbox).last(), Some(&segment));
 }
 
 /// What stands in for a file of the log, is cut short or is not there has not the messages that it

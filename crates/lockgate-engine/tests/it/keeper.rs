@@ -429,6 +429,22 @@ fn a_part_of_the_log_that_is_not_there_is_told_at_the_start() {
     assert_eq!(report.missing.len(), 1, "at every start");
 }
 
+/// Its header and a few messages are all that is left of a file.
+#[test]
+fn a_part_of_the_log_that_is_cut_short_is_told_at_the_start() {
+    let mut shard = Shard::small();
+    shard.fill(5_000);
+    let first = shard.driver.machine().live_ranges().next().unwrap();
+    let (whole, report) = shard.restarted();
+    assert!(report.snapshot.is_some() && report.is_clean(), "{report:?}");
+    let mut image = whole.disk.kill().image();
+    let name = format!("{:08x}.log", first.0.0 >> 32);
+    image.get_mut(&name).unwrap().truncate(8_192);
+    let disk = FaultyDisk::from_image(image);
+    let (_, report) = Shard::start(disk, ManualClock::default(), &options());
+    assert_eq!(report.missing, [(first.0, first.1.messages)]);
+}
+
 #[test]
 fn keys_in_flight_and_order_outlive_snapshot_and_relocation() {
     let mut shard = Shard::small();
