@@ -203,6 +203,12 @@ impl DiskError {
     pub fn is_not_found(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
+
+    /// Whether the user may not do that.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        self.source.kind() == io::ErrorKind::PermissionDenied
+    }
 }
 
 /// Why a folder could not be taken.

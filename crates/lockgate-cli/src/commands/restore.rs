@@ -41,6 +41,18 @@ fn into_folder(args: &Restore, path: &Path) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Conflict, what)
             .hint("a backup is restored into a new folder; choose another or move that away"));
     }
+    // Where a link leads is what gets the name. A slash at the end would hide that it is one.
+    let linked = path.components().as_path();
+    let followed;
+    let path = if linked.is_symlink() {
+        followed = fs::canonicalize(linked).map_err(|error| {
+            let what = format!("following the link {}", linked.display());
+            Failure::from_error(Exit::Failed, error).context(what)
+        })?;
+        followed.as_path()
+    } else {
+        path
+    };
     let Some(name) = path.file_name() else {
         let what = format!("{} is no name of a new folder", path.display());
         return Err(Failure::usage(what));

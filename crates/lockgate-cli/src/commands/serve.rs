@@ -217,15 +217,22 @@ fn start_engine(settings: &Resolved) -> Result<(Engine, WasDeposed), Failure> {
 }
 
 fn open_folder(data: &Path, options: LocalLogOptions) -> Result<Box<dyn Log>, Failure> {
+    let hint = "the folder and all that is in it must belong to the user who serves";
     let disk = FolderDisk::open(data).map_err(|error| {
-        Failure::from_error(Exit::Failed, error).context("opening the data folder")
+        let is_denied = error.is_denied();
+        let failure = Failure::from_error(Exit::Failed, error).context("opening the data folder");
+        if is_denied {
+            failure.hint(hint)
+        } else {
+            failure
+        }
     })?;
-    let log = LocalLog::open(Arc::new(disk), options).map_err(|error| {
-        let exit = match error {
-            OpenError::Lock(LockError::Held { .. }) => Exit::Conflict,
-            _ => Exit::Failed,
-        };
-        Failure::from_error(exit, error)
+    let log = LocalLog::open(Arc::new(disk), options).map_err(|error| match error {
+        OpenError::Lock(LockError::Held { .. }) => Failure::from_error(Exit::Conflict, error),
+        OpenError::Lock(LockError::Disk(error)) if error.is_denied() => {
+            Failure::from_error(Exit::Failed, error).hint(hint)
+        }
+        _ => Failure::from_error(Exit::Failed, error),
     })?;
     Ok(Box::new(log))
 }

@@ -109,6 +109,24 @@ fn restoring(sandbox: &Sandbox) -> (Child, ChildStdin) {
 }
 
 #[test]
+fn a_restore_goes_where_a_link_leads() {
+    let sandbox = Sandbox::new();
+    drop(filled(&sandbox));
+    let path = |name: &str| sandbox.path().join(name);
+    std::os::unix::fs::symlink("elsewhere", path("link")).unwrap();
+    let error = sandbox.run("restore kept.backup --data link").fails_with(1);
+    assert!(
+        error.contains("following the link link: No such file"),
+        "{error}"
+    );
+    fs::create_dir(path("elsewhere")).unwrap();
+    sandbox.run("restore kept.backup --data link/").ok();
+    assert!(path("link").is_symlink() && !path("elsewhere").is_symlink());
+    sandbox.run("check elsewhere").ok();
+    sandbox.run("restore kept.backup --data link").fails_with(4);
+}
+
+#[test]
 fn what_a_killed_restore_left_is_known_and_removed_by_the_next() {
     let sandbox = Sandbox::new();
     drop(filled(&sandbox));

@@ -213,7 +213,7 @@ fn nothing_need_be_writable() {
     fs::set_permissions(sandbox.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = sandbox.path().join("lockgate");
     fs::copy(env!("CARGO_BIN_EXE_lockgate"), &program).unwrap();
-    for arguments in ["check data", "dump data", "dump data --snapshot"] {
+    let run = |arguments: &str| {
         let mut command = std::process::Command::new(&program);
         command
             .args(arguments.split_whitespace())
@@ -221,8 +221,16 @@ fn nothing_need_be_writable() {
         if rustix::process::geteuid().is_root() {
             command.uid(65_534);
         }
-        Done::from(command.output().unwrap()).ok();
+        Done::from(command.output().unwrap())
+    };
+    for arguments in ["check data", "dump data", "dump data --snapshot"] {
+        run(arguments).ok();
     }
+    let error = run("serve --listen 127.0.0.1:0 --data data --log-format text").fails_with(1);
+    assert!(
+        error.contains("must belong to the user who serves"),
+        "{error}"
+    );
     fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
