@@ -110,3 +110,40 @@ fn what_is_put_where_the_folder_was_is_left_alone() {
     let (_, records) = start(&there, 2);
     assert_eq!(records.len(), 20, "those behind the newest snapshot");
 }
+
+/// A file that was removed takes its room for as long as somebody has it open, and a log runs for months.
+#[test]
+fn no_file_that_was_given_back_is_kept_open() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path().join("data");
+    let (mut log, _) = start(&folder, 1);
+    let first = log.tail();
+    append(&mut log, 1, 100);
+    let (reader, tail) = (log.reader(), log.tail());
+    let mut count = 0;
+    let scanned = reader.scan(first, tail, &mut |_| {
+        count += 1;
+        ControlFlow::Continue(())
+    });
+    scanned.unwrap();
+    assert_eq!(count, 100);
+    log.trim(tail).unwrap();
+    for range in log.ranges() {
+        if range.first.0 >> 32 < tail.0 >> 32 {
+            log.release(range.first).unwrap();
+        }
+    }
+    let open = || {
+        let links = fs::read_dir("/proc/self/fd").unwrap();
+        let files = links.filter_map(|link| fs::read_link(link.unwrap().path()).ok());
+        let ours = files.filter(|file| file.starts_with(&folder));
+        ours.map(|file| file.display().to_string())
+            .collect::<Vec<_>>()
+    };
+    assert!(!open().is_empty());
+    let removed: Vec<_> = open()
+        .into_iter()
+        .filter(|file| file.ends_with("(deleted)"))
+        .collect();
+    assert_eq!(removed, [""; 0]);
+}

@@ -568,6 +568,24 @@ fn a_segment_full_of_broken_records_ends() {
     check_any(&Sample::new(), &image, "broken records without a header");
 }
 
+/// What only looks like records is not read over and over: each of these claims most of the file.
+#[test]
+fn guesses_at_large_records_come_to_an_end() {
+    let mut bytes = Sample::new().image["00000001.log"].clone();
+    let mut record = bytes[4_096..4_096 + 44].to_vec();
+    record[4..8].copy_from_slice(&(1_u32 << 20).to_le_bytes());
+    record[24..32].copy_from_slice(&1_000_u64.to_le_bytes());
+    while bytes.len() < 4 << 20 {
+        bytes.extend_from_slice(&record);
+    }
+    let mut image = Sample::new().image;
+    image.insert("00000001.log".to_owned(), bytes);
+    let disk = FaultyDisk::from_image(image);
+    recover(&mut open(&disk)).unwrap();
+    let reads = disk.operations().reads;
+    assert!(reads < 200, "{reads}");
+}
+
 #[test]
 fn a_newer_format_is_refused_and_left_alone() {
     let sample = Sample::new();

@@ -296,6 +296,42 @@ fn a_segment_in_which_a_reader_met_damage_is_kept() {
     }
 }
 
+/// The same where its header is lost: nobody knows what else there was.
+#[test]
+fn a_segment_without_a_header_is_kept() {
+    let (disk, _, at) = with_snapshot();
+    let mut image = disk.image();
+    for segment in [1, segment_of(at)] {
+        image.get_mut(&name(segment)).unwrap()[..512].fill(0);
+    }
+    let disk = FaultyDisk::from_image(image);
+    let mut log = open(&disk);
+    let report = log.recover(at, &mut |_| {}).unwrap();
+    log.begin_epoch(report.epoch.next()).unwrap();
+    let later = snapshot(&mut log);
+    log.trim(later).unwrap();
+    release_trimmed(&mut log).unwrap();
+    for segment in [1, segment_of(at)] {
+        let aside = format!("{segment:08x}.damaged");
+        assert!(disk.image().contains_key(&aside), "{disk:?}");
+    }
+}
+
+/// Whoever sets one aside goes on without it, so it must not be there again.
+#[test]
+fn a_snapshot_that_was_set_aside_stays_there() {
+    let (disk, _, at) = with_snapshot();
+    let log = started(&disk);
+    let store = log.snapshots();
+    store.set_aside(at).unwrap();
+    assert_eq!(store.list().unwrap(), []);
+    let cut = disk.crash(PowerCut::LoseAllUnsynced);
+    assert_eq!(open(&cut).snapshots().list().unwrap(), []);
+    let names = cut.image().into_keys();
+    let aside = names.filter(|name| name.ends_with(".snapshot-damaged"));
+    assert_eq!(aside.count(), 1);
+}
+
 /// A log that was trimmed to the middle of a segment begins there: what stands before it is nobody's loss.
 #[test]
 fn what_stands_before_a_trim_within_a_segment_is_not_judged() {

@@ -425,6 +425,82 @@ fn what_was_taken_back_wants_no_reserve() {
     }
 }
 
+/// The low mark goes only when the disk is clearly above it.
+#[test]
+fn a_low_disk_does_not_come_and_go() {
+    let disk = FaultyDisk::new();
+    disk.set_free_bytes(Some(20 * SEGMENT));
+    let log = start(&disk);
+    let upkeep = log.upkeep().unwrap();
+    while upkeep.step().unwrap() {}
+    let state_at = |free| {
+        disk.set_free_bytes(Some(free));
+        while upkeep.step().unwrap() {}
+        log.space().state
+    };
+    let low = 4 * SEGMENT;
+    assert_eq!(state_at(low), SpaceState::Normal);
+    assert_eq!(state_at(low - 1), SpaceState::Low);
+    assert_eq!(state_at(low), SpaceState::Low);
+    assert_eq!(state_at(low + low / 8 - 1), SpaceState::Low);
+    assert_eq!(state_at(low + low / 8), SpaceState::Normal);
+}
+
+/// Files that are too short to be a segment, that no log has made, or that are too many.
+#[test]
+fn a_start_keeps_no_spare_that_is_none() {
+    let begun = FaultyDisk::new();
+    drop(start(&begun));
+    let is_spare = |name: &&String| name.ends_with(".spare") || name.ends_with(".ready");
+    let kept_of = |added: &[(String, u64)]| {
+        let mut image = begun.image();
+        image.retain(|name, _| !is_spare(&name));
+        for (name, bytes) in added {
+            image.insert(name.clone(), vec![0; usize::try_from(*bytes).unwrap()]);
+        }
+        let disk = FaultyDisk::from_image(image);
+        let log = open(&disk).recover(Position(0), &mut |_| {});
+        assert!(log.unwrap().damaged.is_empty());
+        let image = disk.image();
+        image.keys().filter(is_spare).count() as u64
+    };
+    let whole = |number: u32| (format!("{number:08x}.spare"), SEGMENT);
+    assert_eq!(kept_of(&[whole(7)]), 1);
+    assert_eq!(kept_of(&[("00000001.spare".to_owned(), 4_096)]), 0);
+    assert_eq!(kept_of(&[("00000002.ready".to_owned(), SEGMENT - 1)]), 0);
+    assert_eq!(kept_of(&[whole(0xffff_fffe)]), 0);
+    let many: Vec<_> = (0..40).map(whole).collect();
+    assert_eq!(kept_of(&many), RESERVE + 1, "and one to grow into");
+}
+
+/// A snapshot that was given up where its file could not be removed is written anew at the same place;
+/// and what snapshots take is counted for as long as they are there.
+#[test]
+fn a_snapshot_that_left_something_behind_is_begun_again() {
+    let disk = FaultyDisk::new();
+    let mut log = start(&disk);
+    let mut snapshot = log.begin_snapshot().unwrap();
+    snapshot.write(&[1; 3_000]).unwrap();
+    let failure = Fault::Error(io::ErrorKind::Other);
+    disk.fail(DiskOperation::Remove, 0, failure);
+    drop(snapshot);
+    let mut snapshot = log.begin_snapshot().unwrap();
+    let at = snapshot.position();
+    snapshot.write(&[2; 300]).unwrap();
+    snapshot.finish().unwrap();
+    let used = || {
+        let files = disk.image().into_values();
+        files.map(|file| file.len() as u64).sum::<u64>()
+    };
+    assert_eq!(log.space().used_bytes, used(), "{disk:?}");
+    let store = log.snapshots();
+    let mut reader = store.open(at).unwrap();
+    assert_eq!(reader.next_piece().unwrap().unwrap(), [2; 300][..]);
+    assert_eq!(reader.next_piece().unwrap(), None);
+    store.remove(at).unwrap();
+    assert_eq!(log.space().used_bytes, used(), "{disk:?}");
+}
+
 /// A reserve that a power cut could take would be missing on a full disk.
 #[test]
 fn what_upkeep_keeps_ready_survives_a_power_cut() {

@@ -441,6 +441,63 @@ fn what_awaited_its_sync_is_leasable_after_loading() {
     assert!(!run.machine.leasable(&name("q")));
 }
 
+/// Twelve hours count from the receive, not from the end of what it was given.
+#[test]
+fn how_long_a_lease_was_held_is_known_after_loading() {
+    const HOUR: u64 = 3_600_000;
+    let mut run = super::harness::Run::new();
+    let create = CreateQueue {
+        name: name("q"),
+        settings: QueueSettings::default(),
+        annotations: Default::default(),
+        tags: Default::default(),
+    };
+    run.give(&Command::CreateQueue(Box::new(create))).unwrap();
+    let queue = name("q");
+    let message = Message::new("x");
+    let send = SendMessage { queue, message };
+    run.give(&Command::Send(Box::new(send))).unwrap();
+    let receive = Receive {
+        queue: name("q"),
+        max: 1,
+        lease: Some(5 * HOUR),
+        holder: HolderName::new("h").unwrap(),
+    };
+    let Ok(Reply::Received(leases)) = run.give(&Command::Receive(receive)) else {
+        panic!("another kind of answer");
+    };
+    let loaded = load(&pieces(run.machine.freeze())).unwrap();
+    let later = Now {
+        machine: run.now.machine.plus(HOUR),
+        wall: run.now.wall.plus(HOUR),
+    };
+    for machine in [&run.machine, &loaded] {
+        let extend = |lease| {
+            let settle = Settle {
+                token: leases[0].token,
+                action: SettleAction::Extend { lease },
+            };
+            machine.decide(&Command::Settle(settle), later).outcome
+        };
+        assert!(extend(11 * HOUR).is_ok());
+        assert!(extend(11 * HOUR + 1).is_err());
+    }
+}
+
+/// Effects that name nothing tell of damage to the log, also at the starts after it.
+#[test]
+fn what_was_ignored_is_counted_after_loading() {
+    let mut machine = filled(1, 1);
+    let queue = lockgate_core::QueueId(99);
+    machine.fold(
+        &[crate::Effect::Purged { queue }],
+        lockgate_core::Position(1 << 40),
+    );
+    assert_eq!(machine.effects_ignored(), 1);
+    let loaded = load(&pieces(machine.freeze())).unwrap();
+    assert_eq!(loaded.effects_ignored(), 1);
+}
+
 #[test]
 fn free_room_is_used_again_in_the_same_order() {
     let mut machine = filled(2_000, 100);
