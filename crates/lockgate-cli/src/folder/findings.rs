@@ -238,8 +238,8 @@ impl Findings {
                         source: error.into(),
                     },
                 })?;
-                if place.overlay().is_some() {
-                    records.name_files();
+                if let Some(overlay) = place.overlay() {
+                    records.name_files(overlay);
                 }
                 findings.records = Some(records);
                 let descriptions = descriptions(driver.machine());
@@ -429,9 +429,13 @@ impl Records {
     }
 
     /// Says in which files of a folder it is.
-    fn name_files(&mut self) {
+    fn name_files(&mut self, overlay: &Overlay) {
+        let files = overlay.sizes();
         for place in &mut self.unreadable_in {
-            place.file = Some(segment_file(place.from));
+            let file = segment_file(place.from);
+            // A start does not tell one that is cut short from one that is not there.
+            place.is_missing = files.iter().all(|(name, _)| *name != file);
+            place.file = Some(file);
         }
         for stretch in &mut self.damaged {
             stretch.kept_as = Some(segment_file(stretch.from));

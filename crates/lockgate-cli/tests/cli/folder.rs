@@ -454,6 +454,10 @@ fn restored() -> Sandbox {
     let sandbox = filled();
     let server = Server::start(&sandbox);
     let url = server.url.clone();
+    let body = "x".repeat(20_000);
+    sandbox
+        .run(&format!("send -q large --create --endpoint {url} {body}"))
+        .ok();
     sandbox.run(&format!("backup all --endpoint {url}")).ok();
     drop(server);
     fs::rename(sandbox.path().join("data"), sandbox.path().join("before")).unwrap();
@@ -520,7 +524,7 @@ fn payloads_that_a_start_does_not_look_for_are_missed_by_file() {
     };
     // Its messages have the same queues and numbers.
     fs::write(file, foreign).unwrap();
-    assert_eq!(unreadable(5, false), json!([]));
+    assert_eq!(unreadable(6, false), json!([]));
 
     // Behind the header and the first record, and within the second.
     let first = &crate::support::json_lines(&sandbox.run("dump data").ok())[..2];
@@ -528,17 +532,17 @@ fn payloads_that_a_start_does_not_look_for_are_missed_by_file() {
     let kept = usize::from_str_radix(&at["0x1".len()..], 16).unwrap();
     fs::write(file, &whole[..kept + 20]).unwrap();
     let lost = json!({ "from": at, "to": "0x200000000", "kept_as": "00000001.log" });
-    assert_eq!(unreadable(4, false), json!([lost]));
+    assert_eq!(unreadable(5, false), json!([lost]));
     let done = sandbox.run("dump data");
     assert_eq!(done.code, Some(8), "{done:?}");
     let stretch = format!("{{\"damaged\":{{\"from\":\"{at}\",\"to\":\"0x200000000\"}}}}");
     assert!(done.stdout.contains(&stretch), "{done:?}");
 
     fs::remove_file(file).unwrap();
-    assert_eq!(unreadable(5, true), json!([]));
+    assert_eq!(unreadable(6, true), json!([]));
     let text = sandbox.run("check data").stdout;
     assert!(
-        text.contains("5 of them in 00000001.log, which is not there"),
+        text.contains("6 of them in 00000001.log, which is not there"),
         "{text}"
     );
     fs::write(file, whole).unwrap();
