@@ -441,7 +441,8 @@ pub(crate) struct Restore {
 ///
 /// Exit codes: 0 if all that was promised is there (a torn tail that a start would cut was never
 /// promised); 8 if a start would serve without something that is damaged; 9 if a start would refuse
-/// the folder; 4 if a running server has it; 3 if there is nothing of Lockgate's.
+/// the folder; 4 if a running server has it; 3 if there is nothing of Lockgate's; 1 if something cannot be
+/// read, which may succeed the next time.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -479,8 +480,8 @@ pub(crate) struct Source {
 
 /// Print the records of a data folder as JSON, one a line
 ///
-/// Each has its position, its number (records are numbered without a gap, so a missing number is a
-/// missing record), the epoch it was written under, and its effects in the words of docs/format.md.
+/// Each has its position, its number (they rise by one; missing ones belong to a segment that was given
+/// back, or are lost), the epoch it was written under, and its effects in the words of docs/format.md.
 /// Bodies, values of attributes and words of rejections are left out unless --bodies asks for them;
 /// keys and unique ids are shown. A stretch that cannot be read becomes a line of its own, and the
 /// command exits with 8.
