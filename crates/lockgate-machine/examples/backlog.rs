@@ -43,6 +43,7 @@ fn main() {
             batch,
         ),
         Bench::new("full, one message a key", messages, Some(messages), batch),
+        Bench::new("full, 5,000 keys", messages, Some(5_000), batch),
     ];
     let mut rounds = vec![Vec::with_capacity(ROUNDS); queues.len()];
     for _ in 0..ROUNDS {

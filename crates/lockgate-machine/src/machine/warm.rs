@@ -19,8 +19,11 @@ use crate::{
 /// enough that what was read is still near when the last of them is decided.
 const AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 
-/// Fewer keys than these stay in the processor's cache by themselves.
-const KEYS_MIN: usize = if cfg!(test) { 1 } else { 10_000 };
+/// Fewer messages than these stay in the processor's cache by themselves.
+const MESSAGES_MIN: usize = if cfg!(test) { 1 } else { 10_000 };
+
+/// Messages of fewer keys than these mostly lie in the order in which they are asked for.
+const KEYS_MIN: usize = if cfg!(test) { 1 } else { 64 };
 
 /// What will be asked of a machine next, for [`Machine::warm`].
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +113,7 @@ struct Asked<'a> {
 impl Machine {
     /// Reads what these commands will ask for, so that deciding and folding them finds it in the
     /// processor's cache. Changes nothing but time. Worth a call for commands that are given next
-    /// and are more than one, or ask for more than one message; with few keys it does nothing.
+    /// and are more than one, or ask for more than one message; with few messages or keys it does nothing.
     ///
     /// A send to one of a million keys waits for memory four times, each time for the address of the
     /// next wait: its table's bucket, the key's state, its text, its last message. Receives and
@@ -119,7 +122,7 @@ impl Machine {
     /// what it reads, so that the waits of a step overlap ("group prefetching": Chen, Ailamaki,
     /// Gibbons and Mowry 2004).
     pub fn warm<'a>(&self, commands: impl IntoIterator<Item: Into<Upcoming<'a>>>) {
-        if self.keys.len() < KEYS_MIN {
+        if !self.is_worth_reading_ahead() {
             return;
         }
         let mut place = Place::default();
@@ -145,7 +148,7 @@ impl Machine {
     pub(super) fn warm_fold(&self, batch: &RecordBatch, steps: &[Step], likely: &mut Likely) {
         likely.places.clear();
         likely.places.resize(steps.len(), NONE);
-        if self.keys.len() < KEYS_MIN {
+        if !self.is_worth_reading_ahead() {
             return;
         }
         // Effects come in long runs of one queue.
@@ -189,6 +192,10 @@ impl Machine {
         if ahead.len() > 0 {
             likely.note(&ahead, &self.read(&ahead));
         }
+    }
+
+    fn is_worth_reading_ahead(&self) -> bool {
+        self.messages.len() >= MESSAGES_MIN && self.keys.len() >= KEYS_MIN
     }
 
     fn look_at<'a>(&self, command: &'a Command, place: &mut Place<'a>, ahead: &mut Ahead) {
