@@ -369,6 +369,8 @@ impl Desk {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use lockgate_core::{LogError, QueueId};
 
     use super::*;
@@ -421,6 +423,32 @@ mod tests {
         assert!(!desk.file(filing(&mut outputs, Position(1), 0), |_| {}));
         assert!(desk.file(filing(&mut outputs, Position(1), 1), |_| {}));
         assert!(!desk.file(filing(&mut outputs, END, 1), |_| {}));
+    }
+
+    /// Nobody waits for them, so nothing but their window has them synced, or the end.
+    #[test]
+    fn records_that_came_during_a_sync_are_left_for_the_next_one() {
+        struct Busy<'a>(&'a Desk, AtomicU64);
+
+        impl LogSync for Busy<'_> {
+            fn sync(&self) -> Result<Position, LogError> {
+                let later = Position(200);
+                if self.1.fetch_add(1, Ordering::Relaxed) > 0 {
+                    return Ok(later);
+                }
+                let mut none = Vec::new();
+                let mut more = filing(&mut none, END, 0);
+                (more.appended, more.counts.records) = (later, 2);
+                let _nothing_new = self.0.file(more, |_| {});
+                Ok(END)
+            }
+        }
+
+        let desk = desk_with(&mut Vec::new());
+        let busy = Busy(&desk, AtomicU64::new(0));
+        desk.run(&busy, |_| {}, || {}).unwrap();
+        assert_eq!(busy.1.load(Ordering::Relaxed), 2);
+        assert_eq!(desk.durable(), Ok(Position(200)));
     }
 
     #[test]

@@ -253,13 +253,8 @@ impl LocalLog {
                     wanted = SEGMENT_HEADER_LEN;
                     break;
                 }
-                Err(error) => {
-                    // Nothing is in it.
-                    if error.is_full() {
-                        self.disk.remove(&name)?;
-                    }
-                    return Err(error);
-                }
+                // An append takes back what it has begun.
+                Err(error) => return Err(error),
             }
         }
         Ok(Blocks {
@@ -510,8 +505,8 @@ impl Log for LocalLog {
         }
         self.shared.check_running()?;
         let from = starting_point(&*self.disk, from)?;
-        let mut recovered = read(&*self.disk, from, visit)?;
-        apply(&*self.disk, &mut recovered)?;
+        let recovered = read(&*self.disk, from, visit)?;
+        apply(&*self.disk, &recovered.plan)?;
         let held = recovered.segments.len();
         self.shared.spares.start(&recovered.spares, held)?;
         self.epoch = recovered.report.epoch;

@@ -59,7 +59,6 @@ pub(crate) struct Plan {
     pub(crate) cut_file: Option<(u32, u64)>,
     /// Segments to write again over themselves, from where on, and to sync.
     rewrite: Vec<(u32, u64)>,
-    make_start: bool,
     /// Files that another file says are not needed any more. They may go only when that other file is
     /// durable: after a mere kill it need not be, and a power cut could keep the removal and lose the
     /// reason for it.
@@ -98,8 +97,7 @@ pub(crate) fn read(
 }
 
 /// Cuts the tail, makes what is left durable, and removes what is not needed any more.
-pub(crate) fn apply(disk: &dyn Disk, recovered: &mut Recovered) -> Result<(), LogError> {
-    let plan = &recovered.plan;
+pub(crate) fn apply(disk: &dyn Disk, plan: &Plan) -> Result<(), LogError> {
     if let Some(mark) = plan.keep_synced {
         disk.open(&mark.to_string(), OpenMode::CreateNew)?;
         disk.sync_folder()?;
@@ -121,9 +119,6 @@ pub(crate) fn apply(disk: &dyn Disk, recovered: &mut Recovered) -> Result<(), Lo
         file.sync()?;
     }
     disk.sync_folder()?;
-    if plan.make_start {
-        recovered.start = Some(mark_start(disk, StartMark::FIRST)?);
-    }
     for name in &plan.leftovers {
         disk.remove(name)?;
     }
@@ -605,7 +600,6 @@ impl<'a> Recovery<'a> {
             range.to = range.to.min(first_record(next_segment));
         }
         self.plan.rewrite = self.rewrites();
-        self.plan.make_start = self.start.is_none() && !self.found.is_empty();
         Ok(Recovered {
             report: self.report,
             damaged: self.damaged,

@@ -296,6 +296,36 @@ fn a_segment_in_which_a_reader_met_damage_is_kept() {
     }
 }
 
+/// Who reads a stretch is handed nothing from behind it, also where the stretch itself cannot be read.
+#[test]
+fn a_scan_ends_where_it_was_told_to() {
+    let (disk, appended, at) = with_snapshot();
+    let mut image = disk.image();
+    let [first, second, third] = [0, 1, 2].map(|index: usize| appended[index].position);
+    assert_eq!(segment_of(first), segment_of(third));
+    let broken = usize::try_from(second.0 & 0xffff_ffff).unwrap() + 44;
+    image.get_mut(&name(segment_of(second))).unwrap()[broken] ^= 1;
+    let disk = FaultyDisk::from_image(image);
+    let mut log = open(&disk);
+    log.recover(at, &mut |_| {}).unwrap();
+    let seen = |from, to| {
+        let mut seen = Vec::new();
+        let scanned = log.reader().scan(from, to, &mut |scanned| {
+            seen.push(match scanned {
+                Scanned::Record { record, .. } => record.position,
+                Scanned::Damaged { from, .. } => from,
+            });
+            ControlFlow::Continue(())
+        });
+        scanned.unwrap();
+        seen
+    };
+    assert_eq!(seen(first, second), [first]);
+    assert_eq!(seen(first, third), [first]);
+    assert_eq!(seen(second, third), []);
+    assert_eq!(seen(first, Position(third.0 + 1)), [first, second, third]);
+}
+
 /// The same where its header is lost: nobody knows what else there was.
 #[test]
 fn a_segment_without_a_header_is_kept() {

@@ -329,6 +329,10 @@ fn a_reservation_counts_what_records_leave_empty() {
                 .expect("a granted reservation is good");
             granted += 1;
         }
+        // What could not be taken whole was given back.
+        let image = disk.image();
+        let mut spares = image.iter().filter(|(name, _)| name.ends_with(".spare"));
+        assert!(spares.all(|(_, file)| file.len() as u64 == SEGMENT));
     }
     assert!((3..12).contains(&granted), "{granted}");
 }
