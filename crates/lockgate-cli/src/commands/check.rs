@@ -195,6 +195,9 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
     }
     output.line(&match (&findings.refused, findings.verdict) {
         (Some(reason), _) => format!("REFUSED: a start would end with: {reason}"),
+        (None, Verdict::Damaged) if !findings.lacks_something() => {
+            "DAMAGED: a start would do without what is damaged; nothing is lost with it".to_owned()
+        }
         (None, Verdict::Damaged) => {
             "DAMAGED: a start would serve without what is damaged".to_owned()
         }

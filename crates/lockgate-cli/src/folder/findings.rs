@@ -260,15 +260,19 @@ impl Findings {
         if self.refused.is_some() {
             return Verdict::Refused;
         }
-        let damaged = self.snapshots.iter().any(|found| found.damage.is_some())
-            || (self.start.iter()).any(|start| !start.damaged.is_empty() || start.undecodable > 0)
-            || (self.records.iter()).any(|found| !found.damaged.is_empty() || found.unreadable > 0)
-            || self.queues.iter().flatten().any(|queue| !queue.conserved);
-        if damaged {
+        let in_snapshots = self.snapshots.iter().any(|found| found.damage.is_some());
+        if in_snapshots || self.lacks_something() {
             Verdict::Damaged
         } else {
             Verdict::Clean
         }
+    }
+
+    /// Whether anything else is damaged than snapshots that a start does without.
+    pub(crate) fn lacks_something(&self) -> bool {
+        (self.start.iter()).any(|start| !start.damaged.is_empty() || start.undecodable > 0)
+            || (self.records.iter()).any(|found| !found.damaged.is_empty() || found.unreadable > 0)
+            || self.queues.iter().flatten().any(|queue| !queue.conserved)
     }
 }
 

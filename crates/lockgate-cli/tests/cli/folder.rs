@@ -311,6 +311,23 @@ fn damage_in_the_middle_is_counted_and_shown() {
 }
 
 #[test]
+fn a_damaged_snapshot_that_a_start_does_without_costs_nothing_and_that_is_said() {
+    let sandbox = filled();
+    let name = "0000000100001010-0000000000000002.snapshot";
+    sandbox.write(&format!("data/{name}"), "no snapshot");
+    let done = sandbox.run("check data");
+    assert_eq!(done.code, Some(8), "{done:?}");
+    for says in [
+        "snapshot 0x100001010: DAMAGED",
+        "5 messages in the queues, all readable",
+        "nothing is lost with it\n",
+    ] {
+        assert!(done.stdout.contains(says), "{says}: {done:?}");
+    }
+    assert_eq!(Server::start(&sandbox).recovered["messages"], 5);
+}
+
+#[test]
 fn a_torn_tail_is_no_damage() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox);
