@@ -505,6 +505,31 @@ fn a_snapshot_that_left_something_behind_is_begun_again() {
     assert_eq!(log.space().used_bytes, used(), "{disk:?}");
 }
 
+/// A spare that upkeep is writing zeros to counts as room, so whoever needs it just then waits for it.
+#[test]
+fn a_spare_in_the_hands_of_upkeep_is_waited_for() {
+    let disk = FaultyDisk::new();
+    let mut log = start(&disk);
+    let upkeep = log.upkeep().unwrap();
+    for _ in 0..IN_SEGMENT {
+        try_append(&mut log, Epoch(1), Purpose::Upkeep).unwrap();
+    }
+    log.reserve(950, 1, Purpose::Upkeep).unwrap();
+    disk.set_free_bytes(Some(0));
+    let stall = disk.stall(DiskOperation::Sync, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| while upkeep.step().unwrap() {});
+        stall.wait();
+        let appending = scope.spawn(|| try_append(&mut log, Epoch(1), Purpose::Upkeep));
+        // It has every chance to go wrong before the spare is back.
+        for _ in 0..10_000 {
+            std::thread::yield_now();
+        }
+        stall.release();
+        appending.join().unwrap().unwrap();
+    });
+}
+
 /// A reserve that a power cut could take would be missing on a full disk.
 #[test]
 fn what_upkeep_keeps_ready_survives_a_power_cut() {
