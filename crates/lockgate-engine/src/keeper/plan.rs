@@ -603,6 +603,10 @@ mod tests {
             world.with(|view| plan.costly(view));
             assert_eq!(plan.drained, 1_280);
         }
+        // No more than there is to move.
+        world.ranges.truncate(1);
+        world.with(|view| plan.costly(view));
+        assert_eq!(plan.drained, 1_024);
     }
 
     #[test]
@@ -648,6 +652,7 @@ mod tests {
         let dense = World::new(3, &[(0, 700), (1, 700), (2, 700)]);
         let mut rich = plan(&[3 << BITS, 3 << BITS], 0, 1 << 30);
         assert_eq!(dense.with(|view| rich.choose(view)), Choice::Nothing);
+        assert_eq!(rich.credit, 1 << BITS, "no more is saved up than one range");
     }
 
     #[test]

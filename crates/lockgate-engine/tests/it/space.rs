@@ -353,6 +353,26 @@ async fn pass(engine: &Engine, body: &str) {
     }
 }
 
+/// Old snapshots go while the engine runs, which may be for months.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_snapshots_are_kept_beside_a_running_engine() {
+    let shard = Watched::on(FaultyDisk::new(), ManualClock::default(), options());
+    let engine = &shard.engine;
+    let queue = create("q", QueueSettings::default());
+    engine.submit(queue).await.unwrap();
+    let body = "x".repeat(50_000);
+    while engine.metrics().keeper.snapshots < 6 {
+        pass(engine, &body).await;
+    }
+    let snapshots = || {
+        let files = shard.disk.image().into_keys();
+        let snapshots = files.filter(|name| name.ends_with(".snapshot"));
+        snapshots.count()
+    };
+    until(|| snapshots() == 2).await;
+    engine.shutdown().await;
+}
+
 /// A log that loses all that is before its beginning is trimmed up to what lives or is about to be read,
 /// and no further.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
