@@ -56,8 +56,9 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Dlq(args) => dlq::run(&args),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),
-        Command::Check(args) => check::run(&args),
-        Command::Dump(args) => dump::run(&args),
+        // As process 1 of a container they would hear of no signal that they do not ask for.
+        Command::Check(args) => Watch::new()?.over(move || check::run(&args)),
+        Command::Dump(args) => Watch::new()?.over(move || dump::run(&args)),
         Command::Bench(args) => bench::run(args),
         Command::Config(args) => config::run(&args),
         Command::Completions(args) => completions::run(&args),

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    net::TcpListener,
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::Path,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -13,7 +14,7 @@ use std::{
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Done, Sandbox, Server};
+use crate::support::{Done, Sandbox, Server, signal};
 
 /// Every file with its bytes, its mode and when it changed.
 type Contents = BTreeMap<String, (Vec<u8>, u32, SystemTime)>;
@@ -881,4 +882,25 @@ fn a_backup_goes_through_a_pipe_and_bad_ones_leave_nothing() {
         .fails_with(5);
     assert!(error.contains("no server at"), "{error}");
     assert!(!sandbox.path().join("x").exists());
+}
+
+#[test]
+fn a_signal_ends_a_check_and_a_dump() {
+    let sandbox = Sandbox::new();
+    for command in ["check", "dump"] {
+        for (kind, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+            // A database that takes a connection and says no word.
+            let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = silent.local_addr().unwrap();
+            let mut reading = sandbox
+                .command(&format!(
+                    "{command} --postgres postgres://u@{address}/d --postgres-shard s"
+                ))
+                .spawn()
+                .unwrap();
+            let _connection = silent.accept().unwrap();
+            signal(&reading, kind);
+            assert_eq!(reading.wait().unwrap().code(), Some(code), "{command}");
+        }
+    }
 }
