@@ -129,7 +129,7 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
     if let Some(found) = &findings.records {
         output.line("the log")?;
         output.line(&format!(
-            "  {} verify, {}",
+            "  {} verified, {}",
             count(found.records, "record"),
             show_bytes(found.bytes)
         ))?;

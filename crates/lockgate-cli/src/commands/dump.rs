@@ -17,7 +17,7 @@ use crate::{
     args::Dump,
     exit::{Exit, Failure},
     folder::{self, Bodies, EffectJson, Place, effect_json},
-    output::{Output, note},
+    output::{Output, count, note},
 };
 
 pub(crate) fn run(args: &Dump) -> Result<(), Failure> {
@@ -35,7 +35,10 @@ pub(crate) fn run(args: &Dump) -> Result<(), Failure> {
     if damaged > 0 {
         return Err(Failure::new(
             Exit::Damaged,
-            format!("{damaged} places could not be read; see `lockgate check`"),
+            format!(
+                "{} could not be read; see `lockgate check`",
+                count(damaged, "place")
+            ),
         ));
     }
     Ok(())

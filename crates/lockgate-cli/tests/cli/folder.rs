@@ -284,6 +284,10 @@ fn damage_in_the_middle_is_counted_and_shown() {
 
     let done = sandbox.run("dump data");
     assert_eq!(done.code, Some(8), "{done:?}");
+    assert!(
+        done.stderr.contains("error: 1 place could not be read"),
+        "{done:?}"
+    );
     assert_eq!(done.stdout.matches("{\"damaged\":").count(), 1, "{done:?}");
     let lines = crate::support::json_lines(&done.stdout);
     let at = (lines.iter().position(|line| !line["damaged"].is_null())).unwrap();
