@@ -845,14 +845,16 @@ impl Queue {
         self.messages.remove(index)
     }
 
-    /// A later message of a key without any has a later record than what settled the others.
+    /// A later message of a key without any has a later record than what settled the others, or the same
+    /// one, in a transaction: where it stays, so does what says that they are gone.
     fn forget_idle_keys(&mut self) {
         let (messages, parked) = (&self.messages, &self.parked);
-        self.settled_at.retain(|key, _| {
+        self.settled_at.retain(|key, settled| {
+            let is_earlier = |message: &Message| message.location.position < *settled;
             parked.contains(key)
                 || messages
                     .iter()
-                    .any(|message| message.key.as_ref() == Some(key))
+                    .any(|message| message.key.as_ref() == Some(key) && is_earlier(message))
         });
     }
 
