@@ -252,3 +252,25 @@ fn exhausted_messages_in_front_do_not_end_a_receive() {
     assert_eq!(leases.len(), 1, "found behind 300 exhausted ones");
     assert_eq!(leases[0].attempt, 1);
 }
+
+/// That there is nothing, or no queue any more, may rest on what was decided just before, as any answer.
+#[test]
+fn what_ends_a_wait_is_told_when_it_is_durable() {
+    let mut shard = Shard::new();
+    for queue in ["q", "other"] {
+        shard.run(create(queue, QueueSettings::default())).unwrap();
+    }
+    let waiting = shard.wait_for("q", 100);
+    assert!(shard.group([waiting]).is_empty());
+    shard.clock.advance(100);
+    let answers = shard.group([Work::one(send("other", text("a")))]);
+    assert!(answers.is_empty(), "the send and the end of the wait");
+    assert_eq!(shard.sync().len(), 2);
+
+    let waiting = shard.wait_for("q", 100);
+    assert!(shard.group([waiting]).is_empty());
+    let queue = name("q");
+    let answers = shard.group([Work::one(Command::DeleteQueue { queue })]);
+    assert!(answers.is_empty(), "the deletion and the end of the wait");
+    assert_eq!(shard.sync().len(), 2);
+}
