@@ -43,6 +43,16 @@
 //! | growth takes the reserve, or a snapshot all of it, or the reserve does not survive a power cut | space |
 //! | growth goes on as soon as it just fits | `a_full_log_does_not_come_and_go` |
 //! | an append that finds no room is not cut, or the cut not synced | faults |
+//! | trim passes what is synced to a snapshot | `a_trim_goes_no_further_than_what_is_durable` |
+//! | what a refused append took away comes back | `what_was_refused_for_space_never_comes_back` |
+//! | a segment begun again after that is not synced | `what_follows_something_that_was_taken_back_is_synced` |
+//! | a reservation forgets what records leave empty | `a_reservation_counts_what_records_leave_empty` |
+//! | a spare in use by upkeep counts and is not waited for | `a_spare_in_the_hands_of_upkeep_is_waited_for` |
+//! | what upkeep keeps ready is not synced | `what_upkeep_keeps_ready_survives_a_power_cut` |
+//! | a sync or an append beside a failure is told as done | overlap |
+//! | damage met by a reader only is deleted with its segment | `a_segment_in_which_a_reader_met_damage_is_kept` |
+//! | pieces of a snapshot change places | `a_snapshot_knows_its_pieces` |
+//! | guesses at records have no end | `guesses_at_large_records_come_to_an_end` |
 //! | a newer format is taken for damage and changed | `a_newer_format_is_refused_and_left_alone` |
 #![allow(clippy::unwrap_used, reason = "in tests a panic is the report")]
 
