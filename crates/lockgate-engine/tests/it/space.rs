@@ -142,27 +142,30 @@ fn a_snapshot_that_cannot_be_loaded_is_never_taken_for_the_older_one() {
     assert_eq!(rest.snapshots, [newest], "and the older one stays");
 }
 
-/// What the log lost is in the newest snapshot, which the disk would not hand over just now. To go on
-/// without it would make the loss final.
-#[test]
-fn a_snapshot_that_the_disk_does_not_hand_over_is_not_given_up() {
+/// Two snapshots, the newest first, with a message of that body between them, and what a kill leaves of
+/// them: the part of the log that has the message is damaged.
+fn damaged_between_snapshots(body: &str) -> ([Position; 2], FaultyDisk) {
     let mut shard = with_queue();
     pass_through(&mut shard);
     let _none = take_snapshot(&mut shard);
     pass_through(&mut shard);
-    shard.run(send("q", text("kept"))).unwrap();
+    shard.run(send("q", text(body))).unwrap();
     let _none = take_snapshot(&mut shard);
     let [newest, older] = snapshots(&shard.disk)[..] else {
         panic!("two")
     };
-    let disk = shard.disk.kill();
-    drop(shard);
-    let mut image = disk.image();
+    let mut image = shard.disk.kill().image();
     let segment = image.get_mut(&format!("{:08x}.log", older.0 >> 32));
-    let bytes = segment.unwrap();
     let behind = usize::try_from(older.0 & 0xffff_ffff).unwrap() + 60;
-    bytes[behind] ^= 1;
-    let disk = FaultyDisk::from_image(image);
+    segment.unwrap()[behind] ^= 1;
+    ([newest, older], FaultyDisk::from_image(image))
+}
+
+/// What the log lost is in the newest snapshot, which the disk would not hand over just now. To go on
+/// without it would make the loss final.
+#[test]
+fn a_snapshot_that_the_disk_does_not_hand_over_is_not_given_up() {
+    let ([newest, _], disk) = damaged_between_snapshots("kept");
     let clock = ManualClock::default();
     disk.fail(DiskOperation::Read, 0, Fault::Error(io::ErrorKind::Other));
     let refused = Driver::<u64>::recover(Box::new(local_log(&disk)), &options(), beginning(&clock));
@@ -182,21 +185,7 @@ fn a_snapshot_that_the_disk_does_not_hand_over_is_not_given_up() {
 /// written since.
 #[test]
 fn a_snapshot_that_a_start_did_without_for_good_is_set_aside() {
-    let mut shard = with_queue();
-    pass_through(&mut shard);
-    let _none = take_snapshot(&mut shard);
-    pass_through(&mut shard);
-    shard.run(send("q", text("lost"))).unwrap();
-    let _none = take_snapshot(&mut shard);
-    let [newest, older] = snapshots(&shard.disk)[..] else {
-        panic!("two")
-    };
-    let mut image = shard.disk.kill().image();
-    drop(shard);
-    let segment = image.get_mut(&format!("{:08x}.log", older.0 >> 32));
-    let behind = usize::try_from(older.0 & 0xffff_ffff).unwrap() + 60;
-    segment.unwrap()[behind] ^= 1;
-    let disk = FaultyDisk::from_image(image);
+    let ([newest, older], disk) = damaged_between_snapshots("lost");
     let misread = Fault::Misread {
         damage: Damage::FlippedBit,
         lasting: false,

@@ -110,21 +110,42 @@ fn survivors(disk: &FaultyDisk) -> Vec<Position> {
     records.iter().map(|record| record.position).collect()
 }
 
+/// A log in its first epoch, over a disk that calls back in the next sync, or in the next write.
+struct Hooked {
+    disk: FaultyDisk,
+    on_sync: Hook,
+    on_write: Hook,
+    log: LocalLog,
+}
+
+impl Hooked {
+    fn new() -> Self {
+        let (disk, on_sync, on_write) = (FaultyDisk::new(), Hook::default(), Hook::default());
+        let hooked = HookedDisk {
+            disk: disk.clone(),
+            hook: on_sync.clone(),
+            on_write: on_write.clone(),
+        };
+        let mut log = LocalLog::open(Arc::new(hooked), options(1)).unwrap();
+        recover(&mut log).unwrap();
+        log.begin_epoch(Epoch(1)).unwrap();
+        Self {
+            disk,
+            on_sync,
+            on_write,
+            log,
+        }
+    }
+}
+
 /// What is appended during a sync is not covered by it, also if it changes segments, and is covered
 /// by the next one.
 #[test]
 fn a_sync_promises_nothing_that_came_during_it() {
     for len in [10, 3_000] {
-        let disk = FaultyDisk::new();
-        let hook = Hook::default();
-        let hooked = HookedDisk {
-            disk: disk.clone(),
-            hook: hook.clone(),
-            on_write: Hook::default(),
-        };
-        let mut log = LocalLog::open(Arc::new(hooked), options(1)).unwrap();
-        recover(&mut log).unwrap();
-        log.begin_epoch(Epoch(1)).unwrap();
+        let Hooked {
+            disk, on_sync, log, ..
+        } = Hooked::new();
         let syncer = log.syncer();
         let log = Arc::new(Mutex::new(log));
         let mut expected = Vec::new();
@@ -132,7 +153,7 @@ fn a_sync_promises_nothing_that_came_during_it() {
             let before = append(&log, &vec![1; len]);
             let during = Arc::new(Mutex::new(Position(0)));
             let (also_log, also_during) = (log.clone(), during.clone());
-            *hook.lock().unwrap() = Some(Box::new(move || {
+            *on_sync.lock().unwrap() = Some(Box::new(move || {
                 *also_during.lock().unwrap() = append(&also_log, &vec![2; len]);
             }));
             let synced = syncer.sync().unwrap();
@@ -154,20 +175,13 @@ fn a_sync_promises_nothing_that_came_during_it() {
 /// have been told to somebody else, and the system tells it once.
 #[test]
 fn a_sync_beside_a_failure_promises_nothing() {
-    let disk = FaultyDisk::new();
-    let hook = Hook::default();
-    let hooked = HookedDisk {
-        disk: disk.clone(),
-        hook: hook.clone(),
-        on_write: Hook::default(),
-    };
-    let mut log = LocalLog::open(Arc::new(hooked), options(1)).unwrap();
-    recover(&mut log).unwrap();
-    log.begin_epoch(Epoch(1)).unwrap();
+    let Hooked {
+        disk, on_sync, log, ..
+    } = Hooked::new();
     let syncer = log.syncer();
     let log = Arc::new(Mutex::new(log));
     append(&log, &[1; 10]);
-    *hook.lock().unwrap() = Some(Box::new(move || {
+    *on_sync.lock().unwrap() = Some(Box::new(move || {
         disk.fail(DiskOperation::Write, 0, Fault::Error(ErrorKind::Other));
         let mut log = log.lock().unwrap();
         let mut group = RecordGroup::new(log.capabilities().gap);
@@ -185,16 +199,12 @@ fn a_sync_beside_a_failure_promises_nothing() {
 /// And the other way round: what was written while a sync failed may be gone already.
 #[test]
 fn an_append_beside_a_failed_sync_is_not_told_as_done() {
-    let disk = FaultyDisk::new();
-    let on_write = Hook::default();
-    let hooked = HookedDisk {
-        disk: disk.clone(),
-        hook: Hook::default(),
-        on_write: on_write.clone(),
-    };
-    let mut log = LocalLog::open(Arc::new(hooked), options(1)).unwrap();
-    recover(&mut log).unwrap();
-    log.begin_epoch(Epoch(1)).unwrap();
+    let Hooked {
+        disk,
+        on_write,
+        mut log,
+        ..
+    } = Hooked::new();
     let syncer = log.syncer();
     let mut group = RecordGroup::new(log.capabilities().gap);
     group.push(|buffer| buffer.extend_from_slice(&[1; 10]));
