@@ -791,7 +791,7 @@ fn may_be_lost(outcome: &Result<Reply, Rejection>) -> bool {
     !matches!(outcome, Ok(Reply::Queue { .. } | Reply::Received(_)))
 }
 
-/// Takes the next requests, with about [`READ_AHEAD`] commands. False: there are none.
+/// Takes the next requests, of about [`READ_AHEAD`] messages. False: there are none.
 fn take_some<T>(
     requests: &mut impl Iterator<Item = Request<T>>,
     next: &mut Vec<Request<T>>,

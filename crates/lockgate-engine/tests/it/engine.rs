@@ -501,8 +501,8 @@ async fn a_batch_of_commands_takes_one_answer_in_order() {
     shard.engine.shutdown().await;
 }
 
-#[tokio::test]
-async fn a_damaged_payload_is_dropped_and_the_rest_is_delivered() {
+/// A queue with three messages, of which the second one cannot be read.
+async fn with_middle_unreadable(how: Unreadable) -> Watched {
     let shard = Watched::with_queue(QueueSettings::default()).await;
     for body in ["a", "b", "c"] {
         shard.engine.submit(send("q", text(body))).await.unwrap();
@@ -510,7 +510,13 @@ async fn a_damaged_payload_is_dropped_and_the_rest_is_delivered() {
     let batch = shard.engine.receive(receive("q", 10), LONG).await.unwrap();
     let bad = batch[1].delivery.location.position;
     drop(batch);
-    shard.controls.make_unreadable(bad, Unreadable::Damaged);
+    shard.controls.make_unreadable(bad, how);
+    shard
+}
+
+#[tokio::test]
+async fn a_damaged_payload_is_dropped_and_the_rest_is_delivered() {
+    let shard = with_middle_unreadable(Unreadable::Damaged).await;
     let batch = shard.engine.receive(receive("q", 10), LONG).await.unwrap();
     assert_eq!(batch.len(), 2);
     drop(batch.keep());
@@ -564,14 +570,7 @@ async fn storage_that_cannot_be_read_loses_nothing() {
 /// What storage failed on goes back at once, and so does what comes behind it.
 #[tokio::test]
 async fn a_batch_that_storage_fails_in_the_middle_of_gives_the_rest_back() {
-    let shard = Watched::with_queue(QueueSettings::default()).await;
-    for body in ["a", "b", "c"] {
-        shard.engine.submit(send("q", text(body))).await.unwrap();
-    }
-    let batch = shard.engine.receive(receive("q", 10), LONG).await.unwrap();
-    let bad = batch[1].delivery.location.position;
-    drop(batch);
-    shard.controls.make_unreadable(bad, Unreadable::Storage);
+    let shard = with_middle_unreadable(Unreadable::Storage).await;
     let batch = shard.engine.receive(receive("q", 10), LONG).await.unwrap();
     assert_eq!(batch.len(), 1);
     drop(batch.keep());

@@ -8,11 +8,12 @@ use std::{
 
 use lockgate_core::{DiskOperation, Log, LogError, Position};
 use lockgate_engine::{
-    BackupError, Chore, ChoreRest, ChoreStep, Driver, Engine, EngineOptions, StartError,
-    StartReport, Work,
+    BackupError, BackupReport, Chore, ChoreRest, ChoreStep, Driver, Engine, EngineOptions,
+    StartError, StartReport, Work,
 };
 use lockgate_machine::{Command, QueueSettings, SettleAction};
 use lockgate_sim::{Damage, Fault, FaultyDisk, ManualClock, PowerCut};
+use tokio::task::JoinHandle;
 
 use crate::support::{
     Shard, Watched, beginning, create, local_log, name, pending, receive, send, settle, text, until,
@@ -233,7 +234,6 @@ fn no_term_comes_twice_when_only_a_snapshot_knows_the_last() {
 struct Slow {
     begun: Option<mpsc::Sender<()>>,
     go_on: mpsc::Receiver<()>,
-    bytes: Vec<u8>,
 }
 
 impl Write for Slow {
@@ -242,12 +242,34 @@ impl Write for Slow {
             begun.send(()).unwrap();
             self.go_on.recv().unwrap();
         }
-        self.bytes.write(bytes)
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+type Backup = Result<BackupReport, BackupError>;
+
+/// A backup that has begun, and goes on when it is told.
+async fn slow_backup(engine: &Engine) -> (JoinHandle<Backup>, mpsc::Sender<()>) {
+    let (begun, has_begun) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let backup = tokio::task::spawn_blocking({
+        let engine = engine.clone();
+        move || {
+            let mut slow = Slow {
+                begun: Some(begun),
+                go_on: may_go_on,
+            };
+            engine.backup(&mut slow)
+        }
+    });
+    tokio::task::spawn_blocking(move || has_begun.recv().unwrap())
+        .await
+        .unwrap();
+    (backup, go_on)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -260,23 +282,7 @@ async fn what_a_backup_reads_stays_until_it_has() {
     for _ in 0..100 {
         engine.submit(send("q", text(&body))).await.unwrap();
     }
-    let (begun, has_begun) = mpsc::channel();
-    let (go_on, may_go_on) = mpsc::channel();
-    let backup = tokio::task::spawn_blocking({
-        let engine = engine.clone();
-        move || {
-            let mut slow = Slow {
-                begun: Some(begun),
-                go_on: may_go_on,
-                bytes: Vec::new(),
-            };
-            let report = engine.backup(&mut slow).unwrap();
-            (report, slow.bytes)
-        }
-    });
-    tokio::task::spawn_blocking(move || has_begun.recv().unwrap())
-        .await
-        .unwrap();
+    let (backup, go_on) = slow_backup(engine).await;
     let pass = async || {
         let batch = engine.receive(receive("q", 100), Duration::ZERO).await;
         for received in batch.unwrap().keep() {
@@ -295,7 +301,7 @@ async fn what_a_backup_reads_stays_until_it_has() {
     let released = || engine.metrics().keeper.ranges_released;
     let before = released();
     go_on.send(()).unwrap();
-    let (report, _bytes) = backup.await.unwrap();
+    let report = backup.await.unwrap().unwrap();
     assert_eq!((report.messages, report.unreadable), (100, 0));
     // And with nobody reading, all that comes back.
     until(|| released() >= before + 4).await;
@@ -308,22 +314,7 @@ async fn a_backup_does_not_outlive_its_engine() {
     let shard = Watched::with_queue(QueueSettings::default()).await;
     let engine = &shard.engine;
     engine.submit(send("q", text("a"))).await.unwrap();
-    let (begun, has_begun) = mpsc::channel();
-    let (go_on, may_go_on) = mpsc::channel();
-    let backup = tokio::task::spawn_blocking({
-        let engine = engine.clone();
-        move || {
-            let mut slow = Slow {
-                begun: Some(begun),
-                go_on: may_go_on,
-                bytes: Vec::new(),
-            };
-            engine.backup(&mut slow)
-        }
-    });
-    tokio::task::spawn_blocking(move || has_begun.recv().unwrap())
-        .await
-        .unwrap();
+    let (backup, go_on) = slow_backup(engine).await;
     engine.shutdown().await;
     go_on.send(()).unwrap();
     let error = backup.await.unwrap().unwrap_err();
