@@ -146,9 +146,11 @@ pub enum Settled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StaleReason {
-    /// The message is gone: settled, dropped, purged, or never there.
+    /// The message is gone: settled, dropped, purged, or never there. In an unkeyed queue also: moved
+    /// to another queue.
     Gone,
-    /// The lease has ended, and nobody has the message.
+    /// The lease has ended, and nobody has the message. In a keyed queue also: it was moved since, to
+    /// a dead-letter queue or back from one.
     Ended,
     /// The message was leased again.
     Superseded,

@@ -7,6 +7,7 @@
 //! | is leased under this token | settled | settled |
 //! | is leased again | superseded | superseded |
 //! | is back in its place, this was its last lease | ended | ack: settled; else ended |
+//! | was moved, and is in another queue or came back under another number | ended | gone |
 //! | is gone | gone | gone |
 //!
 //! Amazon's profile ([`KeyProfile::Sqs`]) has one exception, in unkeyed queues, which promise nothing
@@ -183,9 +184,15 @@ impl Machine {
     fn current(&self, draft: &Draft, settle: &Settle) -> Result<(u32, u32), StaleReason> {
         let token = settle.token;
         let queue = self.queue_index(token.queue).ok_or(StaleReason::Gone)?;
-        let index = self
-            .message_of(queue, token.sequence)
-            .ok_or(StaleReason::Gone)?;
+        let Some(index) = self.message_of(queue, token.sequence) else {
+            // Gone may be taken for success, and this message will be delivered again.
+            let ended = self.queues[queue].settings.keyed && self.was_moved(queue, token.sequence);
+            return Err(if ended {
+                StaleReason::Ended
+            } else {
+                StaleReason::Gone
+            });
+        };
         if let Some(stale) = draft.settled.get(&index) {
             return Err(*stale);
         }

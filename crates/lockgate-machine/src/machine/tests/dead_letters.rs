@@ -53,6 +53,74 @@ fn a_message_is_moved_past_dedup_and_keeps_its_id() {
 }
 
 #[test]
+fn who_held_a_message_of_a_keyed_queue_that_was_moved_is_told_that_the_lease_has_ended() {
+    check(
+        "
+        queue dead keyed
+        queue q keyed dlq=dead/1
+        send q key=a
+        receive q 1                     => 1
+        nack q 1
+        ack q 1                         => stale Ended
+        // by the attempt limit
+        receive q 1                     => nothing
+        ack q 1                         => stale Ended
+        extend q 1 5s                   => stale Ended
+        // and it comes back under another number
+        receive dead 1                  => 1<q#1
+        nack dead 1
+        move dead back 1                => moved 1, left 0
+        ack q 1                         => stale Ended
+        ack dead 1                      => stale Ended
+        receive q 1                     => 2<dead#1
+        ack q 1                         => stale Ended
+        nack q 2
+        // and goes again
+        receive q 1                     => nothing
+        ack q 2                         => stale Ended
+        ack q 1                         => stale Ended
+        receive dead 1                  => 2<q#2
+        ack dead 2                      => done
+        // now it is done with
+        ack q 1                         => stale Gone
+        ack q 2                         => stale Gone
+        ack dead 2                      => stale Gone
+        // by a reject
+        send q key=a
+        receive q 1                     => 3
+        reject q 3                      => done
+        ack q 3                         => stale Ended
+        cancel dead 3                   => refused MessageNotFound
+        purge dead
+        ack q 3                         => stale Gone
+        // what is dropped is gone, and what is sent instead is another message
+        send q key=a
+        receive q 1                     => 4
+        nack q 4
+        cancel q 4                      => done
+        send q key=a
+        ack q 4                         => stale Gone
+        ",
+    );
+}
+
+#[test]
+fn what_was_moved_out_of_an_unkeyed_queue_is_gone() {
+    check(
+        "
+        queue dead
+        queue q dlq=dead/1
+        send q
+        receive q 1                     => 1
+        nack q 1
+        receive q 1                     => nothing
+        ack q 1                         => stale Gone
+        extend q 1 5s                   => stale Gone
+        ",
+    );
+}
+
+#[test]
 fn a_rejected_message_goes_to_the_dead_letter_queue_at_once() {
     check(
         "

@@ -1,6 +1,6 @@
 //! Settling one lease, and settling and sending together.
 
-use lockgate_core::{Level, Millis, QueueName, Sequence};
+use lockgate_core::{LeaseToken, Level, MessageId, Millis, QueueName, Sequence};
 use lockgate_machine::*;
 
 use super::{Model, Settling, State, TWELVE_HOURS};
@@ -12,6 +12,19 @@ impl Model {
             self.count_stale(settle);
         }
         Ok(result)
+    }
+
+    /// Whether the message that the token was for lives on under another number: the one that was sent
+    /// under its number, or one that was moved from there last.
+    fn was_moved(&self, token: LeaseToken, sent: Option<MessageId>) -> bool {
+        let mut messages = self.queues.values().flat_map(|queue| &queue.messages);
+        messages.any(|message| {
+            let origin = message.origin.as_ref();
+            Some(message.id) == sent
+                || origin.is_some_and(|origin| {
+                    (origin.queue, origin.sequence) == (token.queue, token.sequence)
+                })
+        })
     }
 
     fn count_stale(&mut self, settle: &Settle) {
@@ -38,7 +51,12 @@ impl Model {
                 known || waits || level < Level::Disk || decision.outcome.is_err(),
                 "says gone before that is certain"
             );
-            return Ok(Err(StaleReason::Gone));
+            let sent = queue.sent.get(&token.sequence).copied();
+            return Ok(Err(if keyed && self.was_moved(token, sent) {
+                StaleReason::Ended
+            } else {
+                StaleReason::Gone
+            }));
         };
         // A token settles its own lease and nothing else, but for Amazon's unkeyed queues.
         let by_any_token = !keyed
