@@ -16,6 +16,9 @@ use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError};
 /// Tells the test below, run in a process of its own, which folder to hold.
 const FOLDER_VARIABLE: &str = "LOCKGATE_TEST_FOLDER_TO_HOLD";
 
+/// And another one, which folder to take.
+const FOLDER_TO_TAKE_VARIABLE: &str = "LOCKGATE_TEST_FOLDER_TO_TAKE";
+
 fn open(path: &Path) -> Result<LocalLog, OpenError> {
     let disk = FolderDisk::open(path).unwrap();
     LocalLog::open(Arc::new(disk), LocalLogOptions::default())
@@ -134,4 +137,30 @@ fn options_out_of_range_are_refused_with_the_reason() {
         let message = refused(options);
         assert!(message.contains(reason), "{message}");
     }
+}
+
+/// Does nothing by itself; as a child process it takes and gives back a folder.
+#[test]
+fn takes_a_folder() {
+    let Ok(path) = env::var(FOLDER_TO_TAKE_VARIABLE) else {
+        return;
+    };
+    drop(open(Path::new(&path)).unwrap());
+    println!("\ntaken");
+}
+
+/// A full disk once refused every start of a folder without a lock file, because the process id could
+/// not be written into it.
+#[test]
+fn a_folder_is_taken_where_not_a_byte_can_be_written() {
+    let temp = tempfile::tempdir().unwrap();
+    let output = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\""])
+        .arg(env::current_exe().unwrap())
+        .args(["--exact", "takes_a_folder", "--nocapture"])
+        .env(FOLDER_TO_TAKE_VARIABLE, temp.path())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(told.lines().any(|line| line == "taken"), "{output:?}");
 }

@@ -24,15 +24,15 @@ const BLOCK: usize = 4096;
 
 /// A folder and what was changed since it was opened, in memory.
 ///
-/// As long as it lives the folder is locked for readers: no server starts on it. Where there is no
-/// lock file, no server ever ran, and nothing is locked.
+/// As long as it lives the folder is locked for readers: no server starts on it.
 pub(crate) struct Overlay {
     /// Only ever read.
     base: FolderDisk,
     /// By their names now.
     files: Mutex<BTreeMap<String, Arc<Content>>>,
     changes: Mutex<Vec<Change>>,
-    lock: Option<Box<dyn FolderLock>>,
+    was_used: bool,
+    _lock: Box<dyn FolderLock>,
 }
 
 /// What would have been done to a file that was there.
@@ -96,6 +96,7 @@ impl Overlay {
     pub(crate) fn open(path: &Path) -> Result<Self, LockError> {
         let base = FolderDisk::open_existing(path)?;
         let lock = base.share()?;
+        let was_used = base.was_owned()?;
         let mut files = BTreeMap::new();
         for name in base.list()? {
             // Through symbolic links, and also what is no file: where a server would meet it, so
@@ -110,13 +111,14 @@ impl Overlay {
             base,
             files: Mutex::new(files),
             changes: Mutex::default(),
-            lock,
+            was_used,
+            _lock: lock,
         })
     }
 
     /// Whether the folder has a lock file: whether a server ever had it.
     pub(crate) fn was_used(&self) -> bool {
-        self.lock.is_some()
+        self.was_used
     }
 
     /// The size of the segments of the server that was here last, by the files it kept ready for them. They

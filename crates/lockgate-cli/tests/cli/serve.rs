@@ -70,14 +70,20 @@ fn a_signal_while_it_starts_ends_it_at_once() {
 #[test]
 fn a_second_server_on_the_folder_is_refused() {
     let sandbox = Sandbox::new();
-    let _server = Server::start(&sandbox);
-    let second: Done = sandbox
-        .command("serve --listen 127.0.0.1:0 --data data --log-format text")
-        .output()
-        .unwrap()
-        .into();
-    let error = second.fails_with(4);
+    let server = Server::start(&sandbox);
+    let second = "serve --listen 127.0.0.1:0 --data data --log-format text";
+    let error = sandbox.run(second).fails_with(4);
     assert!(error.contains("in use by another Lockgate"), "{error}");
+    // Nor does it help to take the file away that names the owner: the folder itself is locked.
+    std::fs::remove_file(sandbox.path().join("data/lock")).unwrap();
+    let error = sandbox.run(second).fails_with(4);
+    assert!(error.contains("in use by another Lockgate"), "{error}");
+    sandbox.run("check data").fails_with(4);
+    sandbox.run("dump data").fails_with(4);
+    assert!(!sandbox.path().join("data/lock").exists());
+    server.signal(Signal::KILL);
+    server.wait();
+    Server::start(&sandbox);
 }
 
 #[test]
