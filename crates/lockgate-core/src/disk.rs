@@ -198,6 +198,14 @@ impl DiskError {
         )
     }
 
+    /// Whether the process, or the system, has as many files open as it may. It passes, and says
+    /// nothing about the disk.
+    #[must_use]
+    pub fn is_out_of_descriptors(&self) -> bool {
+        // EMFILE and ENFILE, which have these numbers on every Unix and no name in `io::ErrorKind`.
+        matches!(self.source.raw_os_error(), Some(23 | 24))
+    }
+
     /// Whether the file was not there.
     #[must_use]
     pub fn is_not_found(&self) -> bool {

@@ -561,7 +561,8 @@ pub enum AppendError {
         /// The limit.
         max: usize,
     },
-    /// There is no room; nothing was written, and that is certain also after a crash.
+    /// There is no room, or no file can be opened for it; nothing was written, and that is certain
+    /// also after a crash.
     #[error("the log is full")]
     Full(#[source] ReserveError),
     /// Unknown outcome: the instance is dead.
@@ -581,6 +582,9 @@ pub enum ReserveError {
         /// Bytes there are.
         free: u64,
     },
+    /// Nobody can open the file that it needs: too many are open. It passes by itself.
+    #[error("no file can be opened for the log")]
+    OutOfDescriptors(#[source] DiskError),
     /// Storage failed.
     #[error(transparent)]
     Log(#[from] LogError),

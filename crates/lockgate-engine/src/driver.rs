@@ -615,6 +615,7 @@ impl<T: Ticket> Driver<T> {
         {
             Ok(()) => Ok(()),
             Err(ReserveError::Full { needed, free }) => Err(Rejection::LogFull { needed, free }),
+            Err(ReserveError::OutOfDescriptors(_)) => Err(Rejection::OutOfDescriptors),
             Err(error) => {
                 self.fail(&error);
                 let needed = bytes;

@@ -233,6 +233,12 @@ fn load_snapshot(store: &dyn SnapshotStore, limits: &MachineLimits) -> Result<Lo
             Err(LoadError::Read(ReadError::Log(source @ LogError::NewerFormat { .. }))) => {
                 return Err(StartError::Recover(source));
             }
+            // It says nothing about the snapshot, and an older one needs a file as well.
+            Err(LoadError::Read(ReadError::Log(LogError::Disk(error))))
+                if error.is_out_of_descriptors() =>
+            {
+                return Err(StartError::Recover(error.into()));
+            }
             Err(LoadError::Image(error @ ImageError::NewerFormat { .. })) => {
                 let reason = with_sources(&error);
                 return Err(StartError::NewerFormat { at, reason });

@@ -22,7 +22,7 @@ use crate::{
     recover::{apply, mark_start, read, starting_point},
     shared::{SegmentInfo, Shared, Syncer, Upkeep},
     snapshots::{Snapshots, Writing as SnapshotWriting},
-    spares::{Limits, NoRoom, Retired, Spares},
+    spares::{Limits, NoRoom, Retired, SPARES_MAX, Spares},
 };
 
 /// What can be chosen for a [`LocalLog`].
@@ -46,7 +46,8 @@ pub struct LocalLogOptions {
     /// [`Purpose::Upkeep`] while the log is full, or as many as the log holds if that is fewer;
     /// default 3: two for records and one to give up to a snapshot. Zero keeps nothing back.
     pub reserve_segments: u32,
-    /// How many segment files are kept open for reading; default 64, at least 1.
+    /// How many segment files are kept open for reading; default 64, at least 1. See
+    /// [`files_max`](Self::files_max).
     pub open_files_max: usize,
     /// In a segment whose blocks nobody wrote before, as the first one of a folder, at most so many
     /// zeros are written ahead of the records at a time, so that a sync need not change the file's
@@ -76,7 +77,20 @@ impl Default for LocalLogOptions {
 /// The smallest allowed [`LocalLogOptions::segment_bytes`].
 const SEGMENT_BYTES_MIN: u32 = 8 << 10;
 
+/// Files that a log has open beside those for reading and the spares: its folder and its locks, the
+/// segments that are written and synced, a snapshot and a backup, and what threads open side by side.
+const OTHER_FILES_MAX: usize = 32;
+
 impl LocalLogOptions {
+    /// How many files a log with these options has open at most. While the process can open no more
+    /// files, a log that needs another one refuses to grow, as on a full disk; so whoever uses many
+    /// descriptors for other things had better leave it these.
+    #[must_use]
+    pub fn files_max(&self) -> usize {
+        let spares = SPARES_MAX.max(self.reserve_segments as usize);
+        self.open_files_max + spares + OTHER_FILES_MAX
+    }
+
     fn check(&self) -> Result<(), OpenError> {
         let fits = (self.segment_bytes.saturating_sub(SEGMENT_HEADER_LEN) as usize)
             .saturating_sub(RECORD_HEADER_LEN);
@@ -231,9 +245,14 @@ impl LocalLog {
         self.shared.note_created();
         if let Some(spare) = spare {
             self.disk.rename(&spare.name(), &name)?;
+            // Opened anew, for the name that errors will tell. An append does without where no more
+            // files can be opened.
+            let file = match self.disk.open(&name, OpenMode::Existing) {
+                Err(error) if error.is_out_of_descriptors() => spare.file,
+                opened => opened?,
+            };
             return Ok(Blocks {
-                // Opened anew, for the name that errors will tell.
-                file: self.disk.open(&name, OpenMode::Existing)?,
+                file,
                 written_until: spare.written_until,
                 allocated_until: whole,
                 is_zero: spare.is_zero,
@@ -600,6 +619,7 @@ impl Log for LocalLog {
                 needed,
                 free: free.saturating_add(here),
             }),
+            Err(NoRoom::OutOfDescriptors(error)) => Err(ReserveError::OutOfDescriptors(error)),
             Err(NoRoom::Disk(error)) => Err(LogError::Disk(error).into()),
         }
     }
@@ -681,14 +701,18 @@ impl Log for LocalLog {
             outcome.and_then(|()| self.write_ahead(&mut writing, offset_of(reached), written));
         match outcome {
             Ok(()) => {}
-            Err(error) if error.is_full() => {
+            Err(error) if error.is_full() || error.is_out_of_descriptors() => {
                 self.shared.check_running().map_err(AppendError::Unknown)?;
                 self.take_back(before, reached)
                     .map_err(|error| AppendError::Unknown(self.shared.stop(error)))?;
-                self.shared.spares.note_full();
-                return Err(AppendError::Full(ReserveError::Full {
-                    needed: written,
-                    free: 0,
+                return Err(AppendError::Full(if error.is_full() {
+                    self.shared.spares.note_full();
+                    ReserveError::Full {
+                        needed: written,
+                        free: 0,
+                    }
+                } else {
+                    ReserveError::OutOfDescriptors(error)
                 }));
             }
             Err(error) => return Err(AppendError::Unknown(self.shared.stop(error))),

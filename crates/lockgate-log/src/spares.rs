@@ -30,6 +30,9 @@ const WRITTEN_SPARES: usize = 2;
 /// So many spares are not given up to a snapshot.
 const KEPT_FOR_RECORDS: usize = 2;
 
+/// No more are kept than this, or than the reserve: each is an open file.
+pub(crate) const SPARES_MAX: usize = 128;
+
 /// A spare of a higher number is none of a log's making, and would leave no numbers for others.
 const FOUND_NUMBER_MAX: u32 = u32::MAX / 2;
 
@@ -44,6 +47,14 @@ pub(crate) struct Limits {
     pub(crate) reserve_segments: u32,
     pub(crate) free_bytes_min: u64,
     pub(crate) low_bytes: Option<u64>,
+}
+
+impl Limits {
+    /// Spares beyond these go back: the reserve, and so many more.
+    fn spares_max(&self, more: usize) -> usize {
+        let reserve = self.reserve_segments as usize;
+        (reserve + more).min(SPARES_MAX.max(reserve))
+    }
 }
 
 pub(crate) struct Spares {
@@ -114,6 +125,7 @@ pub(crate) enum Retired {
 /// Why there is no room.
 pub(crate) enum NoRoom {
     Full { free: u64 },
+    OutOfDescriptors(DiskError),
     Disk(DiskError),
 }
 
@@ -144,7 +156,7 @@ impl Spares {
 
     /// Takes over the spares a recovery found, and removes what cannot be one or is too much.
     pub(crate) fn start(&self, found: &[(u32, bool)], held: usize) -> Result<(), DiskError> {
-        let spares_max = self.limits.reserve_segments as usize + kept_for_growth(held);
+        let spares_max = self.limits.spares_max(kept_for_growth(held));
         let mut spares = Vec::new();
         for &(number, is_named_written) in found {
             let name = spare_name(number, is_named_written);
@@ -233,6 +245,9 @@ impl Spares {
                     state.seen.free = state.seen.free.min(self.limits.segment_bytes.into());
                     let free = self.room_for_growth(&state);
                     return Err(NoRoom::Full { free });
+                }
+                Err(error) if error.is_out_of_descriptors() => {
+                    return Err(NoRoom::OutOfDescriptors(error));
                 }
                 Err(error) => return Err(NoRoom::Disk(error)),
             }
@@ -404,8 +419,16 @@ impl Spares {
             let written = state.spares.iter().filter(is_written).count();
             (written + state.in_hand + more < self.spares_max(&state)).then(|| state.take_number())
         };
-        if let Some(number) = number {
-            let file = self.disk.open(&name, OpenMode::Existing)?;
+        let opened = match number {
+            Some(number) => match self.disk.open(&name, OpenMode::Existing) {
+                Ok(file) => Some((number, file)),
+                // It cannot be kept, and goes.
+                Err(error) if error.is_out_of_descriptors() => None,
+                Err(error) => return Err(error),
+            },
+            None => None,
+        };
+        if let Some((number, file)) = opened {
             // The last segment of an earlier epoch was cut.
             if file.len()? == u64::from(self.limits.segment_bytes) {
                 let spare = Spare {
@@ -602,7 +625,7 @@ impl Spares {
     fn spares_max(&self, state: &State) -> usize {
         let lately = state.begun.max(state.begun_before).saturating_sub(1);
         let lately = lately.min(state.held).max(kept_for_growth(state.held));
-        self.limits.reserve_segments as usize + lately
+        self.limits.spares_max(lately)
     }
 
     fn room_for_growth(&self, state: &State) -> u64 {

@@ -312,6 +312,10 @@ pub enum Rejection {
         /// Bytes there are.
         free: u64,
     },
+    /// The log needs another file and too many are open; it passes by itself. Given by the engine,
+    /// before anything is decided.
+    #[error("the log cannot open a file, as too many are open: nothing was done, try again later")]
+    OutOfDescriptors,
     /// The command's effects are more than one record of the log can hold. Given by the engine.
     #[error("the command needs a record of {bytes} bytes, the log takes up to {max}")]
     RecordTooLarge {

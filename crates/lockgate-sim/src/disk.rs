@@ -14,7 +14,7 @@ use std::{
     ops::Range,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -47,6 +47,8 @@ struct Shared {
     state: Mutex<State>,
     gates: Gates,
     locked: Arc<AtomicBool>,
+    open_files: AtomicUsize,
+    open_files_max: AtomicUsize,
 }
 
 impl FaultyDisk {
@@ -92,6 +94,12 @@ impl FaultyDisk {
     #[must_use]
     pub fn unsynced(&self) -> usize {
         self.state().unsynced_numbers().len()
+    }
+
+    /// The most files that were open at the same time.
+    #[must_use]
+    pub fn open_files_max(&self) -> usize {
+        self.shared.open_files_max.load(Ordering::Relaxed)
     }
 
     /// The operations so far.
@@ -182,6 +190,8 @@ impl FaultyDisk {
                 state: Mutex::new(state),
                 gates: Gates::default(),
                 locked: Arc::default(),
+                open_files: AtomicUsize::new(0),
+                open_files_max: AtomicUsize::new(0),
             }),
         }
     }

@@ -61,6 +61,7 @@ pub(crate) fn kind(error: &EngineError) -> ErrorKind {
             | Rejection::DedupFull { .. }
             | Rejection::InFlightFull { .. }
             | Rejection::LogFull { .. }
+            | Rejection::OutOfDescriptors
             | Rejection::ShardFull { .. }
             | Rejection::MessageInFlight { .. },
         )

@@ -1,8 +1,11 @@
 //! What happens when more comes than goes.
 
-use lockgate_core::Level;
-use lockgate_engine::{EngineError, EngineOptions};
-use lockgate_machine::{Answer, Query, QueueSettings, Reply, SettleAction, Settled};
+use std::time::Duration;
+
+use lockgate_core::{DiskOperation, Level};
+use lockgate_engine::{EngineError, EngineOptions, Status};
+use lockgate_machine::{Answer, Query, QueueSettings, Rejection, Reply, SettleAction, Settled};
+use lockgate_sim::{Fault, ManualClock};
 
 use crate::support::{
     Watched, at_level, create, name, pending, receive, send, settle, text, until,
@@ -186,4 +189,61 @@ async fn who_waits_for_room_is_told_when_the_engine_stops() {
         }
     }
     assert_eq!(stopped, 2);
+}
+
+/// Connections once took every descriptor, the next file of the log could not be made, and the engine
+/// stopped as if the disk had failed.
+#[tokio::test]
+async fn while_no_file_can_be_opened_sends_are_refused_and_settles_go_on() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    let body = "x".repeat(50_000);
+    for _ in 0..10 {
+        shard.engine.submit(send("q", text(&body))).await.unwrap();
+    }
+    let out = Fault::OutOfDescriptors;
+    shard.disk.fail_always(DiskOperation::Open, 0, out);
+    let refused = loop {
+        match shard.engine.submit(send("q", text(&body))).await {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        matches!(refused, EngineError::Rejected(Rejection::OutOfDescriptors)),
+        "{refused:?}"
+    );
+    let batch = shard.engine.receive(receive("q", 10), Duration::ZERO).await;
+    for received in batch.unwrap().keep() {
+        let ack = settle(received.delivery.token, SettleAction::Ack);
+        let settled = shard.engine.submit(ack).await;
+        assert!(matches!(settled, Ok(Reply::Settled(Settled::Done))));
+    }
+    assert_eq!(shard.engine.status(), Status::Serving);
+    shard.disk.disarm();
+    shard.engine.submit(send("q", text("again"))).await.unwrap();
+    shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_message_whose_file_cannot_be_opened_comes_again() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    shard.engine.submit(send("q", text("kept"))).await.unwrap();
+    shard.engine.shutdown().await;
+    let options = EngineOptions::default();
+    let shard = Watched::on(shard.disk.kill(), ManualClock::default(), options);
+    let out = Fault::OutOfDescriptors;
+    shard.disk.fail_always(DiskOperation::Open, 0, out);
+    let unread = shard.engine.receive(receive("q", 1), Duration::ZERO).await;
+    assert!(
+        matches!(unread, Err(EngineError::Unreadable { .. })),
+        "{unread:?}"
+    );
+    shard.disk.disarm();
+    let batch = shard.engine.receive(receive("q", 1), Duration::ZERO).await;
+    let batch = batch.unwrap();
+    assert_eq!(batch[0].stored.message.body, "kept");
+    assert_eq!(batch[0].delivery.attempt, 1, "it was never handed over");
+    assert_eq!(shard.engine.metrics().damaged, 0);
+    drop(batch);
+    shard.engine.shutdown().await;
 }

@@ -181,6 +181,36 @@ fn a_snapshot_that_the_disk_does_not_hand_over_is_not_given_up() {
     drop(shard);
 }
 
+/// A start that cannot open a file ends with that reason, whichever file it is. A snapshot is not taken
+/// for damaged then.
+#[test]
+fn a_start_that_can_open_no_more_files_says_so() {
+    let mut shard = with_queue();
+    for _ in 0..2 {
+        pass_through(&mut shard);
+        let _none = take_snapshot(&mut shard);
+    }
+    let newest = snapshots(&shard.disk)[0];
+    let whole = shard.disk.kill();
+    drop(shard);
+    for after in 0..4 {
+        let disk = whole.kill();
+        let out = Fault::OutOfDescriptors;
+        disk.fail_always(DiskOperation::Open, after, out);
+        let (log, clock) = (Box::new(local_log(&disk)), ManualClock::default());
+        let refused = Driver::<u64>::recover(log, &options(), beginning(&clock));
+        let error = refused.err().expect("refused");
+        assert!(
+            matches!(&error, StartError::Recover(LogError::Disk(error)) if error.is_out_of_descriptors()),
+            "{after}: {error:?}"
+        );
+        disk.disarm();
+        let (_, report) = start(disk);
+        assert_eq!(report.snapshot, Some(newest));
+        assert!(report.snapshots_unreadable.is_empty());
+    }
+}
+
 /// A start went on without the newest snapshot, which did not verify, and without what the log had lost
 /// of what that was made of. Should it verify the next time, it must not put all that under what was
 /// written since.

@@ -232,7 +232,9 @@ impl From<Rejection> for Problem {
             Rejection::MessageInFlight { .. } => Self::new(Code::MessageInFlight, detail),
             Rejection::KeyNotFound { .. } => Self::new(Code::KeyNotFound, detail),
             Rejection::LogFull { .. } => Self::new(Code::DiskFull, detail),
-            Rejection::ShardFull { .. } => Self::new(Code::Unavailable, detail),
+            Rejection::ShardFull { .. } | Rejection::OutOfDescriptors => {
+                Self::new(Code::Unavailable, detail)
+            }
             _ => Self::new(Code::InvalidValue, detail),
         }
     }

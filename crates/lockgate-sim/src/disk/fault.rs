@@ -10,6 +10,8 @@ use lockgate_core::DiskOperation;
 pub enum Fault {
     /// It fails and changes nothing.
     Error(io::ErrorKind),
+    /// It fails and changes nothing: too many files are open.
+    OutOfDescriptors,
     /// A write fails half way: the first half of its bytes is there.
     Torn(io::ErrorKind),
     /// A file's sync fails, and the bytes it should have made durable never will be: later syncs

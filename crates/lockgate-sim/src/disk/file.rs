@@ -1,6 +1,6 @@
 //! An open file of the faulty disk.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use lockgate_core::{DiskError, DiskFile, DiskOperation};
 
@@ -16,12 +16,20 @@ pub(super) struct FaultyFile {
 
 impl FaultyFile {
     pub(super) fn new(shared: Arc<Shared>, id: FileId, name: String, writable: bool) -> Self {
+        let open = shared.open_files.fetch_add(1, Ordering::Relaxed) + 1;
+        shared.open_files_max.fetch_max(open, Ordering::Relaxed);
         Self {
             shared,
             id,
             name,
             writable,
         }
+    }
+}
+
+impl Drop for FaultyFile {
+    fn drop(&mut self) {
+        self.shared.open_files.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

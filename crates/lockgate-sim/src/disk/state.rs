@@ -13,6 +13,9 @@ use super::{
 };
 use crate::SeededRandom;
 
+/// Too many files are open, on every Unix.
+const EMFILE: i32 = 24;
+
 /// Which file, whatever its name is by now.
 pub(super) type FileId = u64;
 
@@ -196,6 +199,7 @@ impl State {
                 Err(io::Error::other("the power went off"))
             }
             Some(Fault::Error(kind) | Fault::Torn(kind)) => Err(kind.into()),
+            Some(Fault::OutOfDescriptors) => Err(io::Error::from_raw_os_error(EMFILE)),
             Some(Fault::LostPages | Fault::LostSome(_)) => {
                 Err(io::Error::other("input/output error"))
             }

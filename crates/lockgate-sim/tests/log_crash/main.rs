@@ -7,6 +7,7 @@
 //! - `damage`: every byte flipped, every sector zeroed, files cut, swapped, removed and made of
 //!   noise; the loss is compared with what the format says it must be.
 //!
+//! - `descriptors`: no file can be opened for a while.
 //! - `overlap`: appends in the middle of a sync.
 //! - `ranges`: recovery from a snapshot, segments given back and used again.
 //! - `space`: full disks.
@@ -44,6 +45,7 @@
 //! | growth goes on as soon as it just fits | `a_full_log_does_not_come_and_go` |
 //! | an append that finds no room is not cut, or the cut not synced | faults |
 //! | trim passes what is synced to a snapshot | `a_trim_goes_no_further_than_what_is_durable` |
+//! | too many open files end the log, or an append needs another file | descriptors |
 //! | what a refused append took away comes back | `what_was_refused_for_space_never_comes_back` |
 //! | a segment begun again after that is not synced | `what_follows_something_that_was_taken_back_is_synced` |
 //! | a reservation forgets what records leave empty | `a_reservation_counts_what_records_leave_empty` |
@@ -58,6 +60,7 @@
 
 mod crashes;
 mod damage;
+mod descriptors;
 mod faults;
 mod history;
 mod overlap;

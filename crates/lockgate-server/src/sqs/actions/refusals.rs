@@ -50,6 +50,7 @@ impl From<Rejection> for SqsError {
             Rejection::QuotaExceeded { .. }
             | Rejection::DedupFull { .. }
             | Rejection::LogFull { .. }
+            | Rejection::OutOfDescriptors
             | Rejection::ShardFull { .. } => {
                 Self::new(ErrorCode::ServiceUnavailable, rejection.to_string())
             }

@@ -180,7 +180,10 @@ impl Mover {
                 }
                 Ok(_) => return Some(Err("InternalFailure".to_owned())),
                 // It has room later, or never: a task has time.
-                Err(EngineError::Overloaded | EngineError::Rejected(Rejection::LogFull { .. })) => {
+                Err(
+                    EngineError::Overloaded
+                    | EngineError::Rejected(Rejection::LogFull { .. } | Rejection::OutOfDescriptors),
+                ) => {
                     next += RETRY;
                 }
                 Err(EngineError::Rejected(rejection)) => {
