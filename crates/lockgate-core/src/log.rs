@@ -45,12 +45,14 @@ pub trait Log: Send {
     fn snapshots(&self) -> Arc<dyn SnapshotStore>;
 
     /// Reads every surviving record that starts at `from` or behind it, hands each to `visit` in
-    /// order, cuts a torn tail, sets damage in the middle aside, and leaves the log ready for
+    /// order, tells a torn tail from damage in the middle, and leaves the log ready for
     /// [`begin_epoch`](Log::begin_epoch). Recovering twice without an append in between visits the
     /// same records.
     ///
-    /// Storage that several instances can have open at once is fenced here already, before it is
-    /// read: no earlier owner appends anything behind what was visited.
+    /// Removes and changes nothing that is stored, so that a caller may still decide against what was
+    /// found; [`apply_recovery`](Log::apply_recovery) does. Storage that several instances can have
+    /// open at once is fenced here already, before it is read: no earlier owner appends anything
+    /// behind what was visited.
     ///
     /// `from` is the position of a complete snapshot, or zero for all that can be recovered. What
     /// stands before it is neither read nor judged. New records get positions above `from`, also
@@ -65,7 +67,18 @@ pub trait Log: Send {
         visit: &mut dyn FnMut(LogRecord),
     ) -> Result<RecoveryReport, LogError>;
 
-    /// Takes ownership under `epoch`. From here on no append under a lower epoch succeeds, on this
+    /// Does what the last [`recover`](Log::recover) has decided: cuts a torn tail, makes all that was
+    /// visited durable, removes what is not needed any more. Nothing if there is nothing to do, or it
+    /// was done.
+    ///
+    /// # Errors
+    /// If storage fails; a later recovery finds the same.
+    fn apply_recovery(&mut self) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    /// Takes ownership under `epoch`, after [`apply_recovery`](Log::apply_recovery), which it calls if
+    /// nobody did. From here on no append under a lower epoch succeeds, on this
     /// instance or any other over the same storage.
     ///
     /// # Errors
@@ -141,6 +154,12 @@ pub trait Log: Send {
     /// sooner or later. Empty without [`LogCapabilities::releases_ranges`].
     fn ranges(&self) -> Vec<LogRange> {
         Vec::new()
+    }
+
+    /// What to call the part of the log from `from` to before `to`, for an operator: the name of a file,
+    /// for example.
+    fn name_of(&self, from: Position, to: Position) -> String {
+        format!("the log from {from} to {to}")
     }
 
     /// Gives back the whole range that `range` lies in: no record there will be read again. Space
@@ -510,6 +529,10 @@ pub struct RecoveryReport {
     /// Damage below the highest position known to have been synced: set aside, and counted by the
     /// missing record numbers.
     pub damaged: Vec<DamagedRange>,
+    /// Parts of the log that are not there at all, such as a file that somebody moved away, and that held
+    /// durable records or may have: each from the first position of a range to before that of another. What
+    /// they are known to have held is counted in `damaged` as well.
+    pub missing: Vec<Range<Position>>,
 }
 
 impl RecoveryReport {

@@ -4,8 +4,8 @@
 use std::{mem, sync::Arc};
 
 use lockgate_core::{
-    AppendError, Epoch, Level, Log, LogCapabilities, LogReader, LogSync, MachineTime, Now,
-    Position, Purpose, QueueId, RecordGroup, ReserveError, Term, with_sources,
+    AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogReader, LogSync, MachineTime,
+    Now, Position, Purpose, QueueId, RecordGroup, ReserveError, Sequence, Term, with_sources,
 };
 use lockgate_machine::{
     Command, Deadlines, Delivery, Effect, Machine, Receive, Rejection, Reply, SyncWindow,
@@ -157,6 +157,9 @@ const TICK_BYTES: u64 = 32;
 
 /// A buffer that a rare large group has made larger than this is given back.
 const GROUP_BUFFER_KEEP_BYTES: usize = 8 << 20;
+
+/// So many messages whose bytes are lost are dropped with one append.
+const LOST_PER_GROUP: usize = 1_000;
 
 /// How often, at most, waiters whose callers are gone are looked for when too many wait.
 const SWEEP_EVERY_MS: u64 = 100;
@@ -420,6 +423,32 @@ impl<T: Ticket> Driver<T> {
         self.group.clear(GROUP_BUFFER_KEEP_BYTES);
         self.group_payload_bytes = 0;
         Ok(())
+    }
+
+    /// Drops messages whose bytes are not there and never will be. What a full log has no room to say is
+    /// found out again: when the message is to be delivered, and at the next start.
+    ///
+    /// # Errors
+    /// If the log failed.
+    pub(crate) fn drop_lost(
+        &mut self,
+        lost: &[(QueueId, Sequence)],
+        now: Now,
+    ) -> Result<(), StartError> {
+        for some in lost.chunks(LOST_PER_GROUP) {
+            self.tick(now);
+            for &(queue, sequence) in some {
+                let (_dropped, _wait) =
+                    self.run_command(&Command::Damaged { queue, sequence }, now);
+            }
+            self.append();
+        }
+        match &self.stopped {
+            None => Ok(()),
+            Some(reason) => Err(StartError::Recover(LogError::Stopped {
+                reason: reason.to_string(),
+            })),
+        }
     }
 
     /// Lets time pass: what has ended or come due is logged and folded.

@@ -5,6 +5,8 @@ use std::{fmt, sync::Arc};
 use lockgate_core::{AppendError, LogError, Position, ReadError};
 use lockgate_machine::Rejection;
 
+use crate::MissingPart;
+
 /// Why a request has no positive answer.
 ///
 /// What a caller may conclude differs: after [`Rejected`](Self::Rejected),
@@ -98,6 +100,18 @@ pub enum StartError {
         trimmed: Position,
         /// The snapshots there are, and what is wrong with each.
         unreadable: Vec<String>,
+    },
+    /// Parts of the log are not there at all, such as files that somebody moved away, and messages have their
+    /// bytes in them, or what was done since the last snapshot stood there. Nothing was changed. Serving without
+    /// them is what [`EngineOptions::accept_loss`](crate::EngineOptions::accept_loss) is for.
+    #[error(
+        "parts of the log are not there: {}; nothing was changed. Put them back and start again, or restore a \
+         backup, or accept the loss of what they held",
+        crate::missing::list(parts)
+    )]
+    Missing {
+        /// Which, in the order of their positions.
+        parts: Vec<MissingPart>,
     },
     /// The log is what a [`restore`](crate::restore) left that was not finished.
     #[error("the log holds a restore that was not finished: restore again, into a new log")]

@@ -32,6 +32,11 @@ pub struct EngineOptions {
     /// times a snapshot's size if that is more: the most that a start has to read again. Default
     /// 64 MiB.
     pub snapshot_bytes_min: u64,
+    /// Starts although parts of the log are not there that are needed, which else is refused as
+    /// [`StartError::Missing`](crate::StartError::Missing). Their messages are dropped as damaged, durably and for
+    /// good, before the engine serves: that part of the log is of no use any more, and later starts need
+    /// not be told again. Meant for one start by somebody who knows what is lost. Default `false`.
+    pub accept_loss: bool,
     /// Name of the engine's threads, for debuggers. Default `lockgate`.
     pub thread_name: String,
 }
@@ -57,6 +62,7 @@ impl Default for EngineOptions {
             sync_window: SyncWindow::default(),
             waiters_max: 20_000,
             snapshot_bytes_min: 64 << 20,
+            accept_loss: false,
             thread_name: "lockgate".to_owned(),
         }
     }

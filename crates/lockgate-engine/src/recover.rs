@@ -1,6 +1,6 @@
 //! From a log to a driver in service.
 
-use std::{collections::BTreeMap, sync::mpsc, thread, time::Instant};
+use std::{sync::mpsc, thread, time::Instant};
 
 use lockgate_core::{
     BootId, Incarnation, Log, LogError, MachineTime, Millis, Now, Position, ReadError,
@@ -8,10 +8,12 @@ use lockgate_core::{
 };
 use lockgate_machine::{
     Answer, BatchDecoder, BatchRecord, ClockState, Command, DecodeError, Effect, ImageError,
-    ImageLoader, ImagePart, LiveRange, Machine, MachineLimits, Query, RecordBatch,
+    ImageLoader, ImagePart, Machine, MachineLimits, Query, RecordBatch,
 };
 
-use crate::{Driver, EngineOptions, StartError, StartReport, Ticket, keeper::Plan};
+use crate::{
+    Driver, EngineOptions, StartError, StartReport, Ticket, keeper::Plan, missing::Lacking,
+};
 
 /// What a start brings along: readings of the clock, and randomness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +75,12 @@ impl<T: Ticket> Driver<T> {
         if let Some((at, reason)) = folding.newer {
             return Err(StartError::NewerFormat { at, reason });
         }
+        let is_all_known = recovered.damaged.is_empty() && folding.undecodable == 0;
+        let lacking = Lacking::find(&machine, &*log, &recovered, is_all_known);
+        let parts = lacking.certain();
+        if !parts.is_empty() && !options.accept_loss {
+            return Err(StartError::Missing { parts });
+        }
         // A snapshot that could not be loaded may be loadable the next time. What it was made of
         // and is lost from the log since would then be there again, under what this term builds
         // without it.
@@ -85,6 +93,8 @@ impl<T: Ticket> Driver<T> {
             // It may be whole, and hold all that is lost from the log.
             return Err(StartError::Recover(error));
         }
+        // From here on the start changes something.
+        log.apply_recovery().map_err(StartError::Recover)?;
         for &(at, _) in loaded
             .unreadable
             .iter()
@@ -120,9 +130,13 @@ impl<T: Ticket> Driver<T> {
             secret: beginning.secret,
         };
         driver.begin(&start, now)?;
+        driver.drop_lost(&lacking.lost, now)?;
         // Also for what was recovered: after a mere kill it may be in the system's cache only.
         let durable = driver.log.syncer().sync().map_err(StartError::Sync)?;
         driver.reached(durable);
+        if !recovered.missing.is_empty() {
+            driver.leave_behind(now);
+        }
         // So that nobody takes a disk for empty before the keeper has looked.
         driver.keeper.space = driver.log.space();
 
@@ -134,7 +148,8 @@ impl<T: Ticket> Driver<T> {
             records: recovered.records,
             bytes: recovered.bytes,
             damaged: recovered.damaged,
-            missing: driver.missing_ranges(),
+            missing: lacking.missing,
+            cut_short: lacking.cut_short,
             undecodable: folding.undecodable,
             tail_bytes_cut: recovered.tail_bytes_cut,
             // A term ends behind its last snapshot. With nothing there, the one that took the
@@ -164,20 +179,17 @@ impl<T: Ticket> Driver<T> {
         machine_time(self.clock_offset, since_boot)
     }
 
-    /// Ranges with live messages that the log does not hold, or not all of. One that a snapshot knows of is
-    /// not missed by recovery, which starts behind it.
-    fn missing_ranges(&self) -> Vec<(Position, u64)> {
-        let ranges = self.log.ranges().into_iter();
-        let held: BTreeMap<Position, u64> =
-            ranges.map(|range| (range.first, range.bytes)).collect();
-        let is_missing = |(first, live): &(Position, LiveRange)| {
-            let is_whole = |bytes: &u64| *bytes >= live.bytes_min();
-            live.messages > 0 && !held.get(first).is_some_and(is_whole)
-        };
-        let missing = self.machine.live_ranges().filter(is_missing);
-        missing
-            .map(|(first, live)| (first, live.messages))
-            .collect()
+    /// Takes a snapshot of what a start has made of a log with missing records, so that the next start begins
+    /// behind them and need not be told again to do without. If it cannot be taken, the next start is
+    /// refused as this one would have been.
+    fn leave_behind(&mut self, now: Now) {
+        if let Err(error) = self.snapshot_now(now) {
+            tracing::warn!(
+                error = with_sources(&error),
+                "no snapshot could be taken behind the missing part of the log: until there is one, each \
+                 start has to be told to accept the loss"
+            );
+        }
     }
 
     /// Visits all queues, a page at a time.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use lockgate_core::{DamagedRange, Position, Term};
 
+use crate::MissingPart;
+
 /// What recovery found and did, for the operator.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -24,10 +26,14 @@ pub struct StartReport {
     pub bytes: u64,
     /// Stretches of the log that were durable once and cannot be read any more; set aside.
     pub damaged: Vec<DamagedRange>,
-    /// Where parts of the log are not there, or too short for the messages that have their bytes in them, by
-    /// their first positions, and how many messages: each whose bytes are not there is dropped as damaged
-    /// when it is to be delivered.
-    pub missing: Vec<(Position, u64)>,
+    /// Parts of the log that are not there and were needed, and with which the start was not refused: because
+    /// the loss was [accepted](crate::EngineOptions::accept_loss), or because the part
+    /// [may have been given back](MissingPart::may_be_given_back). Their messages were dropped as
+    /// damaged.
+    pub missing: Vec<MissingPart>,
+    /// Parts of the log that are too short for the messages that have their bytes in them. Each message whose
+    /// bytes are not there is dropped as damaged when it is to be delivered.
+    pub cut_short: Vec<MissingPart>,
     /// Records whose checksum is good and whose content makes no sense; skipped.
     pub undecodable: u64,
     /// Bytes of a torn tail that were cut: nobody was ever told that they are durable.
@@ -51,6 +57,7 @@ impl StartReport {
     pub fn is_clean(&self) -> bool {
         self.damaged.is_empty()
             && self.missing.is_empty()
+            && self.cut_short.is_empty()
             && self.undecodable == 0
             && self.snapshots_unreadable.is_empty()
     }

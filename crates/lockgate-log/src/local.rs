@@ -17,9 +17,9 @@ use crate::{
         PAYLOAD_BYTES_LIMIT, Point, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN,
         SegmentHeader, first_record, offset_of, segment_of, segment_start,
     },
-    names::{StartMark, segment_name},
+    names::{StartMark, segment_file, segment_name},
     reader::Reader,
-    recover::{apply, mark_start, read, starting_point},
+    recover::{Plan, apply, mark_start, read, starting_point},
     shared::{SegmentInfo, Shared, Syncer, Upkeep},
     snapshots::{Snapshots, Writing as SnapshotWriting},
     spares::{Limits, NoRoom, Retired, SPARES_MAX, Spares},
@@ -154,9 +154,19 @@ pub struct LocalLog {
 
 enum Phase {
     Opened,
-    /// With the number of the segment to begin.
-    Recovered(u32),
+    Recovered {
+        /// The number of the segment to begin.
+        next_segment: u32,
+        /// What is to be changed before that.
+        to_apply: Option<Box<ToApply>>,
+    },
     Serving(Writing),
+}
+
+/// What a recovery has decided and not done.
+struct ToApply {
+    plan: Plan,
+    spares: Vec<(u32, bool)>,
 }
 
 /// The segment being written.
@@ -259,7 +269,7 @@ impl LocalLog {
             });
         }
         let file = self.disk.open(&name, OpenMode::CreateNew)?;
-        let is_first = matches!(self.phase, Phase::Recovered(_));
+        let is_first = matches!(self.phase, Phase::Recovered { .. });
         let mut wanted = whole;
         loop {
             match file.allocate(wanted.into()) {
@@ -525,9 +535,6 @@ impl Log for LocalLog {
         self.shared.check_running()?;
         let from = starting_point(&*self.disk, from)?;
         let recovered = read(&*self.disk, from, visit)?;
-        apply(&*self.disk, &recovered.plan)?;
-        let held = recovered.segments.len();
-        self.shared.spares.start(&recovered.spares, held)?;
         self.epoch = recovered.report.epoch;
         self.next_number = recovered.next_number;
         self.start = recovered.start;
@@ -541,8 +548,27 @@ impl Log for LocalLog {
             at: first_record(recovered.next_segment),
             number: recovered.next_number,
         });
-        self.phase = Phase::Recovered(recovered.next_segment);
+        self.phase = Phase::Recovered {
+            next_segment: recovered.next_segment,
+            to_apply: Some(Box::new(ToApply {
+                plan: recovered.plan,
+                spares: recovered.spares,
+            })),
+        };
         Ok(recovered.report)
+    }
+
+    fn apply_recovery(&mut self) -> Result<(), LogError> {
+        let Phase::Recovered { to_apply, .. } = &mut self.phase else {
+            return Ok(());
+        };
+        if let Some(todo) = to_apply {
+            apply(&*self.disk, &todo.plan)?;
+            let held = self.shared.segments().len();
+            self.shared.spares.start(&todo.spares, held)?;
+            *to_apply = None;
+        }
+        Ok(())
     }
 
     fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError> {
@@ -553,11 +579,16 @@ impl Log for LocalLog {
             });
         }
         self.shared.check_running().map_err(AppendError::Unknown)?;
-        let Phase::Recovered(segment) = self.phase else {
+        let Phase::Recovered {
+            next_segment: segment,
+            ..
+        } = self.phase
+        else {
             return Err(AppendError::Unknown(LogError::Unsupported {
                 what: "begin an epoch but once, after it has recovered",
             }));
         };
+        self.apply_recovery().map_err(AppendError::Unknown)?;
         self.epoch = epoch;
         let writing = self
             .begin_segment(segment)
@@ -791,6 +822,15 @@ impl Log for LocalLog {
                 bytes: bytes(segment),
             })
             .collect()
+    }
+
+    fn name_of(&self, from: Position, to: Position) -> String {
+        let last = segment_of(Position(to.0.saturating_sub(1)));
+        if last > segment_of(from) {
+            format!("{} to {}", segment_file(from), segment_name(last))
+        } else {
+            segment_file(from)
+        }
     }
 
     fn release(&mut self, range: Position) -> Result<(), LogError> {

@@ -491,29 +491,71 @@ impl<'a> Recovery<'a> {
             self.look_ahead(index, to)?;
         }
         if gap.from >= self.synced.at {
-            self.cut = Some(gap.from);
+            self.cut_gap(&gap);
         } else if number > self.synced.number.max(self.expected) {
             // It reaches beyond what was durable, so what follows it is the tail.
             self.end_in_gap(gap);
             self.cut = Some(cut);
         } else {
-            self.note_damage(gap, to, number.saturating_sub(self.expected));
+            let lost = number.saturating_sub(self.expected);
+            if lost > 0 {
+                self.note_missing(gap.from, segment_of(to));
+            }
+            // A file that is not there and held no record is no loss.
+            if lost > 0 || gap.segments.iter().any(|number| self.is_found(*number)) {
+                self.note_damage(gap, to, lost);
+            }
             self.expected = self.expected.max(number);
         }
         Ok(())
+    }
+
+    /// Nothing from the gap on is known to have been durable: it is the tail.
+    fn cut_gap(&mut self, gap: &Gap) {
+        // But the file of the starting point was there, or nothing could have named it.
+        let segment = segment_of(self.from.at);
+        if segment_of(gap.from) == segment {
+            self.note_missing(gap.from, segment.saturating_add(1));
+        }
+        self.cut = Some(gap.from);
     }
 
     /// The log ends in a gap that holds durable records. Where the range ends is where the next epoch
     /// begins; [`finish`](Self::finish) fills it in.
     fn end_in_gap(&mut self, gap: Gap) {
         let lost = self.synced.number.saturating_sub(self.expected);
+        // What was durable ends in the segment of that point, or before it if nothing of it was written.
+        let durable = self.synced.at;
+        let is_begun = offset_of(durable) > SEGMENT_HEADER_LEN;
+        let behind_durable = segment_of(durable) + u32::from(is_begun);
+        // A point in a segment, or at its first record, is in a file that was there.
+        let behind_gap = segment_of(gap.from).saturating_add(1);
+        self.note_missing(gap.from, behind_durable.max(behind_gap));
         self.note_damage(gap, Position(u64::MAX), lost);
         self.expected += lost;
     }
 
+    /// Notes the files that are not there, from the one of `from` to before segment `end`.
+    fn note_missing(&mut self, from: Position, end: u32) {
+        let mut next = segment_of(from);
+        let found = self.found.iter().map(|found| found.number);
+        let judged = next..end;
+        for there in found.filter(|number| judged.contains(number)).chain([end]) {
+            if there > next {
+                let missing = segment_start(next)..segment_start(there);
+                self.report.missing.push(missing);
+            }
+            next = there.saturating_add(1);
+        }
+    }
+
+    fn is_found(&self, segment: u32) -> bool {
+        self.found.iter().any(|found| found.number == segment)
+    }
+
     fn note_damage(&mut self, gap: Gap, to: Position, records: u64) {
-        let is_there = |number: &u32| self.found.iter().any(|found| found.number == *number);
-        let segments: Vec<u32> = gap.segments.into_iter().filter(is_there).collect();
+        let segments = gap.segments.into_iter();
+        let segments: Vec<u32> = segments.filter(|number| self.is_found(*number)).collect();
         let names: Vec<String> = segments
             .iter()
             .map(|&number| segment_name(number))
@@ -575,7 +617,7 @@ impl<'a> Recovery<'a> {
                 self.end_in_gap(gap);
                 ends_in_damage = true;
             } else {
-                self.cut = Some(gap.from);
+                self.cut_gap(&gap);
             }
         }
         if let Some(cut) = self.cut {

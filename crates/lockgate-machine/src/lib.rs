@@ -83,7 +83,7 @@ pub use command::{
     Command, CreateQueue, KeyAction, MoveTo, Query, Receive, SendMessage, Settle, SettleAction,
 };
 pub use effect::{DeadLetterReason, DropReason, Effect, Effects, StoredMessage};
-pub use live::LiveRange;
+pub use live::{LiveMessage, LiveRange};
 pub use machine::{
     ClockState, Deadlines, Frozen, ImageLoader, ImagePart, KeySnapshot, LeaseSnapshot, Machine,
     MachineLimits, MessageSnapshot, MessageState, QueueSnapshot, Snapshot, Upcoming,

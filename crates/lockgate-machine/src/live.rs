@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use lockgate_core::{Key, Position};
+use lockgate_core::{Key, Position, QueueId, Sequence};
 
 use crate::slab::Slab;
 
@@ -24,6 +24,19 @@ pub struct LiveRange {
     /// About how many bytes of the log they take: body, headers and key, and 80 for what else is in
     /// a record.
     pub bytes: u64,
+}
+
+/// A message that is there, and the range of the log it has its bytes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveMessage {
+    /// Its queue.
+    pub queue: QueueId,
+    /// Its number in that queue.
+    pub sequence: Sequence,
+    /// The range's first position.
+    pub range: Position,
+    /// No log can have it in fewer bytes: body, headers and key alone.
+    pub bytes_min: u64,
 }
 
 impl LiveRange {
@@ -146,7 +159,7 @@ pub(crate) fn live_bytes(size: u32, key: Option<&Key>) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use lockgate_core::{Message, MessageId, QueueId, Sequence, Term, WallTime};
+    use lockgate_core::{Message, MessageId, Term, WallTime};
     use proptest::prelude::*;
 
     use super::*;

@@ -89,6 +89,10 @@ const APPEND: &str = "
     FROM head, unnest($8::integer[], $9::bigint[], $10::bytea[])
         WITH ORDINALITY AS row (checksum, position, payload, index)";
 
+/// Of writers that are gone. One that is deposed only finds that its snapshot is gone.
+const FORGET_UNFINISHED: &str = "
+    DELETE FROM lockgate.snapshot WHERE shard = $1 AND NOT complete";
+
 const HEAD: &str = "SELECT claim, epoch, tail FROM lockgate.shard WHERE id = $1";
 
 const TRIM: &str = "
@@ -284,6 +288,12 @@ impl PostgresLog {
     }
 }
 
+/// Rows by the numbers that the table has in its column `position`.
+pub(crate) fn name_of(from: Position, to: Position) -> String {
+    let (from, last) = (from.0, to.0.saturating_sub(1));
+    format!("the rows of lockgate.record with positions {from} to {last}")
+}
+
 pub(crate) fn check_name(shard: &str) -> Result<(), OpenError> {
     let is_name = !shard.is_empty()
         && shard.len() <= SHARD_NAME_BYTES_MAX
@@ -416,6 +426,9 @@ impl Log for PostgresLog {
             check_all_replicated(&self.syncing, self.shared.shard)
                 .map_err(|error| AppendError::Unknown(self.shared.stop(error)))?;
         }
+        self.syncing
+            .execute(FORGET_UNFINISHED, &[&self.shared.shard])
+            .map_err(|failure| self.unknown(failure))?;
         // That commit was flushed, and with it everything recovered.
         self.shared.set_durable(self.tail());
         let fence = Fence {
@@ -581,15 +594,11 @@ impl Log for PostgresLog {
     }
 
     fn ranges(&self) -> Vec<LogRange> {
-        let ranges = self.shared.space(|space| space.ranges.clone());
-        ranges
-            .into_iter()
-            .filter(|(_, rows)| !self.shared.is_released(Position(rows.start)))
-            .map(|(first, rows)| LogRange {
-                first: Position(first),
-                bytes: rows.end - rows.start,
-            })
-            .collect()
+        self.shared.ranges()
+    }
+
+    fn name_of(&self, from: Position, to: Position) -> String {
+        name_of(from, to)
     }
 
     fn release(&mut self, range: Position) -> Result<(), LogError> {

@@ -1,6 +1,6 @@
 //! Recovering: what there is, and what of it is missing.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use lockgate_core::{DamagedRange, Epoch, LogError, LogRecord, Position, RecoveryReport};
 use tokio_postgres::Row;
@@ -25,9 +25,6 @@ const LOOK: &str = "
     SELECT claim, epoch, tail, next_number, trimmed,
         (SELECT position FROM lockgate.durable WHERE shard = $1)
     FROM lockgate.shard WHERE id = $1";
-
-const FORGET_UNFINISHED: &str = "
-    DELETE FROM lockgate.snapshot WHERE shard = $1 AND NOT complete";
 
 const SNAPSHOT_NUMBER: &str = "
     SELECT number
@@ -162,9 +159,11 @@ pub(crate) fn recover(
         For::Owning => find_space(shared, session, claimed.tail.at).map_err(failed)?,
         For::Looking(seen) => seen.space.clone(),
     };
+    let mut report = judge.end(claimed.tail);
+    report.missing = missing(&report.damaged, &space, shared.range_bits);
     shared.recovered(claimed.tail.at, space);
     Ok(Recovered {
-        report: judge.end(claimed.tail),
+        report,
         claim: claimed.claim,
         stored_tail: claimed.stored_tail,
         tail: claimed.tail,
@@ -196,8 +195,6 @@ fn claim(
             let Some(row) = session.query_opt(CLAIM, &[shard])? else {
                 return Ok(None);
             };
-            // Of writers that are gone. One that is deposed only finds that its snapshot is gone.
-            session.execute(FORGET_UNFINISHED, &[shard])?;
             Head::from_row(&row)
         }
         For::Looking(seen) => seen.head,
@@ -242,6 +239,25 @@ fn find_space(shared: &Shared, session: &Session, tail: Position) -> Result<Spac
         space.snapshot_bytes = from_database(row.get(0));
     }
     Ok(space)
+}
+
+/// The ranges of which no row is there, where records are lost.
+fn missing(damaged: &[DamagedRange], space: &Space, range_bits: u32) -> Vec<Range<Position>> {
+    let mut missing = Vec::new();
+    for lost in damaged {
+        let mut next = lost.from.range(range_bits).start;
+        let last = Position(lost.to.0.saturating_sub(1)).max(lost.from);
+        let end = last.range(range_bits).end;
+        let there = space.ranges.range(next.0..end.0);
+        let there = there.map(|(&first, _)| Position(first)).chain([end]);
+        for there in there {
+            if there > next {
+                missing.push(next..there);
+            }
+            next = there.range(range_bits).end;
+        }
+    }
+    missing
 }
 
 /// Counts what is there and finds what is missing. A transaction is there whole or not at all, so

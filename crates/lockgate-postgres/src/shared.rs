@@ -11,7 +11,7 @@ use std::{
 };
 
 use crc32c::{crc32c, crc32c_append};
-use lockgate_core::{Epoch, LogError, Position, with_sources};
+use lockgate_core::{Epoch, LogError, LogRange, Position, with_sources};
 
 use crate::session::{Failure, Renewed, Session, lock};
 
@@ -174,6 +174,19 @@ impl Shared {
 
     pub(crate) fn space<T>(&self, look: impl FnOnce(&mut Space) -> T) -> T {
         look(&mut lock(&self.space))
+    }
+
+    /// The ranges that have rows and are not released.
+    pub(crate) fn ranges(&self) -> Vec<LogRange> {
+        let ranges = self.space(|space| space.ranges.clone());
+        ranges
+            .into_iter()
+            .filter(|(_, rows)| !self.is_released(Position(rows.start)))
+            .map(|(first, rows)| LogRange {
+                first: Position(first),
+                bytes: rows.end - rows.start,
+            })
+            .collect()
     }
 
     /// The positions of the range that `at` is in.

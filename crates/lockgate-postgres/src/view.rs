@@ -3,14 +3,14 @@
 use std::{fmt, sync::Arc};
 
 use lockgate_core::{
-    AppendError, Epoch, Log, LogCapabilities, LogError, LogReader, LogRecord, LogSpace, LogSync,
-    Position, Purpose, ReadError, RecordGroup, RecoveryReport, ReserveError, SnapshotReader,
-    SnapshotStore, SnapshotWriter,
+    AppendError, Epoch, Log, LogCapabilities, LogError, LogRange, LogReader, LogRecord, LogSpace,
+    LogSync, Position, Purpose, ReadError, RecordGroup, RecoveryReport, ReserveError,
+    SnapshotReader, SnapshotStore, SnapshotWriter,
 };
 
 use crate::{
     fill::hidden,
-    log::FIND_SHARD,
+    log::{FIND_SHARD, name_of},
     options::{OpenError, PostgresLogOptions},
     pooler::check_sessions,
     reader::Reader,
@@ -263,6 +263,14 @@ impl Log for PostgresView {
 
     fn trim(&mut self, _before: Position) -> Result<(), LogError> {
         Err(LogError::Unsupported { what: NOTHING })
+    }
+
+    fn ranges(&self) -> Vec<LogRange> {
+        self.shared.ranges()
+    }
+
+    fn name_of(&self, from: Position, to: Position) -> String {
+        name_of(from, to)
     }
 
     fn release(&mut self, _range: Position) -> Result<(), LogError> {

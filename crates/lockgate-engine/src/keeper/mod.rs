@@ -383,6 +383,12 @@ impl<T: Ticket> Driver<T> {
         if self.stopped().is_some() || self.plan.since_snapshot() < CLEAN_STOP_BYTES {
             return Ok(false);
         }
+        self.snapshot_now(now)?;
+        Ok(true)
+    }
+
+    /// Takes a snapshot, when everything is durable.
+    pub(crate) fn snapshot_now(&mut self, now: Now) -> Result<(), LogError> {
         let mut chore = self.begin_snapshot()?;
         let outcome = loop {
             match chore.step(self.tail()) {
@@ -396,7 +402,7 @@ impl<T: Ticket> Driver<T> {
         for position in rest.snapshots {
             store.remove(position)?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// The snapshots beside the log.

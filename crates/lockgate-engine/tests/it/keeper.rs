@@ -5,7 +5,7 @@ use lockgate_engine::{ChoreStep, Driver, EngineOptions, StartError, Work};
 use lockgate_machine::{Command, QueueSettings, SettleAction, Snapshot, read_message};
 use lockgate_sim::{FaultyDisk, ManualClock, SeededRandom};
 
-use crate::support::{Shard, beginning, create, keyed, local_log, send, settle, text};
+use crate::support::{Shard, beginning, create, keyed, local_log, name, send, settle, text};
 
 const SEGMENT: u64 = 1 << 20;
 /// What the log keeps for the work that goes on while the disk is full.
@@ -409,40 +409,144 @@ fn a_snapshot_of_a_newer_version_refuses_the_start() {
 }
 
 /// A file before the snapshot is not missed by recovery, which reads none of it. What has its bytes
-/// there is.
+/// there is: the start is refused until the file is back, or the loss is accepted.
 #[test]
-fn a_part_of_the_log_that_is_not_there_is_told_at_the_start() {
+fn a_start_without_a_part_of_the_log_is_refused_until_the_loss_is_accepted() {
     let mut shard = Shard::small();
     shard.fill(5_000);
-    let first = shard.driver.machine().live_ranges().next().unwrap();
-    let disk = shard.disk.kill();
+    let (first, live) = shard.driver.machine().live_ranges().next().unwrap();
+    let messages = shard.driver.machine().messages_in(|_| true).count() as u64;
+    let (whole, report) = shard.restarted();
+    assert!(report.snapshot.is_some() && report.is_clean(), "{report:?}");
+    let whole = whole.disk.kill().image();
+    let file = format!("{:08x}.log", first.0 >> 32);
+    let mut image = whole.clone();
+    image.remove(&file).unwrap();
+
+    let disk = FaultyDisk::from_image(image.clone());
+    let error = refusal(&disk);
+    let StartError::Missing { parts } = &error else {
+        panic!("{error:?}");
+    };
+    let part = &parts[0];
+    assert_eq!((parts.len(), part.from, &part.name), (1, first, &file));
+    assert_eq!(part.queues, [(name("q"), live.messages)]);
+    assert!(!part.holds_records && !part.may_be_given_back, "{part:?}");
+    let said = error.to_string();
+    let told = format!("{file} ({} messages: {0} of q)", live.messages);
+    assert!(said.contains(&told), "{said}");
+    assert!(disk.image() == image, "nothing was changed");
+
+    // The file is back.
+    let (shard, report) = Shard::start(
+        FaultyDisk::from_image(whole),
+        ManualClock::default(),
+        &options(),
+    );
+    assert!(report.is_clean(), "{report:?}");
+    assert_eq!(report.messages, messages);
     drop(shard);
-    let mut image = disk.image();
-    let name = format!("{:08x}.log", first.0.0 >> 32);
-    image.remove(&name).unwrap();
-    let disk = FaultyDisk::from_image(image);
-    let (shard, report) = Shard::start(disk, ManualClock::default(), &options());
-    assert!(report.snapshot.is_some());
-    assert_eq!(report.missing, [(first.0, first.1.messages)]);
+
+    let accepting = EngineOptions {
+        accept_loss: true,
+        ..options()
+    };
+    let (shard, report) = Shard::start(disk, ManualClock::default(), &accepting);
+    assert_eq!(&report.missing, parts);
+    assert_eq!(report.messages, messages - live.messages);
     assert!(report.damaged.is_empty() && !report.is_clean());
-    let (_, report) = shard.restarted();
-    assert_eq!(report.missing.len(), 1, "at every start");
+    let totals = shard.driver.machine().totals();
+    assert_eq!(totals.dropped.damaged, live.messages);
+    shard.check_payloads();
+    // It need not be said again, and says nothing again.
+    let (shard, report) = shard.restarted();
+    assert!(report.is_clean(), "{report:?}");
+    assert_eq!(report.messages, messages - live.messages);
+    shard.check_payloads();
 }
 
-/// Its header and a few messages are all that is left of a file.
+/// Records that no snapshot covers stood in the file: how many, the next file tells.
+#[test]
+fn a_start_without_records_behind_the_snapshot_is_refused_until_the_loss_is_accepted() {
+    let mut shard = Shard::new();
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    let body = "x".repeat(1_000);
+    for _ in 0..30 {
+        let batch = (0..100).map(|_| send("q", text(&body)));
+        shard.group([Work::Commands(batch.collect())]);
+    }
+    shard.sync();
+    let (whole, report) = shard.restarted();
+    assert!(report.snapshot.is_none(), "{report:?}");
+    let mut image = whole.disk.kill().image();
+    image.remove("00000002.log").unwrap();
+    let disk = FaultyDisk::from_image(image.clone());
+    let error = refusal(&disk);
+    let StartError::Missing { parts } = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(parts.len(), 1);
+    assert!(parts[0].holds_records && parts[0].messages == 0);
+    let said = error.to_string();
+    let told = "00000002.log (what was done since the last snapshot)";
+    assert!(said.contains(told), "{said}");
+    assert!(disk.image() == image, "nothing was changed");
+
+    let accepting = EngineOptions {
+        accept_loss: true,
+        ..EngineOptions::default()
+    };
+    let (shard, report) = Shard::start(disk, ManualClock::default(), &accepting);
+    assert_eq!(&report.missing, parts);
+    assert!(report.damaged[0].records > 0, "{report:?}");
+    shard.check_payloads();
+    let (_, report) = shard.restarted();
+    assert!(report.is_clean(), "{report:?}");
+}
+
+fn refusal(disk: &FaultyDisk) -> StartError {
+    let log = Box::new(local_log(disk));
+    let refused = Driver::<u64>::recover(log, &options(), beginning(&ManualClock::default()));
+    refused.err().expect("refused")
+}
+
+/// Its header and a few messages are all that is left of a file: damaged bytes, which refuse no start.
 #[test]
 fn a_part_of_the_log_that_is_cut_short_is_told_at_the_start() {
     let mut shard = Shard::small();
     shard.fill(5_000);
-    let first = shard.driver.machine().live_ranges().next().unwrap();
+    let (first, live) = shard.driver.machine().live_ranges().next().unwrap();
     let (whole, report) = shard.restarted();
     assert!(report.snapshot.is_some() && report.is_clean(), "{report:?}");
     let mut image = whole.disk.kill().image();
-    let name = format!("{:08x}.log", first.0.0 >> 32);
-    image.get_mut(&name).unwrap().truncate(8_192);
+    let file = format!("{:08x}.log", first.0 >> 32);
+    image.get_mut(&file).unwrap().truncate(8_192);
     let disk = FaultyDisk::from_image(image);
     let (_, report) = Shard::start(disk, ManualClock::default(), &options());
-    assert_eq!(report.missing, [(first.0, first.1.messages)]);
+    assert!(report.missing.is_empty() && !report.is_clean());
+    let part = &report.cut_short[0];
+    assert_eq!(
+        (part.from, &part.name, part.messages),
+        (first, &file, live.messages)
+    );
+}
+
+/// What a purge leaves is freed step by step, and its part of the log given back before a start has freed
+/// any of it again.
+#[test]
+fn what_was_purged_is_not_missed() {
+    let mut shard = Shard::small();
+    shard.fill(5_000);
+    let (whole, report) = shard.restarted();
+    assert!(report.snapshot.is_some() && report.is_clean(), "{report:?}");
+    let mut shard = whole;
+    shard.run(Command::Purge { queue: name("q") }).unwrap();
+    while shard.driver.housekeep(1_000) {}
+    shard.keep();
+    let released = shard.driver.keeper_counts().ranges_released;
+    assert!(released > 0, "{:?}", shard.driver.keeper_counts());
+    let (_, report) = shard.restarted();
+    assert!(report.is_clean(), "{report:?}");
 }
 
 #[test]

@@ -254,7 +254,12 @@ fn no_term_comes_twice_when_only_a_snapshot_knows_the_last() {
     let mut image = shard.disk.kill().image();
     drop(shard);
     image.retain(|name, _| before.contains_key(name) || !name.ends_with(".log"));
-    let (shard, report) = start(FaultyDisk::from_image(image));
+    let accepting = EngineOptions {
+        accept_loss: true,
+        ..options()
+    };
+    let disk = FaultyDisk::from_image(image);
+    let (shard, report) = Shard::start(disk, ManualClock::default(), &accepting);
     assert!(report.snapshot.is_some());
     assert_eq!(shard.driver.term().epoch, second.epoch.next());
     assert_eq!(report.term, shard.driver.term());

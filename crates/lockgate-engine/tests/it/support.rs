@@ -375,6 +375,10 @@ impl Log for WatchedLog {
         self.log.recover(from, visit)
     }
 
+    fn apply_recovery(&mut self) -> Result<(), LogError> {
+        self.log.apply_recovery()
+    }
+
     fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError> {
         self.log.begin_epoch(epoch)
     }
@@ -445,6 +449,10 @@ impl Log for WatchedLog {
         } else {
             Vec::new()
         }
+    }
+
+    fn name_of(&self, from: Position, to: Position) -> String {
+        self.log.name_of(from, to)
     }
 
     fn release(&mut self, range: Position) -> Result<(), LogError> {

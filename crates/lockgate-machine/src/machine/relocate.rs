@@ -4,7 +4,9 @@ use lockgate_core::{Level, Location, MessageId, Position, QueueId, Sequence};
 
 use super::{Machine, draft::Draft, state::Message};
 use crate::{
-    Effect, LiveRange, Rejection, Reply, StoredMessage, live::live_bytes, table::hash_pair,
+    Effect, LiveMessage, LiveRange, Rejection, Reply, StoredMessage,
+    live::{RECORD_OVERHEAD, live_bytes},
+    table::hash_pair,
 };
 
 impl Machine {
@@ -21,6 +23,28 @@ impl Machine {
     #[must_use]
     pub fn live_in(&self, position: Position) -> LiveRange {
         self.live.get(position)
+    }
+
+    /// All messages that have their bytes in a range that `is_in` names by its first position. Those that
+    /// were purged, or whose queue was deleted, are none, whether [`housekeep`](Self::housekeep) has freed
+    /// them or not. Walks everything: not for a loop.
+    pub fn messages_in(
+        &self,
+        is_in: impl Fn(Position) -> bool,
+    ) -> impl Iterator<Item = LiveMessage> {
+        let bits = self.limits.range_bits;
+        self.messages.iter().filter_map(move |(_, message)| {
+            let position = message.location().position;
+            let range = position.range(bits).start;
+            let key = &self.keys[message.key];
+            let content = &self.contents[key.content];
+            (!content.dead && is_in(range)).then(|| LiveMessage {
+                queue: content.queue_id,
+                sequence: message.sequence(),
+                range,
+                bytes_min: live_bytes(message.size, key.name.as_ref()) - RECORD_OVERHEAD,
+            })
+        })
     }
 
     /// Where the bytes of the queue's message of that number are. `None`: it is gone.

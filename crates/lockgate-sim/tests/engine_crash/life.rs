@@ -160,13 +160,13 @@ impl World {
     }
 
     /// Groups of random requests, until the shard stops or enough is enough.
-    fn live(&mut self) -> Result<(), Violation> {
+    pub(crate) fn live(&mut self) -> Result<(), Violation> {
         let groups = 8 + self.random.below(40);
         if self.random.chance(50) {
             self.upkeep(100)?;
         }
         // Sometimes there is no fault, and the crash comes between two groups.
-        if self.random.chance(85) {
+        if self.has_faults && self.random.chance(85) {
             let after = self.random.below(groups * 2);
             self.arm(after);
         }

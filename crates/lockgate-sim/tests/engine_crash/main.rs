@@ -38,6 +38,7 @@ mod answers;
 mod asks;
 mod keeper;
 mod life;
+mod missing;
 mod model;
 mod planted;
 mod script;
@@ -66,6 +67,7 @@ pub(crate) type Violation = String;
 /// `LOCKGATE_MINUTES` how long instead, `LOCKGATE_FIRST_SEED` where to begin, `LOCKGATE_SEED` that
 /// this one history is to be run and told, and `LOCKGATE_JSON` where the counts are to be written.
 const SEEDS: u64 = 2_000;
+const SEEDS_WITH_FILES_MISSING: u64 = 60;
 const SEEDS_TO_CATCH_A_BUG: u64 = 4_000;
 
 #[test]
@@ -116,6 +118,38 @@ fn what_was_broken_once_holds() {
             panic!("seed {seed}: {violation}");
         }
     }
+}
+
+/// What a start says is missing is what is missing. `LOCKGATE_SEEDS` says another number of histories,
+/// `LOCKGATE_FIRST_SEED` where to begin: a minute is some 1,000.
+#[test]
+fn a_start_misses_what_is_missing_and_nothing_else() {
+    let first = environment("LOCKGATE_FIRST_SEED").unwrap_or(0);
+    let seeds = environment("LOCKGATE_SEEDS").unwrap_or(SEEDS_WITH_FILES_MISSING);
+    let mut met = missing::Met::default();
+    for seed in first..first + seeds {
+        if let Err(violation) = missing::run(seed, &mut met) {
+            panic!(
+                "seed {seed}: {violation}\n\
+                 again: LOCKGATE_FIRST_SEED={seed} LOCKGATE_SEEDS=1 cargo test -p lockgate-sim \
+                 --test engine_crash a_start_misses"
+            );
+        }
+    }
+    println!("{met:?}");
+    let least = [
+        met.not_needed,
+        met.payloads,
+        met.records,
+        met.cut_while_accepting,
+        met.given_back,
+    ];
+    let wanted = if seeds < SEEDS_WITH_FILES_MISSING {
+        0
+    } else {
+        5
+    };
+    assert!(least.iter().all(|count| *count >= wanted), "{met:?}");
 }
 
 /// Every fault strikes in every state of the shard that matters.

@@ -166,6 +166,10 @@ impl Log for WatchedLog {
         Ok(report)
     }
 
+    fn apply_recovery(&mut self) -> Result<(), LogError> {
+        self.log.lock().apply_recovery()
+    }
+
     fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError> {
         self.log.lock().begin_epoch(epoch)
     }
@@ -239,6 +243,10 @@ impl Log for WatchedLog {
 
     fn ranges(&self) -> Vec<LogRange> {
         self.log.lock().ranges()
+    }
+
+    fn name_of(&self, from: Position, to: Position) -> String {
+        self.log.lock().name_of(from, to)
     }
 
     fn trim(&mut self, before: Position) -> Result<(), LogError> {

@@ -124,6 +124,7 @@ fn any_folder_starts_or_is_refused() {
                 .collect();
             world.disk = FaultyDisk::from_image(image);
             world.damage();
+            world.file_removed = wounds.iter().any(|wound| wound.ends_with("removed"));
             let starts = [(); 2].map(|()| {
                 let started = world.start().unwrap_or_else(|violation| {
                     panic!(

@@ -6,7 +6,7 @@ use lockgate_core::{
     Clock, Disk, DiskError, DiskFile, FolderLock, Incarnation, LockError, Log, LogReader, LogSync,
     LogUpkeep, OpenMode, Position,
 };
-use lockgate_engine::{Beginning, Driver, EngineOptions, Output};
+use lockgate_engine::{Beginning, Driver, EngineOptions, Output, StartReport};
 use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::{FaultyDisk, ManualClock};
 
@@ -17,6 +17,8 @@ use crate::{
 
 pub(crate) struct Shard {
     pub(crate) driver: Driver<u64>,
+    /// What the start of this life said.
+    pub(crate) report: StartReport,
     pub(crate) syncer: Arc<dyn LogSync>,
     pub(crate) reader: Arc<dyn LogReader>,
     /// The log's work that nobody waits for, if somebody does it in this life.
@@ -57,7 +59,7 @@ impl Shard {
             snapshot_bytes_min: 2_000,
             ..EngineOptions::default()
         };
-        let (driver, _report) = Driver::recover(Box::new(log), &options, beginning)
+        let (driver, report) = Driver::recover(Box::new(log), &options, beginning)
             .map_err(|error| format!("{error:?}"))?;
         Ok(Self {
             syncer: driver.syncer(),
@@ -67,6 +69,7 @@ impl Shard {
             held: VecDeque::new(),
             durable: driver.tail(),
             driver,
+            report,
         })
     }
 }

@@ -1,8 +1,10 @@
 //! A shard, the time it lives in, and its crashes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use lockgate_core::{Clock, DiskOperation, Key, LeaseToken, Now, Position, QueueName, WallTime};
+use lockgate_core::{
+    Clock, DiskOperation, Key, LeaseToken, Log as _, Now, Position, QueueName, WallTime,
+};
 use lockgate_engine::{Output, Request, Work};
 use lockgate_machine::{Command, KeyAction, SettleAction, Snapshot, read_message};
 use lockgate_sim::{Fault, FaultyDisk, ManualClock, Operations, PowerCut, SeededRandom};
@@ -75,6 +77,10 @@ pub(crate) struct World {
     /// The wall clock steps back, and the order of a key is what the shard's clock says it is.
     pub(crate) wall_goes_back: bool,
     pub(crate) keeper: Keeper,
+    /// The disk may fail while the shard lives.
+    pub(crate) has_faults: bool,
+    /// Somebody has taken a file away.
+    pub(crate) file_removed: bool,
     /// Snapshots are taken and space given back by the keeper of these tests, not by the driver.
     pub(crate) has_own_keeper: bool,
     /// A complete snapshot was made unreadable.
@@ -127,6 +133,8 @@ impl World {
             misread: false,
             wall_goes_back: false,
             keeper: Keeper::default(),
+            has_faults: true,
+            file_removed: false,
             has_own_keeper: false,
             snapshot_spoiled: false,
             unreadable: Vec::new(),
@@ -386,12 +394,16 @@ impl World {
                 if self.damaged {
                     self.model.forgive();
                 }
+                self.check_report()?;
                 self.check_state()?;
                 Ok(true)
             }
             Err(refusal) => {
                 self.note(format!("refused to start: {refusal}"));
                 self.tally.count("starts refused", 1);
+                if refusal.starts_with("Missing") && !self.file_removed {
+                    return Err(format!("no file was taken away: {refusal}"));
+                }
                 if self.disk_failed || self.damaged || self.misread || self.is_limited {
                     Ok(false)
                 } else {
@@ -399,6 +411,33 @@ impl World {
                 }
             }
         }
+    }
+
+    /// All that messages have their bytes in is there, and the start says nothing else. Where something was
+    /// damaged, it may have dropped some.
+    fn check_report(&self) -> Result<(), Violation> {
+        let shard = self.shard();
+        let held: BTreeSet<Position> = (shard.log.lock().ranges().iter())
+            .map(|range| range.first)
+            .collect();
+        let range_bits = shard.log.lock().capabilities().range_bits;
+        let mut lost: BTreeMap<Position, u64> = BTreeMap::new();
+        for queue in shard.driver.machine().snapshot().queues.values() {
+            for message in queue.messages.values() {
+                let range = message.location.position.range(range_bits).start;
+                if !held.contains(&range) {
+                    *lost.entry(range).or_default() += 1;
+                }
+            }
+        }
+        // What it told of it has dropped.
+        let told = &shard.report.missing;
+        if !lost.is_empty() || (!told.is_empty() && !self.damaged) {
+            return Err(format!(
+                "the start tells of {told:?}, and {lost:?} is missing"
+            ));
+        }
+        Ok(())
     }
 
     /// The machine is what its records make it, whatever of it came from a snapshot; every message

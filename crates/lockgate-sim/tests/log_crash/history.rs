@@ -69,12 +69,13 @@ fn open_with(disk: &FaultyDisk, generation_seed: u64) -> LocalLog {
     LocalLog::open(disk, options(generation_seed)).expect("the folder is free")
 }
 
-/// Recovers; checks what holds for every recovery.
+/// Recovers, and does what that has decided; checks what holds for every recovery.
 pub(crate) fn recover(log: &mut LocalLog) -> Result<(RecoveryReport, Vec<LogRecord>), LogError> {
     let mut records: Vec<LogRecord> = Vec::new();
     let report = log.recover(lockgate_core::Position(0), &mut |record| {
         records.push(record);
     })?;
+    log.apply_recovery()?;
     assert_eq!(report.records, records.len() as u64);
     Ok((report, records))
 }

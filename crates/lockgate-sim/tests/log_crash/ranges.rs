@@ -204,7 +204,9 @@ fn a_position_no_recovery_can_start_at_is_refused() {
         matches!(refused, Err(LogError::Unsupported { .. })),
         "{refused:?}"
     );
-    let report = open(&disk).recover(later, &mut |_| {}).unwrap();
+    let mut log = open(&disk);
+    let report = log.recover(later, &mut |_| {}).unwrap();
+    log.apply_recovery().unwrap();
     assert_eq!(report.trimmed, later);
     let names = disk.image().into_keys();
     assert_eq!(names.filter(|name| name.ends_with(".snapshot")).count(), 1);
@@ -628,7 +630,10 @@ fn an_inspection_changes_nothing_and_tells_what_recovery_does() {
         assert_eq!(seen.segments.len(), segments(&disk).len());
         let copy = disk.kill();
         let mut found = Vec::new();
-        let report = open(&copy).recover(from, &mut |r| found.push(r)).unwrap();
+        let mut log = open(&copy);
+        let report = log.recover(from, &mut |r| found.push(r)).unwrap();
+        assert_eq!(copy.image(), image, "nothing was changed yet");
+        log.apply_recovery().unwrap();
         assert_eq!((seen.report, records), (report, found));
         assert_eq!(copy.image()[&last].len(), end);
     }

@@ -218,7 +218,9 @@ fn a_snapshot_on_a_full_disk_kills_nobody() {
     snapshot.write(&[4; 100]).unwrap();
     let killed = disk.kill();
     assert_eq!(parts(&killed), 1);
-    open(&killed).recover(at, &mut |_| {}).unwrap();
+    let mut log = open(&killed);
+    log.recover(at, &mut |_| {}).unwrap();
+    log.apply_recovery().unwrap();
     assert_eq!(parts(&killed), 0);
 }
 
@@ -463,8 +465,10 @@ fn a_start_keeps_no_spare_that_is_none() {
             image.insert(name.clone(), vec![0; usize::try_from(*bytes).unwrap()]);
         }
         let disk = FaultyDisk::from_image(image);
-        let log = open(&disk).recover(Position(0), &mut |_| {});
-        assert!(log.unwrap().damaged.is_empty());
+        let mut log = open(&disk);
+        let report = log.recover(Position(0), &mut |_| {}).unwrap();
+        assert!(report.damaged.is_empty());
+        log.apply_recovery().unwrap();
         let image = disk.image();
         image.keys().filter(is_spare).count() as u64
     };
