@@ -10,6 +10,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use percent_encoding::percent_decode_str;
@@ -24,7 +25,10 @@ use tokio_rustls::{
     rustls::{
         ClientConfig, RootCertStore,
         crypto::ring,
-        pki_types::{CertificateDer, InvalidDnsNameError, ServerName, pem::PemObject as _},
+        pki_types::{
+            CertificateDer, InvalidDnsNameError, ServerName, UnixTime, pem::PemObject as _,
+        },
+        time_provider::TimeProvider,
     },
 };
 
@@ -158,12 +162,25 @@ impl Tls {
             }
         }
         // Safe defaults of the library are TLS 1.2 and 1.3.
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        let provider = Arc::new(ring::default_provider());
+        let config = ClientConfig::builder_with_details(provider, Arc::new(WallClock))
             .with_safe_default_protocol_versions()
             .map_err(TlsError::Setup)?
             .with_root_certificates(store)
             .with_no_client_auth();
         Ok(Self(Arc::new(config)))
+    }
+}
+
+/// The wall clock, for the validity of certificates. The library's own panics before 1970; here none is
+/// valid then.
+#[derive(Debug)]
+struct WallClock;
+
+impl TimeProvider for WallClock {
+    fn current_time(&self) -> Option<UnixTime> {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        Some(UnixTime::since_unix_epoch(since_1970.unwrap_or_default()))
     }
 }
 

@@ -56,7 +56,7 @@ mod watched;
 pub use auth::{
     AccessKey, AccessKeys, Authentication, Grant, KeyError, Secret, SignError, Verb, sign_request,
 };
-pub use http::tls::{TlsError, TlsFiles};
+pub use http::tls::{Certificate, TlsError, TlsFiles};
 pub use server::{BindError, Deadlines, Limits, RunReport, Server, ServerOptions};
 pub use sqs::{
     DeclareError, DeclareProblem, Declared, DeclaredPart, DeclaredQueue, check_queues,

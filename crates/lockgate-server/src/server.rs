@@ -4,6 +4,7 @@ use std::{
     future::Future,
     io,
     net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -14,7 +15,7 @@ use crate::{
     auth::{AccessKeys, Authentication, check_keys},
     http::{
         self, Core, Endpoint,
-        tls::{Tls, TlsError, TlsFiles},
+        tls::{Certificate, Tls, TlsError, TlsFiles},
     },
 };
 
@@ -72,7 +73,9 @@ pub struct Limits {
     /// Bytes of one request's head; more are answered 431. 8 KiB or more; default 16 KiB.
     pub head_bytes_max: usize,
     /// Open connections; further ones are answered 503 and closed. Default 16,384. Each needs a
-    /// file descriptor: raise the process's limit with it (`ulimit -n`).
+    /// file descriptor, and so does the log behind the engine, which refuses sends while it gets none:
+    /// keep this below the process's limit (`ulimit -n`) by as many as that has open, which for a
+    /// local log is `LocalLogOptions::files_max`, and some more.
     pub connections_max: usize,
     /// Open connections of one address. Default 12,288, so that one address can hold 10,000 long
     /// polls and still cannot take all connections.
@@ -265,6 +268,20 @@ impl Server {
     #[must_use]
     pub fn access_keys(&self) -> Option<AccessKeys> {
         self.core.access_keys()
+    }
+
+    /// The certificate, to be read again while it serves; `None` without TLS.
+    #[must_use]
+    pub fn certificate(&self) -> Option<Certificate> {
+        self.core.certificate()
+    }
+
+    /// Tells this count in `/metrics`: lines of the log of this process that were dropped, for whoever
+    /// writes it so that nobody has to wait. Without it, zero.
+    #[must_use]
+    pub fn with_lines_dropped(mut self, count: Arc<AtomicU64>) -> Self {
+        self.core.lines_dropped = count;
+        self
     }
 
     /// Serves until `shutdown` is ready, then comes to an orderly end: `/readyz` fails, no

@@ -1,13 +1,19 @@
 //! HTTPS: whom to trust, and what it means when a handshake fails.
 
-use std::{fs, io, path::Path, sync::Arc};
+use std::{
+    fs, io,
+    path::Path,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use tokio_rustls::{
     TlsConnector,
     rustls::{
         self, CertificateError, ClientConfig, InvalidMessage, OtherError, RootCertStore,
         crypto::ring,
-        pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+        pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
+        time_provider::TimeProvider,
     },
 };
 
@@ -38,7 +44,8 @@ impl Trust {
             None => of_system()?,
         };
         // Safe defaults of the library are TLS 1.2 and 1.3.
-        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        let provider = Arc::new(ring::default_provider());
+        let mut config = ClientConfig::builder_with_details(provider, Arc::new(WallClock))
             .with_safe_default_protocol_versions()
             .map_err(|error| Failure::from_error(Exit::Failed, error).context("setting up TLS"))?
             .with_root_certificates(roots)
@@ -48,6 +55,18 @@ impl Trust {
             connector: TlsConnector::from(Arc::new(config)),
             name,
         })
+    }
+}
+
+/// The wall clock, for the validity of certificates. The library's own panics before 1970; here none is
+/// valid then.
+#[derive(Debug)]
+struct WallClock;
+
+impl TimeProvider for WallClock {
+    fn current_time(&self) -> Option<UnixTime> {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        Some(UnixTime::since_unix_epoch(since_1970.unwrap_or_default()))
     }
 }
 

@@ -11,7 +11,9 @@ use std::{
     time::Duration,
 };
 
-use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
+use hyper::{
+    Request, Response, body::Incoming, header::DATE, server::conn::http1, service::service_fn,
+};
 use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -24,6 +26,7 @@ use super::{
     Core,
     backup::Answer,
     counters::Refused,
+    date,
     progress::{Overdue, Progress},
     router,
     tls::Tls,
@@ -62,6 +65,8 @@ pub(crate) fn protocol(limits: &Limits) -> http1::Builder {
     builder
         .header_read_timeout(None)
         .half_close(false)
+        // See `date`.
+        .auto_date_header(false)
         .pipeline_flush(false)
         .max_headers(limits.headers_max)
         .max_header_size(limits.head_bytes_max)
@@ -78,7 +83,7 @@ pub(crate) async fn serve(core: Arc<Core>, socket: TcpStream, peer: SocketAddr) 
     let Ok(local) = socket.local_addr() else {
         return; // gone already
     };
-    let acceptor = core.tls.as_ref().map(Tls::acceptor);
+    let acceptor = core.tls.as_deref().map(Tls::acceptor);
     let Some(acceptor) = acceptor else {
         return serve_http(core, socket, peer, local.ip()).await;
     };
@@ -140,7 +145,11 @@ async fn answer(
     client: Arc<Client>,
     request: Request<Incoming>,
 ) -> Result<Response<Answer>, Infallible> {
-    Ok(router::answer(&client, request).await)
+    let mut response = router::answer(&client, request).await;
+    if let Some(date) = date::header(client.core.endpoint.now()) {
+        response.headers_mut().insert(DATE, date);
+    }
+    Ok(response)
 }
 
 impl Client {

@@ -32,6 +32,8 @@ labels! {
         Accept = "accept",
         Connections = "connections",
         ConnectionsOfAddress = "connections_of_address",
+        /// The system's clock stands where HTTP has no dates.
+        Clock = "clock",
         /// Also one that did not end in time.
         TlsHandshake = "tls_handshake",
         HeaderDeadline = "header_deadline",

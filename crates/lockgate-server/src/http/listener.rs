@@ -7,7 +7,7 @@ use std::{
     net::IpAddr,
     pin::pin,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use tokio::{
@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::{Core, connection, counters::Refused, space, tls};
+use super::{Core, connection, counters::Refused, date, space, tls};
 use crate::RunReport;
 
 /// See [`Server::run`](crate::Server::run).
@@ -31,7 +31,7 @@ pub(crate) async fn run(
     select! {
         () = accept(listener, &core, &mut tasks, shutdown) => {}
         () = space::watch(&core) => {}
-        () = tls::watch(core.tls.as_ref()) => {}
+        () = tls::watch(core.tls.as_deref()) => {}
     }
 
     let began = Instant::now();
@@ -72,6 +72,7 @@ async fn accept(
         core.limits.connections_per_address_max,
     ));
     let mut backoff = Backoff::default();
+    let mut clock_is_told = false;
     let mut shutdown = pin!(shutdown);
     loop {
         let accepted = select! {
@@ -85,7 +86,27 @@ async fn accept(
         };
         match accepted {
             Ok((socket, peer)) => {
+                if backoff.failures > 0 {
+                    tracing::info!(
+                        failures = backoff.failures,
+                        "connections are accepted again"
+                    );
+                }
                 backoff = Backoff::default();
+                let is_set = date::is_representable(SystemTime::now());
+                if !is_set && !clock_is_told {
+                    tracing::error!(
+                        "the system's clock is before 1970 or after 9999: connections are refused until it is set"
+                    );
+                }
+                clock_is_told = !is_set;
+                if !is_set {
+                    core.counters.refused(Refused::Clock);
+                    if core.tls.is_none() {
+                        turn_away(&socket, "The server's clock is not set.");
+                    }
+                    continue;
+                }
                 match admission.admit(peer.ip()) {
                     Ok(permit) => {
                         let open = Counted::new(core);
@@ -100,18 +121,20 @@ async fn accept(
                         tracing::debug!(%peer, reason = refused.label(), "connection refused");
                         // A handshake is what a flood must not get.
                         if core.tls.is_none() {
-                            turn_away(&socket);
+                            turn_away(&socket, "Too many connections open.");
                         }
                     }
                 }
             }
             Err(error) if concerns_one_connection(&error) => {}
             Err(error) => {
-                // Most likely there are no file descriptors left. The connection stays in the
-                // kernel's queue, so without a pause this would spin.
+                // Most likely there are no file descriptors left, which passes. The connection stays
+                // in the kernel's queue, so without a pause this would spin.
                 core.counters.refused(Refused::Accept);
+                if backoff.failures == 0 {
+                    tracing::warn!(%error, "cannot accept connections for now; tried again all the time");
+                }
                 let pause = backoff.next_pause();
-                tracing::error!(%error, ?pause, "cannot accept connections, trying again");
                 select! {
                     () = &mut shutdown => return,
                     () = sleep(pause) => {}
@@ -122,17 +145,24 @@ async fn accept(
 }
 
 /// One answer without reading anything; as cheap as can be, because this is what a flood gets.
-fn turn_away(socket: &TcpStream) {
-    const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
-        content-type: application/x-amz-json-1.0\r\n\
-        x-amzn-query-error: ServiceUnavailable;Receiver\r\n\
-        retry-after: 1\r\n\
-        x-amz-retry-after: 1000\r\n\
-        connection: close\r\n\
-        content-length: 88\r\n\r\n\
-        {\"__type\":\"com.amazonaws.sqs#ServiceUnavailable\",\"message\":\"Too many connections open.\"}";
+fn turn_away(socket: &TcpStream, reason: &str) {
     // A fresh socket takes this much at once. If not, the client only misses the reason.
-    let _ = socket.try_write(ANSWER);
+    let _ = socket.try_write(unavailable(reason).as_bytes());
+}
+
+fn unavailable(reason: &str) -> String {
+    let body =
+        format!(r#"{{"__type":"com.amazonaws.sqs#ServiceUnavailable","message":"{reason}"}}"#);
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\n\
+         content-type: application/x-amz-json-1.0\r\n\
+         x-amzn-query-error: ServiceUnavailable;Receiver\r\n\
+         retry-after: 1\r\n\
+         x-amz-retry-after: 1000\r\n\
+         connection: close\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 fn report_panic(ended: Result<(), tokio::task::JoinError>) {
@@ -179,7 +209,7 @@ struct Backoff {
 impl Backoff {
     fn next_pause(&mut self) -> Duration {
         let pause = Duration::from_millis(10 << self.failures.min(7));
-        self.failures += 1;
+        self.failures = self.failures.saturating_add(1);
         pause.min(Duration::from_secs(1))
     }
 }

@@ -1,5 +1,7 @@
 //! `/metrics`. The names are documented in `docs/metrics.md`; a test compares the two.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use hyper::StatusCode;
 use lockgate_core::{SpaceState, WallTime};
 use lockgate_engine::{Engine, EngineMetrics};
@@ -25,6 +27,11 @@ pub(crate) async fn page(core: &Core) -> sqs::Response {
         "Whether queues are served: 1, else 0; /readyz has the reason.",
     )
     .value(u8::from(health::ready(core).is_ok()));
+    page.counter(
+        "lockgate_stderr_lines_dropped_total",
+        "Lines of the server's log that were dropped because nobody read them in time.",
+    )
+    .value(core.lines_dropped.load(Relaxed));
     http(&mut page, core);
     if let Endpoint::Queues {
         engine, started, ..
@@ -45,6 +52,11 @@ fn http(page: &mut Exposition, core: &Core) {
     let counters = &core.counters;
     page.gauge("lockgate_http_connections", "Open connections.")
         .value(counters.connections_open());
+    page.gauge(
+        "lockgate_http_connections_max",
+        "Connections that may be open.",
+    )
+    .value(core.limits.connections_max);
     page.counter(
         "lockgate_http_connections_total",
         "Connections accepted and served.",

@@ -9,6 +9,7 @@ mod backup;
 mod body;
 mod connection;
 mod counters;
+mod date;
 pub(crate) mod drain;
 mod exposition;
 mod framing;
@@ -24,7 +25,7 @@ mod space;
 pub(crate) mod tls;
 mod wire;
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU64};
 
 use hyper::{header::HeaderValue, server::conn::http1};
 use lockgate_core::WallTime;
@@ -37,7 +38,7 @@ use self::{
     counters::Counters,
     drain::{Drain, DrainTrigger},
     hosts::Hosts,
-    tls::Tls,
+    tls::{Certificate, Tls},
 };
 use crate::{
     Deadlines, Limits, ServerOptions, api,
@@ -60,11 +61,13 @@ pub(crate) struct Core {
     bodies: BodyBudget,
     answers: Arc<BodyBudget>,
     backup: backup::Slot,
+    /// Log lines that nobody will read, if somebody counts them.
+    pub(crate) lines_dropped: Arc<AtomicU64>,
     protocol: http1::Builder,
     drain: Drain,
     drain_trigger: DrainTrigger,
     /// `None`: connections are not encrypted.
-    tls: Option<Tls>,
+    tls: Option<Arc<Tls>>,
 }
 
 /// What stands behind the SQS endpoint.
@@ -117,6 +120,12 @@ impl Endpoint {
         }
     }
 
+    /// The wall clock; of no use where nothing stands behind.
+    pub(crate) fn now(&self) -> WallTime {
+        self.engine()
+            .map_or_else(WallTime::default, |engine| engine.now().wall)
+    }
+
     pub(crate) fn engine(&self) -> Option<&Engine> {
         match self {
             Self::Queues { engine, .. } => Some(engine),
@@ -154,13 +163,18 @@ impl Core {
             bodies: BodyBudget::new(options.limits.bodies_bytes_max),
             answers: Arc::new(BodyBudget::new(options.limits.bodies_bytes_max)),
             backup: backup::Slot::default(),
+            lines_dropped: Arc::default(),
             protocol: connection::protocol(&options.limits),
             limits: options.limits,
             deadlines: options.deadlines,
             drain: setup.drain,
             drain_trigger,
-            tls,
+            tls: tls.map(Arc::new),
         }
+    }
+
+    pub(crate) fn certificate(&self) -> Option<Certificate> {
+        self.tls.clone().map(Certificate)
     }
 
     pub(crate) fn access_keys(&self) -> Option<AccessKeys> {

@@ -1,6 +1,6 @@
 //! From a parsed head to an answer: checks first, then what the path names.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::SystemTime};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -430,7 +430,8 @@ async fn identify<'c>(
 /// The wall clock, in seconds: signatures are compared with the clocks of clients, not with the
 /// engine's time.
 fn now() -> i64 {
-    jiff::Timestamp::now().as_second()
+    // One that cannot be told fits no signature.
+    jiff::Timestamp::try_from(SystemTime::now()).map_or(i64::MIN / 2, jiff::Timestamp::as_second)
 }
 
 /// The name the client gave itself, else its access key and address, else its address.

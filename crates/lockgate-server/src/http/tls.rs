@@ -55,6 +55,20 @@ pub enum TlsError {
     },
 }
 
+/// A [server's](crate::Server) certificate, to be read again when somebody says so; it is anyway when its files change.
+#[derive(Clone, Debug)]
+pub struct Certificate(pub(crate) Arc<Tls>);
+
+impl Certificate {
+    /// Reads the files again. New connections get what is in them.
+    ///
+    /// # Errors
+    /// If they cannot be used; the certificate stays what it was.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        self.0.reload()
+    }
+}
+
 /// The certificate that new connections get.
 pub(crate) struct Tls {
     files: TlsFiles,

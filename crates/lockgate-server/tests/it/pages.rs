@@ -1,6 +1,11 @@
 //! Health, and paths and methods that lead nowhere.
 
-use lockgate_engine::Status;
+use std::sync::Arc;
+
+use lockgate_core::WallTime;
+use lockgate_engine::{Engine, EngineOptions, Status};
+use lockgate_log::{LocalLog, LocalLogOptions};
+use lockgate_sim::{FaultyDisk, ManualClock};
 
 use crate::support::TestServer;
 
@@ -96,4 +101,27 @@ async fn a_stalled_server_is_healthy_and_not_ready() {
     assert_eq!(ready.status, 503);
     assert!(ready.body.contains("\"reason\":\"stalled\""), "{ready:?}");
     assert_eq!(server.get("/healthz").await.status, 200);
+}
+
+/// Clients correct their clocks by it. The HTTP library's own stands still for as long as a clock was set
+/// back by.
+#[tokio::test]
+async fn the_date_is_the_wall_clocks_also_when_that_is_set_back() {
+    let clock = ManualClock::new(WallTime(784_111_777_000));
+    let log = LocalLog::open(Arc::new(FaultyDisk::new()), LocalLogOptions::default()).unwrap();
+    let start = Engine::start(
+        Box::new(log),
+        Arc::new(clock.clone()),
+        EngineOptions::default(),
+    );
+    let server = TestServer::start_over(start.unwrap().0, |_| ()).await;
+    for (wall, date) in [
+        (784_111_777_000, "Sun, 06 Nov 1994 08:49:37 GMT"),
+        (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
+    ] {
+        clock.set_wall(WallTime(wall));
+        assert_eq!(server.get("/healthz").await.header("date"), Some(date));
+        assert_eq!(server.get("/nothing").await.header("date"), Some(date));
+    }
+    server.stop().await;
 }
