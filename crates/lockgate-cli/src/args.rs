@@ -68,9 +68,10 @@ pub(crate) enum Command {
 /// Run the queue server
 ///
 /// Opens the data folder, recovers what is in it, and serves the Amazon SQS API over HTTP, with
-/// /healthz, /readyz and /metrics beside it. SIGTERM or SIGINT ends it gracefully: requests under way
-/// are answered, waiting receives end, everything is synced; a second signal ends it at once, as does
-/// the first one before it is ready. Nothing is lost by either.
+/// /healthz, /readyz and /metrics beside it. SIGTERM, SIGINT or SIGQUIT ends it gracefully: requests
+/// under way are answered, waiting receives end, everything is synced; a second one ends it at once, as
+/// does the first one before it is ready. Nothing is lost by either. SIGHUP has access keys and
+/// certificate read again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -17,12 +17,13 @@ pub(crate) enum Exit {
     Damaged = 8,
     Refused = 9,
     Interrupted = 130,
+    Quit = 131,
     Terminated = 143,
 }
 
 impl Exit {
     /// Every code with what it means, in order; the help text is made of it.
-    pub(crate) const ALL: [(Self, &str); 12] = [
+    pub(crate) const ALL: [(Self, &str); 13] = [
         (Self::Ok, "done"),
         (Self::Failed, "failed; the message says what and why"),
         (
@@ -46,6 +47,7 @@ impl Exit {
             "the data is refused: damaged, incomplete or of a newer version; it was left alone",
         ),
         (Self::Interrupted, "interrupted (SIGINT)"),
+        (Self::Quit, "quit (SIGQUIT)"),
         (Self::Terminated, "terminated (SIGTERM)"),
     ];
 }

@@ -45,10 +45,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     output::set_color(cli.color);
-    match commands::run(cli.command) {
+    let code = match commands::run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
-    }
+    };
+    telemetry::finish();
+    code
 }
 
 /// The definition of all commands and flags, for completions, help and tests.

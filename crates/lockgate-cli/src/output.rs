@@ -48,7 +48,7 @@ pub(crate) fn stderr_has_color() -> bool {
 
 /// A line for people on standard error. A closed standard error is not worth failing for.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(anstream::stderr().lock(), "{}", printable(text));
+    crate::telemetry::say(&format!("{}\n", printable(text)));
 }
 
 /// `error: …` or `hint: …` on standard error.
@@ -58,11 +58,12 @@ pub(crate) fn complain(kind: &str, text: &str) {
         "warning" => "\x1b[1;33m",
         _ => "\x1b[1;36m",
     };
-    let _ = writeln!(
-        anstream::stderr().lock(),
-        "{style}{kind}:\x1b[0m {}",
-        printable(text)
-    );
+    let (style, end) = if stderr_has_color() {
+        (style, "\x1b[0m")
+    } else {
+        ("", "")
+    };
+    crate::telemetry::say(&format!("{style}{kind}:{end} {}\n", printable(text)));
 }
 
 /// Text that came from elsewhere, made safe for a terminal: control characters but the line feed

@@ -24,7 +24,7 @@ use std::{future::Future, thread, time::Duration};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
 };
 
@@ -72,9 +72,7 @@ fn outlive_file_limit() -> Result<(), Failure> {
     let _context = runtime.enter();
     // Its handler stays when nobody listens any more.
     let kind = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
-    signal(kind)
-        .map(drop)
-        .map_err(|error| Failure::from_error(Exit::Failed, error).context("listening for signals"))
+    listen(kind).map(drop)
 }
 
 /// The process's environment, in which an empty variable counts as not set.
@@ -161,21 +159,23 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .map_err(|error| Failure::from_error(Exit::Failed, error).context("starting the runtime"))
 }
 
-/// SIGINT and SIGTERM, as the exit codes they end a command with.
+fn listen(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind)
+        .map_err(|error| Failure::from_error(Exit::Failed, error).context("listening for signals"))
+}
+
+/// SIGINT, SIGQUIT and SIGTERM, as the exit codes they end a command with.
 pub(crate) struct Signals {
-    interrupt: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
+    interrupt: Signal,
+    quit: Signal,
+    terminate: Signal,
 }
 
 impl Signals {
     pub(crate) fn new() -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| {
-                Failure::from_error(Exit::Failed, error).context("listening for signals")
-            })
-        };
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
+            quit: listen(SignalKind::quit())?,
             terminate: listen(SignalKind::terminate())?,
         })
     }
@@ -184,6 +184,7 @@ impl Signals {
     pub(crate) async fn next(&mut self) -> Exit {
         tokio::select! {
             _ = self.interrupt.recv() => Exit::Interrupted,
+            _ = self.quit.recv() => Exit::Quit,
             _ = self.terminate.recv() => Exit::Terminated,
         }
     }

@@ -63,7 +63,8 @@ impl KeyFile {
         self.read()
     }
 
-    fn read(&mut self) -> Result<Vec<AccessKey>, Failure> {
+    /// Reads the keys again, changed or not.
+    pub(crate) fn read(&mut self) -> Result<Vec<AccessKey>, Failure> {
         let about = || format!("reading the access keys in {}", self.path.display());
         let folder = self.path.parent().unwrap_or(Path::new(""));
         self.files = WatchedFiles::new([self.path.clone()]);

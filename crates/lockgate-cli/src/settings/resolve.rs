@@ -112,6 +112,11 @@ impl Resolved {
         (setting.read)(texts).expect("all values were checked when they were resolved")
     }
 
+    /// Whether somebody gave the setting a value.
+    pub(crate) fn is_given<T>(&self, setting: &'static Setting<T>) -> bool {
+        self.values[setting.about.name].1 != Source::Default
+    }
+
     /// Every setting in the table's order: its texts, and where they came from.
     pub(crate) fn all(
         &self,

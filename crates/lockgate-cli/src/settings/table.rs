@@ -351,7 +351,10 @@ pub(crate) static CONNECTIONS_MAX: Setting<usize> = Setting {
         form: Form::Number,
         scope: Scope::Serve,
         help: "Open connections; further ones are answered 503",
-        detail: "Each needs a file descriptor: raise the process's limit with it (ulimit -n).",
+        detail: "Each needs a file descriptor, and 256 are kept for the log and the rest of the server. \
+                 The server raises its limit of open files as far as it may; where that leaves fewer \
+                 connections than the default, it says how many, and where it leaves fewer than were \
+                 asked for, it does not start (ulimit -n, LimitNOFILE=).",
     },
     read: |texts| one(texts, count),
 };
@@ -364,7 +367,7 @@ pub(crate) static CONNECTIONS_PER_ADDRESS_MAX: Setting<usize> = Setting {
         form: Form::Number,
         scope: Scope::Serve,
         help: "Open connections of one client address",
-        detail: "",
+        detail: "The default is at most three quarters of all connections.",
     },
     read: |texts| one(texts, count),
 };
@@ -521,7 +524,8 @@ pub(crate) static LOG_FORMAT: Setting<LogFormat> = Setting {
         scope: Scope::Serve,
         help: "How log lines look: text, json, or auto",
         detail: "auto is text on a terminal and JSON otherwise. The log goes to standard error, one \
-                 event a line.",
+                 event a line. The server does not wait for its reader: lines that nobody takes are \
+                 dropped and counted.",
     },
     read: |texts| one(texts, str::parse),
 };

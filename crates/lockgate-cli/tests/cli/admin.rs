@@ -299,7 +299,7 @@ fn new_access_keys_are_taken_without_a_restart() {
         command.env("AWS_SECRET_ACCESS_KEY", secret);
         command.output().unwrap().into()
     };
-    let taken = "the access keys have changed; new requests need these";
+    let taken = "the access keys were read again; new requests need these";
     let refused = "the new access keys cannot be used, the old ones stay";
     list("OLD", "first secret").ok();
 
@@ -327,6 +327,11 @@ fn new_access_keys_are_taken_without_a_restart() {
     let event = server.event(taken);
     assert_eq!(event["keys"], 1);
     list("OLD", "second secret").fails_with(7);
+    list("NEW", "third secret").ok();
+
+    // At a SIGHUP also where nothing has changed.
+    server.signal(rustix::process::Signal::HUP);
+    server.event(taken);
     list("NEW", "third secret").ok();
 }
 

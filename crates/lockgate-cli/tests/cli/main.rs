@@ -13,6 +13,7 @@ mod config;
 mod folder;
 mod help;
 mod messages;
+mod process;
 mod queue_file;
 mod serve;
 mod support;

@@ -13,7 +13,7 @@ use crate::support::{Done, Sandbox, Server};
 
 #[test]
 fn a_signal_ends_it_gracefully() {
-    for signal in [Signal::TERM, Signal::INT] {
+    for signal in [Signal::TERM, Signal::INT, Signal::QUIT] {
         let sandbox = Sandbox::new();
         let mut server = Server::start(&sandbox);
         server.signal(signal);
@@ -49,7 +49,7 @@ fn a_second_signal_ends_it_at_once() {
 #[test]
 fn a_signal_while_it_starts_ends_it_at_once() {
     let sandbox = Sandbox::new();
-    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::QUIT, 131)] {
         // A database that takes a connection and says no word.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = silent.local_addr().unwrap();

@@ -69,10 +69,14 @@ impl Sandbox {
 
     /// The same, but it may write no file larger than a MiB.
     pub(crate) fn command_with_small_files(&self, arguments: &str) -> Command {
-        let command = self.command(arguments);
-        let mut shell = Command::new("sh");
         // In blocks of 512 bytes.
-        shell.args(["-c", "ulimit -f 2048 && exec \"$@\"", "sh"]);
+        self.shell(&self.command(arguments), "ulimit -f 2048 && exec \"$@\"")
+    }
+
+    /// The same command, run by a shell with this script.
+    pub(crate) fn shell(&self, command: &Command, script: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, "sh"]);
         shell.arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             match value {

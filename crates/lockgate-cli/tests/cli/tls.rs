@@ -147,6 +147,8 @@ fn a_new_certificate_is_taken_without_a_restart() {
     first.get(&server, METRICS, &TLS13).unwrap();
     second.write(sandbox.path());
     server.event("the certificate has changed; new connections get it");
+    server.signal(rustix::process::Signal::HUP);
+    server.event("the certificate was read again; new connections get it");
     second.get(&server, METRICS, &TLS13).unwrap();
     first.get(&server, METRICS, &TLS13).unwrap_err();
 }

@@ -1,18 +1,28 @@
 //! `lockgate serve`.
 
-use std::{convert::Infallible, error::Error as _, io, path::Path, sync::Arc, time::Duration};
+mod files;
+mod signals;
+
+use std::{
+    convert::Infallible,
+    error::Error as _,
+    io,
+    path::Path,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use lockgate_core::{LockError, Log, LogError};
 use lockgate_engine::{Engine, EngineOptions, StartError, StartReport, Status};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock};
 use lockgate_server::{
-    AccessKey, AccessKeys, Authentication, BindError, Deadlines, DeclareError, Declared, Limits,
-    RunReport, Server, ServerOptions, TlsFiles, declare_queues,
+    AccessKey, Authentication, BindError, Deadlines, DeclareError, Declared, Limits, RunReport,
+    Server, ServerOptions, TlsFiles, declare_queues,
 };
-use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
+use self::signals::{Harmless, Renewable};
 use super::{Signals, database, serve_settings};
 use crate::{
     args::Serve,
@@ -29,8 +39,11 @@ use crate::{
 pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     let settings = serve_settings(&args.settings)?;
     let format = settings.get(&table::LOG_FORMAT);
-    telemetry::start(format, &settings.get(&table::LOG_LEVEL));
-    let result = serve(&settings);
+    let lines_dropped =
+        telemetry::start(format, &settings.get(&table::LOG_LEVEL)).map_err(|error| {
+            Failure::from_error(Exit::Failed, error).context("starting the log's thread")
+        })?;
+    let result = serve(&settings, lines_dropped);
     match result {
         // Whoever reads the log as JSON must find the end in it too.
         Err(failure) if !telemetry::is_text(format) => {
@@ -46,7 +59,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     }
 }
 
-fn serve(settings: &Resolved) -> Result<(), Failure> {
+fn serve(settings: &Resolved, lines_dropped: Arc<AtomicU64>) -> Result<(), Failure> {
     let mut options = server_options(settings);
     let key_file = match key_file(settings)? {
         Some((file, keys)) => {
@@ -59,7 +72,9 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
     // Nothing is opened, and no folder made, for a server that could not listen.
     options.check().map_err(bind_failure)?;
     let queues = declared_queues(settings)?;
-    allow_open_files(options.limits.connections_max);
+    let connections = files::connections(settings)?;
+    options.limits.connections_max = connections.max;
+    options.limits.connections_per_address_max = connections.per_address_max;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("lockgate-http")
@@ -67,6 +82,10 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
         .map_err(|error| {
             Failure::from_error(Exit::Failed, error).context("starting the runtime")
         })?;
+    let harmless = {
+        let _context = runtime.enter();
+        Harmless::new()?
+    };
     let signals = end_at_once(&runtime)?;
     let (engine, was_deposed) = start_engine(settings)?;
     let scheme = if options.tls.is_some() {
@@ -82,7 +101,7 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
             return Err(failure);
         }
         let server = match Server::bind(options, engine.clone()).await {
-            Ok(server) => server,
+            Ok(server) => server.with_lines_dropped(lines_dropped),
             Err(error) => {
                 engine.shutdown().await;
                 return Err(bind_failure(error));
@@ -95,13 +114,17 @@ fn serve(settings: &Resolved) -> Result<(), Failure> {
             url = format!("{scheme}://{}", server.local_addr()),
             data = place_of(settings),
             version = env!("CARGO_PKG_VERSION"),
+            connections_max = connections.max,
             space = engine.metrics().keeper.space.state.name(),
             "ready"
         );
-        let keys = key_file.zip(server.access_keys());
+        let renewable = Renewable {
+            keys: key_file.zip(server.access_keys()),
+            certificate: server.certificate(),
+        };
         let report = tokio::select! {
             report = server.run(end(signals, engine.clone())) => report,
-            never = follow_keys(keys) => match never {},
+            never = signals::attend(harmless, renewable) => match never {},
         };
         ended(&report, &engine.status(), was_deposed())
     })
@@ -122,7 +145,7 @@ fn end_at_once(
         tokio::select! {
             exit = signals.next() => {
                 warn!(signal = signal_name(exit), "ended before it was ready; what is there stays as it is");
-                std::process::exit(exit as i32);
+                telemetry::exit(exit as i32);
             }
             _ready = is_ready => signals,
         }
@@ -165,23 +188,6 @@ async fn declare(
         }
     }
     Ok(())
-}
-
-/// Raises the limit of open files as far as it goes: each connection needs one, and the usual limit
-/// of 1,024 is there only for programs older than `poll`.
-fn allow_open_files(connections_max: usize) {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        warn!(%error, "cannot raise the limit of open files");
-    }
-    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    if allowed < connections_max as u64 {
-        warn!(
-            allowed,
-            connections_max, "fewer files may be open than connections; see `ulimit -n`"
-        );
-    }
 }
 
 /// Where the queues are kept, for people.
@@ -388,31 +394,6 @@ fn key_file(settings: &Resolved) -> Result<Option<(KeyFile, Vec<AccessKey>)>, Fa
     }
 }
 
-/// Takes the access keys again whenever their file changes. If they cannot be used, the keys stay what
-/// they were.
-async fn follow_keys(keys: Option<(KeyFile, AccessKeys)>) -> Infallible {
-    let Some((mut file, current)) = keys else {
-        return std::future::pending().await;
-    };
-    loop {
-        let fresh = file.changed().await;
-        let taken = fresh.and_then(|keys| {
-            let taken = current.replace(&keys).map(|()| keys.len());
-            taken.map_err(|error| Failure::from_error(Exit::Usage, error))
-        });
-        match taken {
-            Ok(keys) => info!(
-                keys,
-                "the access keys have changed; new requests need these"
-            ),
-            Err(failure) => warn!(
-                error = failure.to_string(),
-                "the new access keys cannot be used, the old ones stay"
-            ),
-        }
-    }
-}
-
 fn tls_files(settings: &Resolved) -> Result<Option<TlsFiles>, Failure> {
     match (
         settings.get(&table::TLS_CERT),
@@ -464,15 +445,15 @@ async fn end(mut signals: Signals, engine: Engine) {
     tokio::spawn(async move {
         let exit = signals.next().await;
         warn!("ended by a second signal; what was answered is kept");
-        std::process::exit(exit as i32);
+        telemetry::exit(exit as i32);
     });
 }
 
 fn signal_name(exit: Exit) -> &'static str {
-    if exit == Exit::Interrupted {
-        "SIGINT"
-    } else {
-        "SIGTERM"
+    match exit {
+        Exit::Interrupted => "SIGINT",
+        Exit::Quit => "SIGQUIT",
+        _ => "SIGTERM",
     }
 }
 

@@ -4,10 +4,16 @@
 //! field or message comes out with its control characters escaped: nobody can forge a second line or
 //! colour the operator's terminal.
 
+mod pipe;
+
 use std::{
     fmt,
-    io::{self, IsTerminal as _},
+    io::{self, IsTerminal as _, Write as _},
+    panic::{self, PanicHookInfo},
     str::FromStr,
+    sync::{Arc, OnceLock, atomic::AtomicU64},
+    thread,
+    time::Duration,
 };
 
 use lockgate_core::with_sources;
@@ -19,16 +25,25 @@ use tracing_subscriber::{
     EnvFilter,
     filter::LevelFilter,
     fmt::{
-        FmtContext, FormatEvent, FormatFields,
+        FmtContext, FormatEvent, FormatFields, MakeWriter,
         format::Writer,
         time::{FormatTime as _, SystemTime},
     },
     registry::LookupSpan,
 };
 
+use self::pipe::{Pipe, Stderr};
+
 /// The target of events that are logged whatever the level: the ready line. Not the start of any
 /// crate's name, because a filter takes targets by their start.
 pub(crate) const ALWAYS: &str = "startup";
+
+/// Where everything for standard error goes once the log has started.
+static PIPE: OnceLock<Pipe> = OnceLock::new();
+
+/// How long the end of the process waits for what is left to be written: whoever reads it may stand
+/// still.
+const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,16 +96,27 @@ pub(crate) fn is_text(format: LogFormat) -> bool {
     }
 }
 
-/// Starts the log of this process.
-pub(crate) fn start(format: LogFormat, level: &str) {
+/// Starts the log of this process, and returns how many of its lines were dropped so far because nobody
+/// read them. From now on nothing waits for standard error but [`finish`] and [`exit`], for a second.
+///
+/// # Errors
+/// If the thread that writes cannot be started.
+pub(crate) fn start(format: LogFormat, level: &str) -> io::Result<Arc<AtomicU64>> {
+    let pipe = match PIPE.get() {
+        Some(pipe) => pipe,
+        None => {
+            let pipe = Pipe::start(Stderr, tell_dropped)?;
+            PIPE.get_or_init(|| pipe)
+        }
+    };
+    panic::set_hook(Box::new(tell_panic));
     let filter = EnvFilter::try_new(format!("{level},{ALWAYS}=info"))
         .expect("the level was checked with the settings");
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        // The complaint about a standard error that cannot be written would go there, and end the
-        // thread that logs: a server must outlive the terminal or pipe it was started from.
+        // It would go to standard error, which may be stuck or closed.
         .log_internal_errors(false)
-        .with_writer(io::stderr);
+        .with_writer(Lined(pipe));
     // A log that is already there (a second start in one process) is kept.
     let _ = if is_text(format) {
         let lines = Lines {
@@ -100,6 +126,91 @@ pub(crate) fn start(format: LogFormat, level: &str) {
     } else {
         tracing::subscriber::set_global_default(builder.json().flatten_event(true).finish())
     };
+    Ok(pipe.dropped())
+}
+
+fn tell_dropped(lines: u64) {
+    tracing::warn!(
+        target: ALWAYS,
+        lines,
+        "lines of this log were dropped: nobody read them in time"
+    );
+}
+
+/// A panic as an event of the log. The standard library's own message would wait for standard error, and
+/// the thread that panicked with it.
+fn tell_panic(panic: &PanicHookInfo<'_>) {
+    let thread = thread::current();
+    tracing::error!(
+        target: ALWAYS,
+        thread = thread.name(),
+        location = panic.location().map(tracing::field::display),
+        "panicked: {}",
+        panic.payload_as_str().unwrap_or("(no text)")
+    );
+    // It may be the last word.
+    finish();
+}
+
+/// Writes to standard error what is no event of the log. Where the log has started, it comes behind
+/// that, and nobody waits.
+pub(crate) fn say(text: &str) {
+    match PIPE.get() {
+        Some(pipe) => pipe.push(text.as_bytes(), true),
+        // A closed standard error is not worth failing for.
+        None => drop(io::stderr().lock().write_all(text.as_bytes())),
+    }
+}
+
+/// Waits for what was logged to be written, a second at most.
+pub(crate) fn finish() {
+    if let Some(pipe) = PIPE.get() {
+        pipe.flush(FLUSH_WITHIN);
+    }
+}
+
+/// Ends the process, with everything that was logged written within a second.
+pub(crate) fn exit(code: i32) -> ! {
+    finish();
+    std::process::exit(code)
+}
+
+/// Makes lines for the pipe.
+struct Lined(&'static Pipe);
+
+/// Takes one event.
+struct LineOf {
+    pipe: &'static Pipe,
+    is_urgent: bool,
+}
+
+impl<'a> MakeWriter<'a> for Lined {
+    type Writer = LineOf;
+
+    fn make_writer(&'a self) -> LineOf {
+        LineOf {
+            pipe: self.0,
+            is_urgent: false,
+        }
+    }
+
+    fn make_writer_for(&'a self, event: &tracing::Metadata<'_>) -> LineOf {
+        LineOf {
+            is_urgent: *event.level() == Level::ERROR,
+            ..self.make_writer()
+        }
+    }
+}
+
+impl io::Write for LineOf {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.pipe.push(line, self.is_urgent);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// One line an event: time, level, sentence, fields.
