@@ -15,9 +15,13 @@ pub struct Message {
     pub body: Bytes,
     /// Named values that travel with the payload, in the order given.
     pub headers: Vec<Header>,
-    /// Ordering key. In a keyed queue: same key, same order, one holder at a time. In an unkeyed
-    /// queue it names the group that fair scheduling shares between.
+    /// Ordering key: same key, same order, one holder at a time. For keyed queues, which need one; an
+    /// unkeyed queue keeps no order and refuses it.
     pub key: Option<Key>,
+    /// Group that takes turns with others, without an order or a lock (SQS: a fair queue's
+    /// MessageGroupId). For unkeyed queues; a keyed queue refuses it. Once accepted it stands in `key`,
+    /// as it does on disk: what it is, is said by the queue.
+    pub group: Option<Key>,
     /// Producer-chosen id for deduplication within the queue's window.
     pub unique_id: Option<UniqueId>,
     /// Where the message stands in its producer's own sequence, for a replay after an outage longer
@@ -81,10 +85,17 @@ impl Message {
         }
     }
 
-    /// The same message with an ordering key.
+    /// The same message with an ordering key, for a keyed queue.
     #[must_use]
     pub fn with_key(mut self, key: Key) -> Self {
         self.key = Some(key);
+        self
+    }
+
+    /// The same message with a group, for an unkeyed queue.
+    #[must_use]
+    pub fn with_group(mut self, group: Key) -> Self {
+        self.group = Some(group);
         self
     }
 

@@ -193,6 +193,21 @@ pub enum Rejection {
         /// Which queue.
         queue: QueueName,
     },
+    /// An unkeyed queue got a message with a key: the order it asks for would not be kept.
+    #[error(
+        "queue {queue} is not keyed and keeps no order by key: it takes a group, whose messages take turns \
+         with those of other groups"
+    )]
+    KeyNotTaken {
+        /// Which queue.
+        queue: QueueName,
+    },
+    /// A keyed queue got a message with a group.
+    #[error("queue {queue} is keyed: it takes a key, not a group")]
+    GroupNotTaken {
+        /// Which queue.
+        queue: QueueName,
+    },
     /// Content-based deduplication without the digest, or a transaction that needs a unique id.
     #[error("queue {queue} needs a unique id on every message")]
     UniqueIdRequired {

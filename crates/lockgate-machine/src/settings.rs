@@ -1,13 +1,15 @@
 //! What a queue's owner may set.
 
-use lockgate_core::{Level, Millis, QueueName};
+use lockgate_core::{Key, Level, Millis, QueueName};
+
+use crate::Rejection;
 
 /// A queue's settings. All can be changed later but [`keyed`](Self::keyed).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSettings {
     /// Whether messages of one key are kept in order with one holder at a time. Fixed at creation.
-    /// A keyed queue refuses a message without key; an unkeyed queue uses the key, if any, as a
-    /// group for fair scheduling and locks nothing. Default: false.
+    /// A keyed queue refuses a message without key; an unkeyed queue refuses one with a key, shares
+    /// fairly between groups, if messages have any, and locks nothing. Default: false.
     pub keyed: bool,
     /// Durability of sends and settles. Default: [`Level::Disk`].
     pub level: Level,
@@ -176,6 +178,9 @@ const MESSAGE_MEMORY_MAX: u64 = 96 + 200 + 64;
 const KEY_SEQUENCE_MEMORY_MAX: u64 = 64;
 
 impl QueueSettings {
+    /// The longest lease, also with all it is extended by: 12 h from when it was given (as SQS has it).
+    pub const LEASE_MAX: Millis = 12 * 3600 * 1000;
+
     /// How much heap memory the machine may need for the queue, in bytes: full to its quota with messages
     /// that each have a key of their own and a lease or a delay, and with all the unique ids and key
     /// sequences it may remember. `None` without a limit of messages.
@@ -187,6 +192,26 @@ impl QueueSettings {
         let bytes = messages.saturating_mul(MESSAGE_MEMORY_MAX);
         let key_sequences = u64::from(self.key_sequences_max) * KEY_SEQUENCE_MEMORY_MAX;
         Some(bytes.saturating_add(self.unique_ids_bytes_max() + key_sequences))
+    }
+
+    /// What a message's place in the queue of that name goes by: the key of a keyed queue, the group of an
+    /// unkeyed one. Neither is taken for the other, so that nobody believes in an order that is not kept.
+    ///
+    /// # Errors
+    /// [`Rejection::KeyNotTaken`] and [`Rejection::GroupNotTaken`].
+    pub fn key_or_group<'a>(
+        &self,
+        queue: &QueueName,
+        key: Option<&'a Key>,
+        group: Option<&'a Key>,
+    ) -> Result<Option<&'a Key>, Rejection> {
+        let queue = || queue.clone();
+        match (self.keyed, key, group) {
+            (true, _, Some(_)) => Err(Rejection::GroupNotTaken { queue: queue() }),
+            (false, Some(_), _) => Err(Rejection::KeyNotTaken { queue: queue() }),
+            (true, key, None) => Ok(key),
+            (false, None, group) => Ok(group),
+        }
     }
 
     /// How much of that unique ids may take, in bytes.

@@ -116,14 +116,22 @@ impl ReceiveBuilder {
             lease: self.lease,
             holder: HolderName::new(holder)?,
         };
+        let entry = self.engine.directory().get(&receive.queue);
         let batch = self.engine.receive(receive, self.wait).await?;
+        let keyed = entry.is_some_and(|entry| entry.settings.keyed);
         let engine = self.engine;
         Ok(batch
             .keep()
             .into_iter()
-            .map(|received| Delivery {
-                engine: engine.clone(),
-                received: Box::new(received),
+            .map(|mut received| {
+                let message = &mut received.stored.message;
+                if !keyed {
+                    message.group = message.key.take();
+                }
+                Delivery {
+                    engine: engine.clone(),
+                    received: Box::new(received),
+                }
             })
             .collect())
     }
@@ -151,10 +159,16 @@ impl Delivery {
         &self.received.stored.message
     }
 
-    /// Its key.
+    /// Its key, in a keyed queue.
     #[must_use]
     pub fn key(&self) -> Option<&Key> {
         self.message().key.as_ref()
+    }
+
+    /// Its group, in an unkeyed queue, if it has one.
+    #[must_use]
+    pub fn group(&self) -> Option<&Key> {
+        self.message().group.as_ref()
     }
 
     /// Its unique id.

@@ -42,7 +42,8 @@ impl QueueBuilder {
     }
 
     /// Messages of one key are kept in order, with one holder at a time; every message needs a key.
-    /// Fixed once the queue is made. Default: not keyed.
+    /// Fixed once the queue is made. Default: not keyed: a message with a key is refused, one with a
+    /// group ([`Message::with_group`]) takes turns with other groups.
     pub fn keyed(mut self) -> Self {
         self.settings.keyed = true;
         self
@@ -221,7 +222,9 @@ impl Queue {
     /// Cancelled after it got to the engine, it may have been accepted.
     ///
     /// # Errors
-    /// A rejection by the queue's rules and limits, or the engine's state; see [`Error::kind`].
+    /// A rejection by the queue's rules and limits ([`Rejection::KeyRequired`] and
+    /// [`Rejection::GroupNotTaken`] by a keyed queue, [`Rejection::KeyNotTaken`] by another), or the
+    /// engine's state; see [`Error::kind`].
     pub async fn send(&self, message: Message) -> Result<Sent, Error> {
         let send = Command::Send(Box::new(self.to_send(message)));
         match self.engine.submit(send).await? {

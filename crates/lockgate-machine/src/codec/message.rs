@@ -63,6 +63,8 @@ pub(super) fn write(stored: &StoredMessage, writer: &mut Writer<'_>) {
         body,
         headers,
         key,
+        // A send puts it into the key.
+        group: _,
         unique_id,
         producer,
         due,

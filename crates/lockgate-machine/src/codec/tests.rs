@@ -191,6 +191,7 @@ fn full_message() -> StoredMessage {
                 value: Bytes::from_static(b"v"),
             }],
             key: Some(Key::new("user-42").unwrap()),
+            group: None,
             unique_id: Some(UniqueId::new("u-1").unwrap()),
             producer: Some(ProducerMark {
                 producer: "shop".into(),
@@ -566,6 +567,7 @@ fn message() -> impl Strategy<Value = Message> {
                 body,
                 headers,
                 key,
+                group: None,
                 unique_id,
                 producer,
                 due,

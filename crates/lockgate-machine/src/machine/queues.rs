@@ -16,7 +16,6 @@ use super::{
     housekeeping::Grave,
     key_sequences::KeySequences,
     messages::count_dropped,
-    receive::LEASE_MS_MAX,
     state::{Content, Queue, Reserve, U48},
 };
 use crate::{
@@ -394,7 +393,7 @@ fn check_numbers(settings: &QueueSettings) -> Result<(), SettingsError> {
         .as_ref()
         .map_or(1, |dead_letter| dead_letter.attempts_max);
     let ranges = [
-        ("lease", settings.lease, 0, LEASE_MS_MAX),
+        ("lease", settings.lease, 0, QueueSettings::LEASE_MAX),
         ("delay", settings.delay, 0, U48::MAX),
         ("retention", settings.retention, 1000, U48::MAX),
         (

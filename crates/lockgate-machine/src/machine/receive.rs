@@ -14,10 +14,10 @@ use super::{
     send::check_range,
     state::{Queue, Timer},
 };
-use crate::{DeadLetterReason, Delivery, Effect, KeyPolicy, Receive, Rejection, Reply, slab::NONE};
-
-/// The longest lease, counted from when it was given (as SQS has it).
-pub(super) const LEASE_MS_MAX: Millis = 12 * 3600 * 1000;
+use crate::{
+    DeadLetterReason, Delivery, Effect, KeyPolicy, QueueSettings, Receive, Rejection, Reply,
+    slab::NONE,
+};
 
 /// Leases up to this length share a synced horizon; longer ones are synced themselves. Also how far
 /// the horizon is raised past the lease that needs it.
@@ -59,7 +59,7 @@ impl Machine {
         let queue = &self.queues[index];
         check_range("max", u64::from(receive.max), 1, 1000)?;
         let lease = receive.lease.unwrap_or(queue.settings.lease);
-        check_range("lease", lease, 0, LEASE_MS_MAX)?;
+        check_range("lease", lease, 0, QueueSettings::LEASE_MAX)?;
 
         let content = &self.contents[queue.content];
         let limit = queue.settings.in_flight_max;

@@ -37,7 +37,9 @@ impl Machine {
         let queue = &self.queues[index];
         let settings = &queue.settings;
         let message = &send.message;
-        if settings.keyed && message.key.is_none() {
+        let (key, group) = (message.key.as_ref(), message.group.as_ref());
+        let key = settings.key_or_group(&send.queue, key, group)?;
+        if settings.keyed && key.is_none() {
             return Err(Rejection::KeyRequired {
                 queue: send.queue.clone(),
             });
@@ -66,7 +68,7 @@ impl Machine {
             U48::MAX,
         )?;
 
-        let unique = self.unique_digest(settings, send)?;
+        let unique = self.unique_digest(settings, send, key)?;
         if let Some(digest) = unique {
             if let Some(first) = draft.unique_ids.get(&(index, digest)) {
                 return Ok(Sent {
@@ -114,9 +116,11 @@ impl Machine {
             self.reserve_sequence(draft, index, sequence);
         }
 
-        let key_sequence = self.next_key_sequence(draft, index, message.key.as_ref());
+        let key_sequence = self.next_key_sequence(draft, index, key);
         let mut kept = message.clone();
         kept.due = due;
+        kept.key = key.cloned();
+        kept.group = None;
         draft.add(
             Effect::Accepted(Box::new(StoredMessage {
                 queue: queue.id,
@@ -150,6 +154,7 @@ impl Machine {
         &self,
         settings: &QueueSettings,
         send: &SendMessage,
+        key: Option<&Key>,
     ) -> Result<Option<u128>, Rejection> {
         let message = &send.message;
         match &message.unique_id {
@@ -157,7 +162,7 @@ impl Machine {
                 queue: send.queue.clone(),
             }),
             Some(id) if settings.dedup.window > 0 => {
-                let scope = scope_key(settings, message.key.as_ref().map(Key::as_str));
+                let scope = scope_key(settings, key.map(Key::as_str));
                 Ok(Some(digest(scope, id.as_str())))
             }
             _ => Ok(None),

@@ -24,13 +24,12 @@ use lockgate_core::{LeaseNumber, LeaseToken, Level, MachineTime, Millis, Now, Qu
 use super::{
     Machine,
     draft::Draft,
-    receive::LEASE_MS_MAX,
     send::check_range,
     state::{Queue, State, Touch},
 };
 use crate::{
-    DeadLetterReason, DropReason, Effect, KeyPolicy, KeyProfile, Rejection, Settle, SettleAction,
-    StaleReason, slab::NONE,
+    DeadLetterReason, DropReason, Effect, KeyPolicy, KeyProfile, QueueSettings, Rejection, Settle,
+    SettleAction, StaleReason, slab::NONE,
 };
 
 /// The longest delay of a nack or a defer: a year.
@@ -51,7 +50,9 @@ impl Machine {
             SettleAction::Nack { delay } | SettleAction::Defer { delay } => {
                 check_range("delay", *delay, 0, NACK_DELAY_MS_MAX)?;
             }
-            SettleAction::Extend { lease } => check_range("lease", *lease, 1, LEASE_MS_MAX)?,
+            SettleAction::Extend { lease } => {
+                check_range("lease", *lease, 1, QueueSettings::LEASE_MAX)?
+            }
             SettleAction::Reject {
                 reason: Some(reason),
             } => check_range(
@@ -254,7 +255,7 @@ impl Machine {
     ) -> Result<(), Rejection> {
         let given = self.given(index).unwrap_or(now.machine);
         let deadline = now.machine.plus(lease);
-        let latest = given.plus(LEASE_MS_MAX);
+        let latest = given.plus(QueueSettings::LEASE_MAX);
         check_range("lease", lease, 1, latest.since(now.machine))?;
         let state = &self.queues[queue];
         let strict = self.keys[self.messages[index].key].strict;

@@ -219,7 +219,7 @@ impl Machine {
         let Some(queue) = self.asked(&send.queue, place) else {
             return;
         };
-        if let Some(key) = &send.message.key {
+        if let Some(key) = send.message.key.as_ref().or(send.message.group.as_ref()) {
             let hash = self.key_hash(queue.content, Some(key));
             ahead.hashes.push(spread(hash));
         }
@@ -518,7 +518,8 @@ mod tests {
             let mut run = Run::new();
             run.lines(&format!("queue q {kind}"));
             for key in ["a", "a", "a", "b", "c", "d"] {
-                run.lines(&format!("send q key={key}"));
+                let what = if kind == "unkeyed" { "group" } else { "key" };
+                run.lines(&format!("send q {what}={key}"));
             }
             let asked = [2, 2].map(receive);
             let mut place = Place::default();

@@ -660,11 +660,18 @@ impl World {
     }
 
     fn send(&self, send: &Send) -> SendMessage {
+        let queue = queue_name(send.queue);
+        let (key, group) = if queue.as_str().ends_with("plain") {
+            (None, send.key.map(key))
+        } else {
+            (send.key.map(key), None)
+        };
         SendMessage {
-            queue: queue_name(send.queue),
+            queue,
             message: Message {
                 body: Bytes::from(vec![b'x'; send.size]),
-                key: send.key.map(key),
+                key,
+                group,
                 unique_id: send
                     .unique
                     .map(|number| UniqueId::new(&format!("id-{number}")).unwrap()),

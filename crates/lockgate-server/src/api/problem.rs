@@ -48,6 +48,8 @@ codes! {
     MalformedRequest = "malformed_request", 400, "The request cannot be read";
     InvalidValue = "invalid_value", 400, "A value is not allowed";
     KeyRequired = "key_required", 400, "The queue is keyed and the message has no key";
+    KeyNotTaken = "key_not_taken", 400, "The queue is not keyed, keeps no order, and takes a group instead of a key";
+    GroupNotTaken = "group_not_taken", 400, "The queue is keyed and takes a key instead of a group";
     UniqueIdRequired = "unique_id_required", 400, "The queue wants a unique id on every message";
     InvalidReceipt = "invalid_receipt", 400, "The receipt was not given out by this server";
     InvalidPage = "invalid_page", 400, "The page token was not given out by this server";
@@ -211,6 +213,8 @@ impl From<Rejection> for Problem {
             Rejection::QueueNotFound { queue } => Self::queue_not_found(queue.as_str()),
             Rejection::Settings { source, .. } => source.into(),
             Rejection::KeyRequired { .. } => Self::new(Code::KeyRequired, detail).at("key"),
+            Rejection::KeyNotTaken { .. } => Self::new(Code::KeyNotTaken, detail).at("key"),
+            Rejection::GroupNotTaken { .. } => Self::new(Code::GroupNotTaken, detail).at("group"),
             Rejection::UniqueIdRequired { .. } => {
                 Self::new(Code::UniqueIdRequired, detail).at("unique_id")
             }
@@ -224,7 +228,13 @@ impl From<Rejection> for Problem {
                 Self::stale(reason, detail).at(format!("settles[{index}]"))
             }
             Rejection::TransactionRefused { index, source } => {
-                let mut problem = Self::from(*source).within(&format!("sends[{index}]"));
+                let mut problem = Self::from(*source);
+                let message = if problem.field.is_some() {
+                    ".message"
+                } else {
+                    ""
+                };
+                problem = problem.within(&format!("sends[{index}]{message}"));
                 problem.detail = detail;
                 problem
             }

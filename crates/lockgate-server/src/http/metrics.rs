@@ -378,6 +378,13 @@ async fn queues(page: &mut Exposition, engine: &Engine, limit: usize) {
             family.sample(&[("queue", queue.name.as_str())], value(&queue.counts));
         }
     }
+    let mut paused = page.gauge(
+        "lockgate_queue_paused",
+        "Whether the queue gives no leases, because somebody paused it: 1, else 0.",
+    );
+    for queue in &queues {
+        paused.sample(&[("queue", queue.name.as_str())], u8::from(queue.paused));
+    }
     let now = engine.now().wall;
     let mut age = page.gauge(
         "lockgate_queue_oldest_age_seconds",

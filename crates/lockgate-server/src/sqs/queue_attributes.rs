@@ -83,7 +83,7 @@ impl Attribute {
 }
 
 /// The longest life a message in flight may have, in seconds.
-pub(crate) const VISIBILITY_SECONDS_MAX: u64 = 43_200;
+pub(crate) const VISIBILITY_SECONDS_MAX: u64 = QueueSettings::LEASE_MAX / 1000;
 /// The longest delay, in seconds.
 pub(crate) const DELAY_SECONDS_MAX: u64 = 900;
 /// The longest long poll, in seconds.

@@ -47,7 +47,7 @@ impl World {
         };
         let mut settings = QueueSettings {
             lease: LEASE_MS,
-            keyed: [KEYED, SKIPPING, SKIPPED].contains(&queue),
+            keyed: is_keyed(queue),
             ..QueueSettings::default()
         };
         // Longer than any history.
@@ -116,7 +116,7 @@ impl World {
 
     fn any_sending(&mut self) -> Sending {
         let queue = [KEYED, KEYED, SKIPPING, PLAIN, PLAIN, WRITTEN, PASSING][self.random.index(7)];
-        let is_keyed = queue == KEYED || queue == SKIPPING;
+        let is_keyed = is_keyed(queue);
         Sending {
             queue,
             key: (is_keyed || self.random.chance(30)).then(|| self.random.below(KEYS)),
@@ -164,7 +164,12 @@ impl World {
         };
         self.model.messages.insert(number, known);
         let mut message = Message::new(self.body(number));
-        message.key = key_number.map(key);
+        let place = if is_keyed(queue) {
+            &mut message.key
+        } else {
+            &mut message.group
+        };
+        *place = key_number.map(key);
         message.unique_id = unique.map(|id| UniqueId::new(&format!("id-{id}")).expect("a good id"));
         message.due = due;
         self.note(format!("send {number}: {sending:?}"));
@@ -415,4 +420,8 @@ impl World {
         self.model.unique.retain(|(of, _), _| *of != queue);
         self.request(Work::one(command), vec![Asked::Empty { messages }])
     }
+}
+
+fn is_keyed(queue: &str) -> bool {
+    [KEYED, SKIPPING, SKIPPED].contains(&queue)
 }

@@ -1,6 +1,6 @@
 //! Keys: in order, one holder at a time, and nobody else's business.
 
-use lockgate::{Key, KeyWait, Message};
+use lockgate::{EngineError, ErrorKind, Key, KeyWait, Message, Rejection};
 
 use crate::{LONG, bodies, keyed, open, take};
 
@@ -130,4 +130,46 @@ async fn a_key_is_dropped_whole_however_many_messages_it_has() {
         assert_eq!(queue.describe().await.unwrap().counts.ready, 0);
     }
     lockgate.shutdown().await;
+}
+
+/// Who gives a key wants an order: a queue that keeps none takes a group, which comes out as one.
+#[tokio::test]
+async fn a_key_is_refused_where_no_order_is_kept_and_a_group_where_it_is() {
+    let (_folder, lockgate) = open().await;
+    let plain = lockgate.queue("plain").create().await.unwrap();
+    let ordered = lockgate.queue("ordered").keyed().create().await.unwrap();
+    let grouped = |body: &str| Message::new(body.to_owned()).with_group(Key::new("g").unwrap());
+
+    let refused = plain.send(keyed("x", "k")).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Input);
+    let not_taken = EngineError::Rejected(Rejection::KeyNotTaken {
+        queue: plain.name().clone(),
+    });
+    assert_eq!(refused.to_string(), not_taken.to_string());
+    assert!(refused.to_string().contains("takes a group"), "{refused}");
+    let refused = ordered.send(grouped("x")).await.unwrap_err();
+    assert!(
+        refused.to_string().contains("takes a key, not a group"),
+        "{refused}"
+    );
+    let refused = lockgate
+        .transaction()
+        .send(&plain, keyed("x", "k"))
+        .commit()
+        .await
+        .unwrap_err();
+    assert!(refused.source.to_string().contains("takes a group"));
+
+    let sent = grouped("1");
+    plain.send(sent.clone()).await.unwrap();
+    ordered.send(keyed("2", "k")).await.unwrap();
+    let of_plain = take(&plain, 1).await.remove(0);
+    assert_eq!(of_plain.message(), &sent);
+    assert_eq!(
+        (of_plain.key(), of_plain.group()),
+        (None, sent.group.as_ref())
+    );
+    let of_ordered = take(&ordered, 1).await.remove(0);
+    assert_eq!(of_ordered.key().map(Key::as_str), Some("k"));
+    assert_eq!(of_ordered.group(), None);
 }

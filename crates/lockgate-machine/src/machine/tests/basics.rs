@@ -149,16 +149,34 @@ fn unkeyed_queues_lock_nothing() {
     );
 }
 
+/// Who gives a key wants an order: a queue that keeps none says so, and the other way round.
+#[test]
+fn a_key_is_for_keyed_queues_and_a_group_for_the_others() {
+    check(
+        "
+        queue q
+        send q key=a                    => refused KeyNotTaken
+        send q key=a group=a            => refused KeyNotTaken
+        send q group=a                  => #1
+        queue k keyed
+        send k group=a                  => refused GroupNotTaken
+        send k key=a group=a            => refused GroupNotTaken
+        send k                          => refused KeyRequired
+        send k key=a                    => #1
+        ",
+    );
+}
+
 #[test]
 fn groups_take_turns() {
     check(
         "
         queue q
-        send q key=noisy
-        send q key=noisy
-        send q key=noisy
-        send q key=noisy
-        send q key=quiet
+        send q group=noisy
+        send q group=noisy
+        send q group=noisy
+        send q group=noisy
+        send q group=quiet
         send q
         receive q 2                     => 1 5
         receive q 9                     => 6 2 3 4

@@ -390,6 +390,7 @@ impl Run {
             let (what, value) = word.split_once('=').expect("name=value");
             match what {
                 "key" => message.key = Some(Key::new(value).unwrap()),
+                "group" => message.group = Some(Key::new(value).unwrap()),
                 "id" => message.unique_id = Some(UniqueId::new(value).unwrap()),
                 "due" => message.due = Some(self.due(value)),
                 "ttl" => message.time_to_live = Some(millis(value)),

@@ -108,9 +108,9 @@ fn groups_of_an_unkeyed_queue_are_numbered_too_and_messages_without_one_are_not(
     check(
         "
         queue q unkeyed key-sequences=10
-        send q key=a
+        send q group=a
         send q
-        send q key=a
+        send q group=a
         key-sequences q                 => a1 0 a2
         ",
     );

@@ -97,7 +97,7 @@ fn a_key_says_what_it_waits_for() {
         ack f 1                         => done
         key f b                         => Nothing
         queue u
-        send u key=a
+        send u group=a
         key u a                         => refused KeyNotFound
         park u a                        => refused KeyNotFound
         drop u a                        => dropped 1

@@ -291,7 +291,12 @@ impl History {
 
     fn message(&self, queue: u8, key: u8, id: u8, delay: u8, ttl: u8) -> SendMessage {
         let mut message = Message::new(vec![b'x'; usize::from(id % 5)]);
-        message.key = Some(key_of(key));
+        let queue = queue_of(queue);
+        if settings(queue.as_str()).keyed {
+            message.key = Some(key_of(key));
+        } else {
+            message.group = Some(key_of(key));
+        }
         message.unique_id = id
             .is_multiple_of(3)
             .then(|| UniqueId::new(&format!("id-{}", id % 16)).unwrap());
@@ -300,10 +305,7 @@ impl History {
             .then(|| self.run.now.wall.plus(u64::from(delay) * 50));
         message.time_to_live = ttl.is_multiple_of(4).then(|| u64::from(ttl) * 100 + 1);
         message.level = ttl.is_multiple_of(5).then_some(Level::Disk);
-        SendMessage {
-            queue: queue_of(queue),
-            message,
-        }
+        SendMessage { queue, message }
     }
 
     fn send(&mut self, send: SendMessage) {

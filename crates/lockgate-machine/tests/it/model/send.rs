@@ -17,9 +17,19 @@ impl Model {
         let message = &send.message;
         let queue = self.found_mut(&send.queue)?;
         let settings = queue.settings.clone();
-        if settings.keyed && message.key.is_none() {
-            return Err(Rejection::KeyRequired { queue: name() });
-        }
+        let key = match settings.keyed {
+            true if message.group.is_some() => {
+                return Err(Rejection::GroupNotTaken { queue: name() });
+            }
+            true if message.key.is_none() => {
+                return Err(Rejection::KeyRequired { queue: name() });
+            }
+            true => message.key.clone(),
+            false if message.key.is_some() => {
+                return Err(Rejection::KeyNotTaken { queue: name() });
+            }
+            false => message.group.clone(),
+        };
         let size = message.size() as u64;
         if size > u64::from(settings.message_bytes_max) {
             return Err(Rejection::MessageTooLarge {
@@ -42,7 +52,7 @@ impl Model {
         }
         let scope = match settings.dedup.scope {
             DedupScope::Queue => None,
-            DedupScope::Key => message.key.clone(),
+            DedupScope::Key => key.clone(),
         };
         let unique = message
             .unique_id
@@ -96,7 +106,7 @@ impl Model {
                 position: at,
             });
         }
-        let number = queue.number(message.key.as_ref(), at);
+        let number = queue.number(key.as_ref(), at);
         if let Some(part) = decision
             .effects
             .get(usize::from(part_of(decision, queue.id, sequence)))
@@ -113,7 +123,7 @@ impl Model {
         queue.messages.push(Message {
             sequence,
             id,
-            key: message.key.clone(),
+            key,
             size,
             state: due.map_or(State::Ready, |due| State::Delayed { due }),
             location: Location {

@@ -2,11 +2,11 @@
 
 use std::{num::NonZeroU64, time::Duration};
 
-use lockgate_core::{HolderName, LeaseToken, QueueName};
-use lockgate_engine::Received;
+use lockgate_core::{HolderName, Key, LeaseToken, QueueName};
+use lockgate_engine::{QueueEntry, Received};
 use lockgate_machine::{
-    Command, DeadLetterReason, Origin, Receive, Reply, SendMessage, Settle, SettleAction, Settled,
-    StoredMessage,
+    Command, DeadLetterReason, Origin, QueueSettings, Receive, Reply, SendMessage, Settle,
+    SettleAction, Settled, StoredMessage,
 };
 
 use super::{check_len, in_range, messages::BATCH_MAX, mismatched};
@@ -25,8 +25,6 @@ use crate::{
 
 /// Messages of one receive: their bodies are in memory together.
 const RECEIVE_MAX: u16 = 100;
-/// The longest lease.
-const LEASE_MS_MAX: u64 = 12 * 3600 * 1000;
 
 impl Service {
     /// Takes messages. The guard gives them back unless it is kept.
@@ -39,7 +37,7 @@ impl Service {
         let queue = self.queue(request, Verb::Receive, queue)?;
         let max = in_range("max", input.max, 1, RECEIVE_MAX)?.unwrap_or(1);
         let wait = in_range("wait_ms", input.wait_ms, 0, WAIT_MS_MAX)?;
-        let lease = in_range("lease_ms", input.lease_ms, 0, LEASE_MS_MAX)?;
+        let lease = in_range("lease_ms", input.lease_ms, 0, QueueSettings::LEASE_MAX)?;
         let holder = match input.holder {
             Some(name) => {
                 HolderName::new(&name).map_err(|error| Problem::invalid("holder", error))?
@@ -66,7 +64,7 @@ impl Service {
         };
         let messages = batch
             .iter()
-            .map(|received| self.received(received))
+            .map(|received| self.received(&queue, received))
             .collect();
         let guard = (!batch.is_empty()).then(|| KeepGuard::new(move || drop(batch.keep())));
         Ok((ReceivedMessages { messages }, guard))
@@ -214,7 +212,7 @@ impl Service {
             .ok_or_else(|| invalid_receipt("this server did not give it out"))
     }
 
-    fn received(&self, received: &Received) -> ReceivedMessage {
+    fn received(&self, queue: &QueueEntry, received: &Received) -> ReceivedMessage {
         let Received { delivery, stored } = received;
         let now = self.engine.now();
         let remaining = delivery.deadline.since(now.machine);
@@ -224,6 +222,7 @@ impl Service {
             attempt: delivery.attempt,
             lease_ends_at: Instant(now.wall.plus(remaining)),
             content: content(
+                queue,
                 stored,
                 delivery.token.sequence.0,
                 delivery.origin.as_ref(),
@@ -235,6 +234,7 @@ impl Service {
 
 /// What a message is, as it is shown. `sequence` is its number in the queue where it is now.
 pub(super) fn content(
+    queue: &QueueEntry,
     stored: &StoredMessage,
     sequence: u64,
     origin: Option<&Origin>,
@@ -255,7 +255,8 @@ pub(super) fn content(
     Content {
         sequence,
         sent_at: Instant(stored.accepted),
-        key: message.key.as_ref().map(ToString::to_string),
+        key: key(queue, message.key.as_ref()),
+        group: group(queue, message.key.as_ref()),
         key_sequence: stored.key_sequence.map(NonZeroU64::get),
         unique_id: message.unique_id.as_ref().map(ToString::to_string),
         body,
@@ -265,6 +266,16 @@ pub(super) fn content(
         trace_context: message.trace_context.as_deref().map(ToOwned::to_owned),
         origin: origin.map(origin_view),
     }
+}
+
+/// What a message's place goes by, if the queue keeps an order by it.
+pub(super) fn key(queue: &QueueEntry, place: Option<&Key>) -> Option<String> {
+    place.filter(|_| queue.settings.keyed).map(Key::to_string)
+}
+
+/// The same, if the queue lets it take turns only.
+pub(super) fn group(queue: &QueueEntry, place: Option<&Key>) -> Option<String> {
+    place.filter(|_| !queue.settings.keyed).map(Key::to_string)
 }
 
 fn origin_view(origin: &Origin) -> OriginView {

@@ -144,10 +144,8 @@ impl Service {
         }
         Ok(Message {
             headers: headers(given.headers)?,
-            key: given
-                .key
-                .map(|key| Key::new(&key).map_err(|error| Problem::invalid("key", error)))
-                .transpose()?,
+            key: named("key", given.key)?,
+            group: named("group", given.group)?,
             unique_id,
             due: self.due(given.delay_ms, given.due_at.map(|at| at.0))?,
             time_to_live: given.time_to_live_ms,
@@ -214,6 +212,12 @@ fn headers(given: BTreeMap<String, HeaderValue>) -> Result<Vec<Header>, Problem>
                 .map_err(|error| Problem::invalid(&field, error.message))
         })
         .collect()
+}
+
+/// A key or group, where one is given.
+pub(super) fn named(field: &str, text: Option<String>) -> Result<Option<Key>, Problem> {
+    text.map(|text| Key::new(&text).map_err(|error| Problem::invalid(field, error)))
+        .transpose()
 }
 
 fn label(field: &str, text: Option<String>) -> Result<Option<std::sync::Arc<str>>, Problem> {

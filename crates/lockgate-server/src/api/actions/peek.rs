@@ -5,7 +5,9 @@ use lockgate_engine::{Peek, Peeked, QueueEntry};
 use lockgate_machine::{Answer, MessageStatus, MessageWait, Query};
 
 use super::{
-    in_range, invalid_page, leases, messages::message_id, mismatched, page_after, page_start,
+    in_range, invalid_page, leases,
+    messages::{message_id, named},
+    mismatched, page_after, page_start,
 };
 use crate::{
     api::{
@@ -38,16 +40,18 @@ impl Service {
     ) -> Result<PeekedMessages, Problem> {
         let queue = self.queue(request, Verb::Receive, queue)?;
         let page = Page::new(input.limit, input.page.as_deref(), input.bodies)?;
-        let key = input
-            .key
-            .map(|key| Key::new(&key).map_err(|error| Problem::invalid("key", error)))
-            .transpose()?;
+        let key = named("key", input.key)?;
+        let group = named("group", input.group)?;
+        let key = queue
+            .settings
+            .key_or_group(&queue.name, key.as_ref(), group.as_ref())?
+            .cloned();
         let Some(state) = input.state else {
             let found = self
                 .engine
                 .peek(queue.name.clone(), key, page.after, page.limit)
                 .await?;
-            return Ok(self.page(found, page.bodies));
+            return Ok(self.page(&queue, found, page.bodies));
         };
         let wanted = |status: &MessageStatus| state_of(&status.waits_for) == state;
         self.filtered(&queue, key, page, wanted).await
@@ -62,7 +66,7 @@ impl Service {
         let queue = self.queue(request, Verb::Receive, queue)?;
         let id = message_id(id)?;
         let found = self.engine.peek_one(queue.name.clone(), id).await?;
-        Ok(self.peeked(found, true))
+        Ok(self.peeked(&queue, found, true))
     }
 
     pub(in crate::api) async fn list_dead_letters(
@@ -119,18 +123,20 @@ impl Service {
             messages: found,
             next,
         };
-        Ok(self.page(found, page.bodies))
+        Ok(self.page(queue, found, page.bodies))
     }
 
-    fn page(&self, found: Peek, bodies: bool) -> PeekedMessages {
+    fn page(&self, queue: &QueueEntry, found: Peek, bodies: bool) -> PeekedMessages {
         let messages = found.messages.into_iter();
         PeekedMessages {
-            messages: messages.map(|peeked| self.peeked(peeked, bodies)).collect(),
+            messages: messages
+                .map(|peeked| self.peeked(queue, peeked, bodies))
+                .collect(),
             next_page: found.next.map(|next| page_after(&next.to_string())),
         }
     }
 
-    fn peeked(&self, peeked: Peeked, with_body: bool) -> PeekedMessage {
+    fn peeked(&self, queue: &QueueEntry, peeked: Peeked, with_body: bool) -> PeekedMessage {
         let Peeked { status, stored } = peeked;
         let origin = status.origin.as_ref();
         let sequence = status.sequence.0;
@@ -144,9 +150,10 @@ impl Service {
             due_at: None,
             damaged: stored.is_none(),
             content: match &stored {
-                Some(stored) => leases::content(stored, sequence, origin, with_body),
+                Some(stored) => leases::content(queue, stored, sequence, origin, with_body),
                 None => Content {
-                    key: status.key.as_ref().map(ToString::to_string),
+                    key: leases::key(queue, status.key.as_ref()),
+                    group: leases::group(queue, status.key.as_ref()),
                     ..Content::unknown(sequence, Instant(status.since))
                 },
             },

@@ -64,9 +64,12 @@ pub(crate) struct Content {
     pub(crate) sequence: u64,
     /// When it was accepted.
     pub(crate) sent_at: Instant,
-    /// Its key.
+    /// Its key, in a keyed queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
+    /// Its group, in an unkeyed queue, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) group: Option<String>,
     /// Its number among the messages of its key, from 1 without a gap, where the queue's
     /// `key_sequences_max` says so. A message that was moved keeps the one it got first.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,6 +104,7 @@ impl Content {
             sequence,
             sent_at,
             key: None,
+            group: None,
             key_sequence: None,
             unique_id: None,
             body: None,

@@ -26,10 +26,13 @@ pub(crate) struct OutgoingMessage {
     /// How `body` is to be read. Default `text`.
     #[serde(default)]
     pub(crate) body_encoding: Encoding,
-    /// Ordering key; a keyed queue needs one. In an unkeyed queue: the group that takes turns with
-    /// others.
+    /// Ordering key: a keyed queue needs one, an unkeyed one keeps no order and refuses it.
     #[serde(default)]
     pub(crate) key: Option<String>,
+    /// Group that takes turns with others, without an order (SQS: a fair queue's MessageGroupId). For
+    /// unkeyed queues only.
+    #[serde(default)]
+    pub(crate) group: Option<String>,
     /// Id for deduplication. A second message with it, within the queue's window, is not added.
     #[serde(default)]
     pub(crate) unique_id: Option<String>,

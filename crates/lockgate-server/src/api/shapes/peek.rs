@@ -10,9 +10,12 @@ use super::{Content, Instant};
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListMessages {
-    /// Only of this key or group.
+    /// Only of this key; of keyed queues.
     #[serde(default)]
     pub(crate) key: Option<String>,
+    /// Only of this group; of unkeyed queues.
+    #[serde(default)]
+    pub(crate) group: Option<String>,
     /// Only those in this state.
     #[serde(default)]
     pub(crate) state: Option<StateWord>,

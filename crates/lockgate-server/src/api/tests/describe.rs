@@ -212,6 +212,8 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
                 Code::InvalidReceipt,
                 Code::LeaseStale,
                 Code::KeyRequired,
+                Code::KeyNotTaken,
+                Code::GroupNotTaken,
                 Code::UniqueIdRequired,
                 Code::MessageTooLarge,
                 Code::QueueFull,

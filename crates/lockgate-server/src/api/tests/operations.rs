@@ -272,6 +272,48 @@ async fn a_message_comes_out_as_it_went_in() {
     assert_eq!(received[0]["lease_ends_at"], "2026-11-21T08:00:30.000Z");
 }
 
+/// Who gives a key wants an order: a queue that keeps none refuses it everywhere, and shows a group as one.
+#[tokio::test]
+async fn a_key_is_refused_where_no_order_is_kept_and_a_group_where_it_is() {
+    let shop = Shop::open();
+    queue(&shop, "q", json!({})).await;
+    queue(&shop, "q.fifo", json!({})).await;
+    for (name, given, code) in [
+        ("q", "key", "key_not_taken"),
+        ("q.fifo", "group", "group_not_taken"),
+    ] {
+        let message = json!({"body": "x", given: "k"});
+        let target = format!("/queues/{name}/messages");
+        let body = json!({"messages": [message]});
+        let answer = shop.ok(Method::POST, &target, body).await;
+        let problem = &answer["results"][0]["problem"];
+        assert_eq!(problem["code"], code, "{answer}");
+        assert_eq!(problem["field"], format!("messages[0].{given}"));
+        let body = json!({"sends": [{"queue": name, "message": message}]});
+        let refused = shop.refused(Method::POST, "/transactions", body).await;
+        assert_eq!(
+            refused,
+            (400, code.to_owned(), format!("sends[0].message.{given}"))
+        );
+        let target = format!("{target}?{given}=k");
+        let (_, found, field) = shop.refused(Method::GET, &target, json!(null)).await;
+        assert_eq!((&*found, &*field), (code, given));
+    }
+    send(&shop, "q", json!({"body": "x", "group": "g"})).await;
+    send(&shop, "q.fifo", json!({"body": "x", "key": "k"})).await;
+    for (name, given, value, other) in [("q", "group", "g", "key"), ("q.fifo", "key", "k", "group")]
+    {
+        let peeked = shop
+            .get(&format!("/queues/{name}/messages?{given}={value}"))
+            .await;
+        let received = receive(&shop, name).await;
+        for shown in [&peeked["messages"][0], &received[0]] {
+            assert_eq!(shown[given], value);
+            assert_eq!(shown[other], Value::Null);
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_key_waits_for_time_or_for_room_in_its_queue() {
     let shop = Shop::open();
@@ -422,7 +464,7 @@ async fn a_transaction_happens_whole_or_not_at_all() {
             json!([to(json!({"body": "no key"}))]),
             400,
             "key_required",
-            "sends[0].key",
+            "sends[0].message.key",
         ),
         (
             json!([ack]),

@@ -170,7 +170,8 @@ impl Service {
             .map(message_attributes::trace_header)
             .transpose()?
             .flatten();
-        let key = key(queue, entry.message_group_id)?;
+        let mut group = key(queue, entry.message_group_id)?;
+        let key = group.take_if(|_| queue.settings.keyed);
         let unique_id = unique_id(queue, entry.message_deduplication_id, &body)?;
         Ok(Prepared {
             attributes_digest: message_attributes::headers_digest(&headers),
@@ -179,6 +180,7 @@ impl Service {
                 body: body.into_bytes(call.request),
                 headers,
                 key,
+                group,
                 unique_id,
                 due: delay.map(|delay| self.engine.now().wall.plus(delay)),
                 // The request's trace stands in for one of the message, as on AWS. It is not part of
@@ -247,7 +249,7 @@ fn check_fifo_entries(
                 "The request must contain the parameter MessageGroupId.",
             ));
         }
-        if entry.message_deduplication_id.is_none() && !queue.settings.dedup.content_based {
+        if entry.message_deduplication_id.is_none() && needs_unique_id(queue) {
             return Err(SqsError::invalid_parameter(NEEDS_DEDUPLICATION));
         }
     }
@@ -310,6 +312,14 @@ fn key(queue: &QueueEntry, group: Option<Text<'_>>) -> Result<Option<Key>, SqsEr
     }
 }
 
+/// Whether every message must bring a unique id: AWS's rule for queues that AWS's name makes FIFO. A keyed
+/// queue of the library has any name, and no more than a key is asked of its messages by any door.
+fn needs_unique_id(queue: &QueueEntry) -> bool {
+    queue.settings.keyed
+        && !queue.settings.dedup.content_based
+        && queue.name.as_str().ends_with(names::FIFO_SUFFIX)
+}
+
 /// The unique id of a message: the one it brings, else the digest of its body where the queue wants
 /// that. If the queue's settings change before the message gets there, the machine refuses it.
 fn unique_id(
@@ -329,7 +339,7 @@ fn unique_id(
             let digest = hex(&Sha256::digest(body.as_bytes()));
             names::deduplication_id(&digest).map(Some)
         }
-        None if fifo => Err(SqsError::invalid_parameter(NEEDS_DEDUPLICATION)),
+        None if needs_unique_id(queue) => Err(SqsError::invalid_parameter(NEEDS_DEDUPLICATION)),
         None => Ok(None),
     }
 }

@@ -1,12 +1,15 @@
 //! Fair queues: groups of standard queues.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use lockgate_core::QueueName;
+use lockgate_machine::{Command, CreateQueue, QueueSettings};
 use serde_json::{Value, json};
 
 use super::{Shop, protocols::in_both_protocols, text};
 
 in_both_protocols![
+    a_keyed_queue_of_the_library_needs_no_deduplication_id,
     a_noisy_group_does_not_starve_the_others,
     groups_of_a_standard_queue_lock_nothing,
 ];
@@ -63,4 +66,25 @@ async fn groups_of_a_standard_queue_lock_nothing(shop: Shop) {
     assert_eq!(text(&rest[0]["Body"]), "g 2");
     assert_eq!(rest[0]["Attributes"]["MessageGroupId"], "g");
     assert_eq!(rest[0]["Attributes"].get("SequenceNumber"), None);
+}
+
+/// A keyed queue of the library has any name. No door asks more of its messages than a key.
+async fn a_keyed_queue_of_the_library_needs_no_deduplication_id(shop: Shop) {
+    let create = Command::CreateQueue(Box::new(CreateQueue {
+        name: QueueName::new("orders").unwrap(),
+        settings: QueueSettings {
+            keyed: true,
+            ..QueueSettings::default()
+        },
+        annotations: BTreeMap::new(),
+        tags: BTreeMap::new(),
+    }));
+    shop.engine.submit(create).await.unwrap();
+    let message = json!({"QueueUrl": "orders", "MessageBody": "a", "MessageGroupId": "k"});
+    shop.ok("SendMessage", message).await;
+    let entry = json!({"Id": "1", "MessageBody": "b", "MessageGroupId": "k"});
+    let batch = json!({"QueueUrl": "orders", "Entries": [entry]});
+    let sent = shop.ok("SendMessageBatch", batch).await;
+    assert_eq!(sent["Successful"][0]["Id"], "1", "{sent}");
+    assert_eq!(shop.take("orders", 10).await, ["a", "b"]);
 }
