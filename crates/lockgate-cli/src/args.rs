@@ -13,7 +13,7 @@ use crate::{
     exit::Exit,
     output::Color,
     settings::{AllFlags, ClientFlags, ServeFlags},
-    units::{size, whole_seconds},
+    units::{duration, receive_lease, size, whole_lease, whole_seconds},
 };
 
 /// A durable keyed queue: messages of one key in order, one holder at a time; every other key flows.
@@ -86,8 +86,8 @@ pub(crate) struct Serve {
 /// Send messages
 ///
 /// One message from the command line, or many from a file or standard input: one JSON object a line,
-/// {"body": ..., "key": ..., "unique_id": ..., "delay_ms": ..., "attributes": {...}}. Only "body" is
-/// needed; it may be any JSON value: a string is sent as its text, anything else as compact JSON. An
+/// {"body": ..., "key": ..., "group": ..., "unique_id": ..., "delay_ms": ..., "attributes": {...}}. Only
+/// "body" is needed, and "key" where the queue is keyed; it may be any JSON value: a string is sent as its text, anything else as compact JSON. An
 /// attribute is a string, a number, or {"type": ..., "value": ...} (for binary {"type": "Binary",
 /// "base64": ...}).
 ///
@@ -109,9 +109,13 @@ pub(crate) struct Send {
     #[arg(long, short, value_name = "NAME")]
     pub(crate) queue: String,
 
-    /// Ordering key (SQS: MessageGroupId); messages that bring none get this one
+    /// Ordering key (SQS: MessageGroupId), for a keyed queue; messages that bring none get this one
     #[arg(long, short, value_name = "KEY")]
     pub(crate) key: Option<String>,
+
+    /// Group that takes turns with others, without order, for an unkeyed queue; messages that bring none get this one
+    #[arg(long, short, value_name = "GROUP", conflicts_with = "key")]
+    pub(crate) group: Option<String>,
 
     /// Unique id for deduplication (SQS: MessageDeduplicationId); for one message only
     // Both are needed: clap asks for no argument that contradicts one that is there.
@@ -148,23 +152,51 @@ pub(crate) struct Send {
 
 /// Receive messages
 ///
-/// Prints one JSON object a line: id, key, body, attempt, sequence, sent_at, attributes, receipt.
-/// Each message is leased: nobody else gets it, and nothing after it of its key, until it is settled
-/// or the lease has ended. Settle it here with --ack or --nack, or later with `lockgate ack`.
+/// Prints one JSON object a line: id, key (of an unkeyed queue: group), body, attempt, sequence, sent_at,
+/// attributes, receipt. Each message is leased: nobody else gets it, and nothing after it of its key, until
+/// it is settled or the lease has ended. Settle it here, or later with `lockgate ack`. If nothing came,
+/// standard error says why: the queue is empty or paused, all is delayed, or all keys are held.
 ///
-/// With --ack a message is deleted after its line has been written to standard output, never before.
+/// With --ack a message is deleted after its line has been written: to a terminal, or to a file and from
+/// there to the disk. Into a pipe --ack is refused, because nobody can know what the reader of a pipe has
+/// taken; what it has not would be lost. For that there is --exec.
+///
+/// With --nack all messages go back at once when the last one was received, before they are printed. Looking
+/// costs no attempt and keeps no lease.
+///
+/// With --exec a command runs for each message, by `sh -c`. The body is its standard input, byte for byte.
+/// If it exits with 0 the message is deleted; if it does not, or dies of a signal, the message comes again
+/// after --retry-delay, and the attempt counts. The lease is extended for as long as the command runs, up
+/// to 12h. With --concurrency as many run side by side, but messages of one key one after the other, in
+/// order. No message is leased that has to wait for its command. Without --follow the run ends when the
+/// queue is empty, and a message whose command has failed is not tried again.
+///
+/// The command finds in its environment: LOCKGATE_QUEUE, LOCKGATE_MESSAGE_ID, LOCKGATE_KEY or
+/// LOCKGATE_GROUP, LOCKGATE_UNIQUE_ID, LOCKGATE_SEQUENCE, LOCKGATE_ATTEMPT, LOCKGATE_SENT_AT,
+/// LOCKGATE_RECEIPT, LOCKGATE_CONTENT_TYPE, LOCKGATE_TRACE_CONTEXT, LOCKGATE_ENDPOINT, and the value of
+/// each attribute as LOCKGATE_ATTRIBUTE_NAME, where every character of the name but ASCII letters and digits
+/// is `_`. What the message does not have is not set. Nor is an attribute's value with a NUL byte, of more
+/// than 64KiB, or beyond 256KiB of them together, nor are two whose names become the same: LOCKGATE_OMITTED
+/// has their names, and `lockgate peek --id` their values.
+///
+/// SIGINT or SIGTERM ends a run of commands when those that run have ended; a second one kills them, with
+/// the processes they have started, and their messages come again. A command that cannot be started (exit code 126 or
+/// 127), or that dies because nobody reads standard output any more, ends the run too: its message comes
+/// again, and no other is tried. Exit codes with --exec: 0 if all messages were deleted; 1 if a command
+/// failed, or a lease was lost before its command ended.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockgate receive --queue orders.fifo --wait 5s --ack
-  lockgate receive --queue orders.fifo --follow --ack | while read -r line; do echo \"$line\"; done
+  lockgate receive --queue orders.fifo --follow --exec './ship-order \"$LOCKGATE_KEY\"'
+  lockgate receive --queue mail --follow --concurrency 8 --retry-delay 1m --exec 'curl -fsS --data-binary @- $HOOK'
   lockgate receive --queue mail --max 1 --nack | jq .body")]
 pub(crate) struct Receive {
     /// Queue to receive from
     #[arg(long, short, value_name = "NAME")]
     pub(crate) queue: String,
 
-    /// Stop after this many messages [default: 10, with --follow no limit]
+    /// Stop after this many messages [default: 10, with --follow or --exec no limit]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max: Option<u64>,
 
@@ -172,16 +204,28 @@ pub(crate) struct Receive {
     #[arg(long, short, value_name = "TIME", value_parser = whole_seconds, default_value = "0s", hide_default_value = true)]
     pub(crate) wait: Duration,
 
-    /// Delete each message after it was printed
-    #[arg(long, conflicts_with = "nack")]
+    /// Delete each message after it was printed, to a terminal or a file; refused into a pipe
+    #[arg(long, conflicts_with_all = ["nack", "exec"])]
     pub(crate) ack: bool,
 
-    /// Put each message back after it was printed; the attempt counts
-    #[arg(long)]
+    /// Put all messages back at the end, at once; the attempt does not count
+    #[arg(long, conflicts_with_all = ["follow", "exec"])]
     pub(crate) nack: bool,
 
-    /// How long the leases last, in whole seconds [default: as the queue says]
-    #[arg(long, short, value_name = "TIME", value_parser = whole_seconds)]
+    /// Run this command for each message, with the body on its standard input: exit code 0 deletes it
+    #[arg(long, short = 'x', value_name = "COMMAND")]
+    pub(crate) exec: Option<String>,
+
+    /// Commands that run at the same time, of different keys
+    #[arg(long, value_name = "N", requires = "exec", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) concurrency: u16,
+
+    /// How long a message whose command failed stays away
+    #[arg(long, value_name = "TIME", requires = "exec", default_value = "10s", value_parser = duration)]
+    pub(crate) retry_delay: Duration,
+
+    /// How long the leases last, in whole seconds, 1s to 12h [default: as the queue says]
+    #[arg(long, short, value_name = "TIME", value_parser = receive_lease)]
     pub(crate) lease: Option<Duration>,
 
     /// Go on until interrupted
@@ -285,8 +329,8 @@ pub(crate) struct QueueCreate {
     #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
     pub(crate) delay: Option<Duration>,
 
-    /// How long a lease lasts, in whole seconds [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
+    /// How long a lease lasts, in whole seconds, up to 12h [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = whole_lease)]
     pub(crate) lease: Option<Duration>,
 
     /// How long messages are kept, in whole seconds [default: 4d]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use lockgate_machine::QueueSettings;
+
 /// Milliseconds per unit, longest first.
 const DURATIONS: [(&str, u64); 5] = [
     ("d", 86_400_000),
@@ -64,6 +66,35 @@ pub(crate) fn whole_seconds(text: &str) -> Result<Duration, String> {
         ));
     }
     Ok(duration)
+}
+
+/// Reads how long a lease may last, in whole seconds.
+pub(crate) fn whole_lease(text: &str) -> Result<Duration, String> {
+    whole_seconds(text)?;
+    lease(text)
+}
+
+/// Reads how long a lease may last: up to what the machine allows.
+pub(crate) fn lease(text: &str) -> Result<Duration, String> {
+    let lease = duration(text)?;
+    let max = Duration::from_millis(QueueSettings::LEASE_MAX);
+    if lease > max {
+        let max = show_duration(max);
+        return Err(format!("{text:?} is too long, a lease lasts up to {max}"));
+    }
+    Ok(lease)
+}
+
+/// The same of a lease that somebody wants to hold.
+pub(crate) fn receive_lease(text: &str) -> Result<Duration, String> {
+    match whole_lease(text)? {
+        Duration::ZERO => Err(
+            "a lease of 0s is over before the message is there, and counts as an \
+                               attempt: to look, use --nack or `lockgate peek`"
+                .to_owned(),
+        ),
+        lease => Ok(lease),
+    }
 }
 
 /// Reads a size in bytes: a whole number with `B`, `KiB`, `MiB`, `GiB` (or the decimal `kB`, `MB`,

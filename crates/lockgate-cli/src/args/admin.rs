@@ -8,7 +8,7 @@ use super::pair;
 use crate::{
     queue_file::Format,
     settings::ClientFlags,
-    units::{duration, size},
+    units::{duration, lease, size},
 };
 
 /// Put received messages back by their receipts; the attempt counts
@@ -56,7 +56,7 @@ Examples:
   lockgate extend --queue orders.fifo --lease 10m \"$receipt\"")]
 pub(crate) struct Extend {
     /// How long the leases last from now on
-    #[arg(long, short, value_name = "TIME", value_parser = duration)]
+    #[arg(long, short, value_name = "TIME", value_parser = lease)]
     pub(crate) lease: Duration,
 
     #[command(flatten)]
@@ -177,9 +177,19 @@ pub(crate) struct Transact {
     #[arg(long, short, value_name = "NAME", requires = "body")]
     pub(crate) queue: Option<String>,
 
-    /// Ordering key of the new message
+    /// Ordering key of the new message, for a keyed queue
     #[arg(long, short, value_name = "KEY", requires = "body")]
     pub(crate) key: Option<String>,
+
+    /// Group of the new message, for an unkeyed queue
+    #[arg(
+        long,
+        short,
+        value_name = "GROUP",
+        requires = "body",
+        conflicts_with = "key"
+    )]
+    pub(crate) group: Option<String>,
 
     /// Unique id of the new message, for deduplication
     #[arg(long, value_name = "ID", requires = "body")]
@@ -190,7 +200,7 @@ pub(crate) struct Transact {
     pub(crate) delay: Option<Duration>,
 
     /// File with all of it as one JSON object; - is standard input
-    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["ack", "queue", "key", "unique_id", "delay", "body"])]
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["ack", "queue", "key", "group", "unique_id", "delay", "body"])]
     pub(crate) file: Option<PathBuf>,
 
     /// Print one JSON object for each message sent: id, sequence, duplicate
@@ -313,7 +323,7 @@ pub(crate) struct QueueSet {
     pub(crate) level: Option<String>,
 
     /// How long a lease lasts when the receive does not say, up to 12h
-    #[arg(long, value_name = "TIME", value_parser = or_default(duration))]
+    #[arg(long, value_name = "TIME", value_parser = or_default(lease))]
     pub(crate) lease: Option<Given<Duration>>,
 
     /// How long messages wait before their first delivery when they do not say; any length
@@ -583,16 +593,20 @@ pub(crate) struct Peek {
     #[arg(long, short, value_name = "NAME")]
     pub(crate) queue: String,
 
-    /// Only messages of this key
+    /// Only messages of this key, of a keyed queue
     #[arg(long, short, value_name = "KEY")]
     pub(crate) key: Option<String>,
+
+    /// Only messages of this group, of an unkeyed queue
+    #[arg(long, short, value_name = "GROUP", conflicts_with = "key")]
+    pub(crate) group: Option<String>,
 
     /// Only messages that are ready, in_flight, backoff or delayed
     #[arg(long, value_name = "STATE", value_parser = ["ready", "in_flight", "backoff", "delayed"], hide_possible_values = true)]
     pub(crate) state: Option<String>,
 
     /// Only the message with this id
-    #[arg(long, value_name = "ID", conflicts_with_all = ["key", "state", "max"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["key", "group", "state", "max"])]
     pub(crate) id: Option<String>,
 
     /// Stop after this many messages

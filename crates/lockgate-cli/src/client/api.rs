@@ -19,7 +19,6 @@ macro_rules! actions {
 actions! {
     CreateQueue => QueueUrl, "CreateQueue";
     GetQueueUrl => QueueUrl, "GetQueueUrl";
-    ListQueues => QueueUrls, "ListQueues";
     DeleteQueue => Nothing, "DeleteQueue";
     PurgeQueue => Nothing, "PurgeQueue";
     GetQueueAttributes => Attributes, "GetQueueAttributes";
@@ -29,7 +28,6 @@ actions! {
     SendMessageBatch => SendMessageBatchAnswer, "SendMessageBatch";
     ReceiveMessage => Messages, "ReceiveMessage";
     DeleteMessageBatch<'_> => BatchAnswer, "DeleteMessageBatch";
-    ChangeMessageVisibilityBatch<'_> => BatchAnswer, "ChangeMessageVisibilityBatch";
 }
 
 #[derive(Debug, Serialize)]
@@ -46,16 +44,6 @@ pub(crate) struct CreateQueue {
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct GetQueueUrl {
     pub(crate) queue_name: String,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct ListQueues {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) queue_name_prefix: Option<String>,
-    pub(crate) max_results: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) next_token: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -154,9 +142,6 @@ pub(crate) struct ReceiptBatch {
 pub(crate) struct DeleteMessageBatch<'a>(pub(crate) &'a ReceiptBatch);
 
 #[derive(Debug, Serialize)]
-pub(crate) struct ChangeMessageVisibilityBatch<'a>(pub(crate) &'a ReceiptBatch);
-
-#[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct ReceiptEntry {
     pub(crate) id: String,
@@ -172,15 +157,6 @@ pub(crate) struct Nothing {}
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct QueueUrl {
     pub(crate) queue_url: String,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct QueueUrls {
-    #[serde(default)]
-    pub(crate) queue_urls: Vec<String>,
-    #[serde(default)]
-    pub(crate) next_token: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -172,6 +172,18 @@ impl Client {
         target: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, CallError> {
+        self.admin_within(method, target, body, Duration::ZERO)
+            .await
+    }
+
+    /// The same, where the answer may take `longer` than usual, for a long poll.
+    pub(crate) async fn admin_within<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        target: &str,
+        body: Option<&impl Serialize>,
+        longer: Duration,
+    ) -> Result<T, CallError> {
         let body = body
             .map(serde_json::to_vec)
             .transpose()
@@ -189,7 +201,7 @@ impl Client {
             .body(Full::new(body.clone().into()))
             .map_err(|error| self.not_sqs(error))?;
         self.sign(method.as_str(), &target, &mut request, &body);
-        let (head, body) = self.exchange(request, Duration::ZERO).await?;
+        let (head, body) = self.exchange(request, longer).await?;
         if head.status.is_success() {
             return decode(&body).map_err(|error| self.not_sqs(error));
         }
@@ -428,8 +440,8 @@ impl CallError {
 
     /// Whether the server says that the queue does not exist.
     pub(crate) fn is_queue_missing(&self) -> bool {
-        matches!(self, Self::Refused { code, .. } if short(code) == "NonExistentQueue"
-            || short(code) == "QueueDoesNotExist")
+        const CODES: [&str; 3] = ["NonExistentQueue", "QueueDoesNotExist", "queue_not_found"];
+        matches!(self, Self::Refused { code, .. } if CODES.contains(&short(code)))
     }
 
     fn exit(&self) -> Exit {
@@ -437,11 +449,7 @@ impl CallError {
             Self::Connect { .. } => Exit::Unreachable,
             Self::Timeout { .. } => Exit::Timeout,
             Self::NoTls { .. } | Self::Lost { .. } | Self::NotSqs { .. } => Exit::Failed,
-            Self::Refused {
-                status,
-                code,
-                message,
-            } => exit_of(*status, code, message),
+            Self::Refused { status, code, .. } => exit_of(*status, code),
         }
     }
 }
@@ -467,7 +475,7 @@ impl From<CallError> for Failure {
 }
 
 /// The exit code for an error of the protocol.
-pub(crate) fn exit_of(status: StatusCode, code: &str, message: &str) -> Exit {
+pub(crate) fn exit_of(status: StatusCode, code: &str) -> Exit {
     match short(code) {
         "NonExistentQueue" | "QueueDoesNotExist" | "ResourceNotFoundException" => Exit::NotFound,
         "QueueAlreadyExists"
@@ -476,12 +484,6 @@ pub(crate) fn exit_of(status: StatusCode, code: &str, message: &str) -> Exit {
         | "PurgeQueueInProgress"
         | "MessageNotInflight"
         | "ReceiptHandleIsInvalid" => Exit::Conflict,
-        // AWS has no code of its own for a FIFO lease that has ended.
-        "InvalidParameterValue" | "InvalidParameterValueException"
-            if message.contains("receipt handle has expired") =>
-        {
-            Exit::Conflict
-        }
         "AccessDenied"
         | "AccessDeniedException"
         | "InvalidSecurity"
@@ -557,21 +559,14 @@ mod tests {
 
     #[test]
     fn codes_of_the_protocol_become_exit_codes() {
-        let exit = |code: &str, message: &str| exit_of(StatusCode::BAD_REQUEST, code, message);
+        let exit = |code: &str| exit_of(StatusCode::BAD_REQUEST, code);
         assert_eq!(
-            exit("AWS.SimpleQueueService.NonExistentQueue", ""),
+            exit("AWS.SimpleQueueService.NonExistentQueue"),
             Exit::NotFound
         );
-        assert_eq!(exit("QueueAlreadyExists", ""), Exit::Conflict);
-        assert_eq!(exit("InvalidParameterValue", "out of range"), Exit::Failed);
-        assert_eq!(
-            exit(
-                "InvalidParameterValue",
-                "Reason: The receipt handle has expired."
-            ),
-            Exit::Conflict
-        );
-        assert_eq!(exit_of(StatusCode::FORBIDDEN, "X", ""), Exit::Denied);
+        assert_eq!(exit("QueueAlreadyExists"), Exit::Conflict);
+        assert_eq!(exit("InvalidParameterValue"), Exit::Failed);
+        assert_eq!(exit_of(StatusCode::FORBIDDEN, "X"), Exit::Denied);
     }
 
     #[test]

@@ -161,7 +161,7 @@ fn about_certificate(error: &CertificateError, endpoint: &Endpoint) -> (String, 
         ),
         // A self-signed certificate as `openssl req -x509` makes it is an authority's.
         CertificateError::Other(OtherError(other))
-            if other.to_string().contains("CaUsedAsEndEntity") =>
+            if other.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity) =>
         {
             (
                 "its certificate is an authority's own, which no server may use as its own"

@@ -101,7 +101,7 @@ async fn list(client: &mut Client, args: &DlqList) -> Result<(), Failure> {
             peek::text(&origin["queue"]),
             why,
             peek::text(&origin["moved_at"]),
-            peek::text(&letter["key"]),
+            peek::key(letter),
             peek::body(letter),
         ]
     })

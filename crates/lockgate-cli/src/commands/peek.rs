@@ -25,7 +25,11 @@ pub(super) fn run(args: &Peek) -> Result<(), Failure> {
             }
             None => {
                 let mut target = format!("{target}?limit=100");
-                for (name, value) in [("key", &args.key), ("state", &args.state)] {
+                for (name, value) in [
+                    ("key", &args.key),
+                    ("group", &args.group),
+                    ("state", &args.state),
+                ] {
                     if let Some(value) = value {
                         target.push_str(&format!("&{name}={}", part(value)));
                     }
@@ -33,12 +37,20 @@ pub(super) fn run(args: &Peek) -> Result<(), Failure> {
                 pages(&mut client, &target, "messages", args.max).await?
             }
         };
-        let header = ["ID", "STATE", "KEY", "ATTEMPTS", "HOLDER", "SENT", "BODY"];
+        let header = [
+            "ID",
+            "STATE",
+            "KEY OR GROUP",
+            "ATTEMPTS",
+            "HOLDER",
+            "SENT",
+            "BODY",
+        ];
         print(args.json, &messages, header, |message| {
             [
                 text(&message["id"]),
                 text(&message["state"]),
-                text(&message["key"]),
+                key(message),
                 text(&message["attempts"]),
                 text(&message["holder"]),
                 text(&message["sent_at"]),
@@ -102,6 +114,14 @@ pub(super) fn text(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
+}
+
+/// The key of a message, or its group.
+pub(super) fn key(message: &Value) -> String {
+    text(match &message["key"] {
+        Value::Null => &message["group"],
+        key => key,
+    })
 }
 
 /// The beginning of a body, and its size where that is not text.

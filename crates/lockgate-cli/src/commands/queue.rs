@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use hyper::Method;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    block_on, client, client_of, environment, find_queue, no_such_queue, queue_apply,
-    queue_settings, queue_url,
+    block_on, client, client_of, environment, find_queue, no_such_queue, part, peek, queue_apply,
+    queue_settings::{self, NOTHING},
+    queue_url,
 };
 use crate::{
     args::{Queue, QueueCreate, QueueDelete, QueueList, QueuePurge, QueueShow},
-    client::{
-        Client, CreateQueue, DeleteQueue, GetQueueAttributes, ListQueueTags, ListQueues, PurgeQueue,
-    },
+    client::{Client, CreateQueue, DeleteQueue, GetQueueAttributes, ListQueueTags, PurgeQueue},
     exit::{Exit, Failure},
     output::{Output, Table, confirm, note},
     settings::resolve,
@@ -53,7 +53,7 @@ pub(crate) fn run(args: Queue) -> Result<(), Failure> {
 }
 
 /// What a queue holds.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Counts {
     ready: u64,
     in_flight: u64,
@@ -80,50 +80,61 @@ impl Counts {
     }
 }
 
+/// As much of a queue as is listed.
+#[derive(Deserialize)]
+struct Listed {
+    name: String,
+    keyed: bool,
+    paused: bool,
+    counts: Counts,
+}
+
 async fn list(client: &mut Client, args: &QueueList) -> Result<(), Failure> {
     let mut output = Output::new();
-    let mut table = Table::new(["NAME", "READY", "IN FLIGHT", "DELAYED"]);
-    let mut next_token = None;
-    loop {
-        let page = client
-            .call(&ListQueues {
-                queue_name_prefix: args.prefix.clone(),
-                max_results: 1000,
-                next_token,
-            })
-            .await?;
-        for url in page.queue_urls {
+    let mut table = Table::new(["NAME", "READY", "IN FLIGHT", "DELAYED", "STATE"]);
+    let mut target = "/queues?limit=1000".to_owned();
+    if let Some(prefix) = &args.prefix {
+        target.push_str(&format!("&prefix={}", part(prefix)));
+    }
+    for queue in peek::pages(client, &target, "queues", u64::MAX).await? {
+        let queue = Listed::deserialize(queue)
+            .map_err(|error| Failure::failed(format!("the server lists a queue so: {error}")))?;
+        let Listed {
+            name,
+            keyed,
+            paused,
+            counts,
+        } = queue;
+        if args.json {
             // A queue that was deleted since the page was made is not one any more.
-            let Some(attributes) = attributes(client, &url).await? else {
+            let Some(url) = find_queue(client, &name).await? else {
                 continue;
             };
-            let name = name_of(&url);
-            let counts = Counts::of(&attributes);
-            if args.json {
-                output.json(&json!({
-                    "name": name,
-                    "url": url,
-                    "fifo": is_fifo(name),
-                    "counts": counts,
-                }))?;
-            } else {
-                table.row([
-                    name.to_owned(),
-                    counts.ready.to_string(),
-                    counts.in_flight.to_string(),
-                    counts.delayed.to_string(),
-                ]);
-            }
-        }
-        next_token = page.next_token;
-        if next_token.is_none() {
-            break;
+            output.json(&json!({
+                "name": name,
+                "url": url,
+                "fifo": keyed,
+                "paused": paused,
+                "counts": counts,
+            }))?;
+        } else {
+            table.row([
+                name,
+                counts.ready.to_string(),
+                counts.in_flight.to_string(),
+                counts.delayed.to_string(),
+                state(paused).to_owned(),
+            ]);
         }
     }
     if !args.json {
         output.table(&table)?;
     }
     output.flush()
+}
+
+fn state(paused: bool) -> &'static str {
+    if paused { "paused" } else { "active" }
 }
 
 async fn create(client: &mut Client, args: QueueCreate) -> Result<(), Failure> {
@@ -202,12 +213,15 @@ async fn show(client: &mut Client, args: &QueueShow) -> Result<(), Failure> {
         .await?
         .tags;
     let counts = Counts::of(&attributes);
+    let target = format!("/queues/{}", part(&args.name));
+    let Listed { keyed, paused, .. } = client.admin(Method::GET, &target, NOTHING).await?;
     let mut output = Output::new();
     if args.json {
         output.json(&json!({
             "name": args.name,
             "url": url,
-            "fifo": is_fifo(&args.name),
+            "fifo": keyed,
+            "paused": paused,
             "counts": counts,
             "attributes": attributes,
             "tags": tags,
@@ -217,6 +231,7 @@ async fn show(client: &mut Client, args: &QueueShow) -> Result<(), Failure> {
     let mut table = Table::plain(2);
     table.row(["name", &args.name]);
     table.row(["url", &url]);
+    table.row(["state", state(paused)]);
     table.row(["ready", &counts.ready.to_string()]);
     table.row(["in flight", &counts.in_flight.to_string()]);
     table.row(["delayed", &counts.delayed.to_string()]);
@@ -313,10 +328,6 @@ pub(super) async fn attributes(
             Err(failure)
         }
     }
-}
-
-fn name_of(url: &str) -> &str {
-    url.rsplit('/').next().unwrap_or(url)
 }
 
 pub(super) fn is_fifo(name: &str) -> bool {

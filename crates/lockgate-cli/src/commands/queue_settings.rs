@@ -18,6 +18,7 @@ use crate::{
 /// As much of a queue as is shown here.
 #[derive(Deserialize)]
 struct Queue {
+    paused: bool,
     settings: Map<String, Value>,
 }
 
@@ -28,9 +29,12 @@ pub(super) fn show(args: &QueueSettings) -> Result<(), Failure> {
         let queue: Queue = client.admin(Method::GET, &target, NOTHING).await?;
         let mut output = Output::new();
         if args.json {
-            output.json(&queue.settings)?;
+            let mut fields = queue.settings;
+            fields.insert("paused".to_owned(), json!(queue.paused));
+            output.json(&fields)?;
         } else {
             let mut table = Table::plain(2);
+            table.row(["paused", if queue.paused { "true" } else { "false" }]);
             rows(&mut table, "", &queue.settings);
             output.table(&table)?;
         }

@@ -11,24 +11,24 @@ use crate::{
 };
 
 /// Leases of one request.
-const CALL_MAX: usize = 1000;
+pub(super) const CALL_MAX: usize = 1000;
 
 #[derive(Deserialize)]
-struct Results {
-    results: Vec<Outcome>,
+pub(super) struct Results {
+    pub(super) results: Vec<Outcome>,
 }
 
 #[derive(Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
-enum Outcome {
+pub(super) enum Outcome {
     Done,
     Stale { reason: String },
     Refused { problem: Problem },
 }
 
 #[derive(Deserialize)]
-struct Problem {
-    detail: String,
+pub(super) struct Problem {
+    pub(super) detail: String,
 }
 
 pub(super) fn nack(args: &Nack) -> Result<(), Failure> {
@@ -92,7 +92,7 @@ fn run(args: &Receipts, settle: &Value, done: &str) -> Result<(), Failure> {
 }
 
 /// Why a lease is not current.
-fn words(reason: &str) -> &str {
+pub(super) fn words(reason: &str) -> &str {
     match reason {
         "gone" => "the message is gone: settled, dropped or purged",
         "ended" => "the lease has ended",

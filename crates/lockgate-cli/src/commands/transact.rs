@@ -75,6 +75,7 @@ fn written(args: &Transact) -> Value {
             "message": {
                 "body": body,
                 "key": args.key,
+                "group": args.group,
                 "unique_id": args.unique_id,
                 "delay_ms": args.delay.map(millis),
             },

@@ -93,6 +93,22 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
         ("send --queue q --delay 500ms x", "whole number of seconds"),
         ("send --queue q --attribute x body", "expected NAME=VALUE"),
         ("receive --queue q --ack --nack", "cannot be used with"),
+        (
+            "queue create q --lease 13h",
+            "\"13h\" is too long, a lease lasts up to 12h",
+        ),
+        (
+            "queue set q --lease 13h",
+            "\"13h\" is too long, a lease lasts up to 12h",
+        ),
+        (
+            "receive --queue q --lease 13h",
+            "\"13h\" is too long, a lease lasts up to 12h",
+        ),
+        (
+            "extend --queue q --lease 13h r",
+            "\"13h\" is too long, a lease lasts up to 12h",
+        ),
         ("receive --queue q --max 0", "0 is not in 1.."),
         ("queue create q --attempts 3", "--dead-letter <NAME>"),
         ("queue create q --fifo", "ends in .fifo"),

@@ -10,6 +10,7 @@ mod backup;
 mod bench;
 mod beyond;
 mod config;
+mod exec;
 mod folder;
 mod help;
 mod messages;

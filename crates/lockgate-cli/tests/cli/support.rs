@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _},
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio},
 };
@@ -19,6 +19,16 @@ pub(crate) struct Sandbox {
 pub(crate) fn signal(process: &Child, signal: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_child(process);
     rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// Runs a command with a file as its standard output: what `receive --ack` asks for, which takes no pipe.
+pub(crate) fn run_to_file(command: &mut Command) -> Done {
+    let mut file = tempfile::tempfile().unwrap();
+    let done = command.stdout(file.try_clone().unwrap()).output().unwrap();
+    let mut stdout = Vec::new();
+    file.rewind().unwrap();
+    file.read_to_end(&mut stdout).unwrap();
+    Output { stdout, ..done }.into()
 }
 
 /// What a run of the program left.
@@ -89,7 +99,7 @@ impl Sandbox {
     }
 
     pub(crate) fn run(&self, arguments: &str) -> Done {
-        self.command(arguments).output().unwrap().into()
+        run_to_file(&mut self.command(arguments))
     }
 
     /// Runs the program with this on its standard input.

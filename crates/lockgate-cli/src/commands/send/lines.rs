@@ -34,6 +34,7 @@ pub(super) struct Outgoing {
     pub(super) place: Option<String>,
     pub(super) body: String,
     pub(super) key: Option<String>,
+    pub(super) group: Option<String>,
     pub(super) unique_id: Option<String>,
     pub(super) delay_seconds: Option<u64>,
     pub(super) attributes: BTreeMap<String, MessageAttribute>,
@@ -143,6 +144,7 @@ struct Line<'a> {
     #[serde(borrow)]
     body: &'a RawValue,
     key: Option<String>,
+    group: Option<String>,
     unique_id: Option<String>,
     delay_ms: Option<u64>,
     #[serde(borrow, default)]
@@ -175,6 +177,7 @@ fn parse(line: &[u8], defaults: &Outgoing) -> Result<Outgoing, String> {
         place: None,
         body: body(line.body)?,
         key: line.key.or_else(|| defaults.key.clone()),
+        group: line.group.or_else(|| defaults.group.clone()),
         unique_id: line.unique_id.or_else(|| defaults.unique_id.clone()),
         delay_seconds,
         attributes,
@@ -254,6 +257,7 @@ mod tests {
             place: None,
             body: String::new(),
             key: Some("default".to_owned()),
+            group: None,
             unique_id: None,
             delay_seconds: None,
             attributes: BTreeMap::new(),

@@ -4,6 +4,8 @@ mod lines;
 
 use std::{collections::BTreeMap, path::Path};
 
+use lockgate_core::QueueName;
+use lockgate_machine::Rejection;
 use serde::Serialize;
 
 use self::lines::{Outgoing, Pump};
@@ -28,6 +30,7 @@ pub(crate) fn run(args: Send) -> Result<(), Failure> {
         place: None,
         body: String::new(),
         key: args.key.clone(),
+        group: args.group.clone(),
         unique_id: None,
         delay_seconds: args.delay.map(|delay| delay.as_secs()),
         attributes: args
@@ -76,7 +79,10 @@ struct Sent<'a> {
 struct Sender {
     client: Client,
     name: String,
+    queue: QueueName,
     url: String,
+    /// Whether the queue keeps an order by key.
+    keyed: bool,
     dedup: Dedup,
     json: bool,
     output: Output,
@@ -115,26 +121,26 @@ impl Sender {
                 )));
             }
         };
-        let dedup = if name.ends_with(".fifo") {
-            let call = GetQueueAttributes {
-                queue_url: url.clone(),
-                attribute_names: vec!["ContentBasedDeduplication".to_owned()],
-            };
-            let attributes = client.call(&call).await?.attributes;
-            match attributes
-                .get("ContentBasedDeduplication")
-                .map(String::as_str)
-            {
-                Some("true") => Dedup::Content,
-                _ => Dedup::UniqueId,
-            }
-        } else {
-            Dedup::None
+        let truth = ["FifoQueue", "ContentBasedDeduplication"];
+        let call = GetQueueAttributes {
+            queue_url: url.clone(),
+            attribute_names: truth.map(str::to_owned).to_vec(),
         };
+        let attributes = client.call(&call).await?.attributes;
+        let [keyed, by_content] =
+            truth.map(|name| attributes.get(name).is_some_and(|v| v == "true"));
+        let dedup = match (keyed, by_content) {
+            (false, _) => Dedup::None,
+            (true, false) => Dedup::UniqueId,
+            (true, true) => Dedup::Content,
+        };
+        let queue = QueueName::new(&name).map_err(Failure::usage)?;
         Ok(Self {
             client,
             name,
+            queue,
             url,
+            keyed,
             dedup,
             json: args.json,
             output: Output::new(),
@@ -176,13 +182,20 @@ impl Sender {
     }
 
     /// The message, if the queue can take it. Asked here, because the server would refuse the whole
-    /// call for one such message, and in the words of SQS.
+    /// call for one such message, in the words of SQS, which has one name for a key and a group.
     fn checked(&self, message: Outgoing) -> Result<Outgoing, Failure> {
-        if self.dedup == Dedup::None || message.key.is_some() {
-            return Ok(message);
-        }
-        let failure = Failure::failed(format!("a message for {} needs a key", self.name))
-            .hint("give all one key with --key, or each its own: {\"key\": ..., \"body\": ...}");
+        let queue = self.queue.clone();
+        let failure = match (self.keyed, &message.key, &message.group) {
+            (true, Some(_), None) | (false, None, _) => return Ok(message),
+            (true, None, None) => {
+                Failure::failed(format!("a message for {} needs a key", self.name)).hint(
+                    "give all one key with --key, or each its own: {\"key\": ..., \"body\": ...}",
+                )
+            }
+            (true, _, Some(_)) => Failure::failed(Rejection::GroupNotTaken { queue }),
+            (false, Some(_), _) => Failure::failed(Rejection::KeyNotTaken { queue })
+                .hint("a group is given with --group; a queue is keyed if its name ends in .fifo"),
+        };
         Err(match message.place {
             Some(place) => failure.context(place),
             None => failure,
@@ -268,7 +281,7 @@ impl Sender {
             delay_seconds: message.delay_seconds,
             message_attributes: message.attributes,
             message_deduplication_id: unique_id,
-            message_group_id: message.key,
+            message_group_id: message.key.or(message.group),
         })
     }
 
@@ -309,8 +322,7 @@ impl Sender {
         let Some((index, first)) = refused.first_key_value() else {
             return Ok(());
         };
-        let exit =
-            crate::client::exit_of(hyper::StatusCode::BAD_REQUEST, &first.code, &first.message);
+        let exit = crate::client::exit_of(hyper::StatusCode::BAD_REQUEST, &first.code);
         let mut failure = Failure::new(exit, format!("{} ({})", first.message, first.code));
         if let Some(place) = &places[*index] {
             failure = failure.context(place.clone());

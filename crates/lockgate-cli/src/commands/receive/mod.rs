@@ -1,20 +1,32 @@
 //! `lockgate receive` and `lockgate ack`.
 
-use std::{collections::BTreeMap, pin::pin, time::Duration};
+mod command;
+mod exec;
+mod why;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    io::{self, IsTerminal as _},
+    pin::pin,
+    time::Duration,
+};
+
+use hyper::Method;
+use rustix::fs::{FileType, fdatasync, fstat};
 
 use serde::Serialize;
-use serde_json::value::RawValue;
+use serde_json::{json, value::RawValue};
 use tokio::time::{Instant, timeout};
 
-use super::{Retry, Signals, block_on, client, queue_url, runtime};
+use super::{
+    Retry, Signals, block_on, client, no_such_queue, part, queue_url, runtime,
+    settle::{self as settling, Outcome, Results},
+};
 use crate::{
     args::{Ack, Receive},
-    client::{
-        BatchAnswer, CallError, ChangeMessageVisibilityBatch, Client, DeleteMessageBatch, Message,
-        MessageAttribute, ReceiptBatch, ReceiptEntry, ReceiveMessage, exit_of,
-    },
-    exit::{Exit, Failure},
-    output::Output,
+    client::{CallError, Client, Message, MessageAttribute, ReceiveMessage},
+    exit::{Exit, Failure, output_error},
+    output::{Output, count, note},
 };
 
 /// The most messages, and the longest wait, one call of the protocol can ask for.
@@ -24,10 +36,20 @@ const CALL_WAIT_MAX: Duration = Duration::from_secs(20);
 /// How long after a signal an answer is waited for that may be on its way.
 const ANSWER_GRACE: Duration = Duration::from_millis(200);
 
+/// Bytes of messages that are held together to be given back.
+const LOOK_BYTES_MAX: usize = 64 << 20;
+
 pub(crate) fn run(args: &Receive) -> Result<(), Failure> {
+    let sink = Sink::of_stdout()?;
+    if args.ack && sink == Sink::Other {
+        return Err(cannot_ack(&args.queue));
+    }
     let mut client = client(&args.settings)?;
     runtime()?.block_on(async {
         let mut signals = Signals::new()?;
+        if let Some(command) = &args.exec {
+            return exec::run(args, command, &mut signals).await;
+        }
         let url = tokio::select! {
             url = queue_url(&mut client, &args.queue) => url?,
             exit = signals.next() => return Err(Failure::signal(exit)),
@@ -37,17 +59,55 @@ pub(crate) fn run(args: &Receive) -> Result<(), Failure> {
             url,
             args,
             output: Output::new(),
+            sink,
         };
-        receiver.run(&mut signals).await
+        if args.nack {
+            receiver.look(&mut signals).await
+        } else {
+            receiver.run(&mut signals).await
+        }
     })
+}
+
+/// Where standard output goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sink {
+    Terminal,
+    File,
+    /// A pipe, a socket, /dev/null, nothing at all: what is written there is not certain to be anywhere.
+    Other,
+}
+
+impl Sink {
+    fn of_stdout() -> Result<Self, Failure> {
+        let stdout = io::stdout();
+        if stdout.is_terminal() {
+            return Ok(Self::Terminal);
+        }
+        let what = fstat(&stdout).map_err(|error| {
+            Failure::from_error(Exit::Failed, error).context("looking at standard output")
+        })?;
+        Ok(match FileType::from_raw_mode(what.st_mode) {
+            FileType::RegularFile => Self::File,
+            _ => Self::Other,
+        })
+    }
+}
+
+fn cannot_ack(queue: &str) -> Failure {
+    Failure::usage(
+        "--ack needs a terminal or a file as standard output: what the reader of a pipe has not \
+         taken when it ends would be lost",
+    )
+    .hint(format!(
+        "let a command do the work, and delete each message when it has succeeded: \
+         lockgate receive --queue {queue} --exec COMMAND"
+    ))
 }
 
 pub(crate) fn ack(args: Ack) -> Result<(), Failure> {
     let mut client = client(&args.settings)?;
-    block_on(async {
-        let url = queue_url(&mut client, &args.queue).await?;
-        settle(&mut client, &url, &args.receipts, Settling::Ack).await
-    })
+    block_on(async { delete(&mut client, &args.queue, &args.receipts).await })
 }
 
 struct Receiver<'a> {
@@ -55,6 +115,7 @@ struct Receiver<'a> {
     url: String,
     args: &'a Receive,
     output: Output,
+    sink: Sink,
 }
 
 impl Receiver<'_> {
@@ -66,6 +127,7 @@ impl Receiver<'_> {
         };
         let first_by = Instant::now() + self.args.wait;
         let mut received = false;
+        let mut waiting = why::Waiting::default();
         while left > 0 {
             let wait = match (self.args.follow, received) {
                 (true, _) => CALL_WAIT_MAX,
@@ -79,12 +141,14 @@ impl Receiver<'_> {
                 .await?;
             if let Some(exit) = signal {
                 let receipts: Vec<_> = messages.into_iter().map(|m| m.receipt_handle).collect();
-                settle(&mut self.client, &self.url, &receipts, Settling::Nack).await?;
+                self.give_back(&receipts).await?;
                 return Err(Failure::signal(exit));
             }
             if messages.is_empty() {
                 let waited = received || Instant::now() >= first_by;
-                if waited && !self.args.follow {
+                if self.args.follow {
+                    waiting.tell(&mut self.client, &self.args.queue).await;
+                } else if waited {
                     break;
                 }
                 continue;
@@ -92,6 +156,89 @@ impl Receiver<'_> {
             received = true;
             left -= messages.len() as u64;
             self.hand_over(messages).await?;
+        }
+        if !received {
+            why::tell(&mut self.client, &self.args.queue).await;
+        }
+        Ok(())
+    }
+
+    /// Takes messages, gives all of them back at once, and only then prints them: however slow the
+    /// reader is, none is given back too late, and none comes twice.
+    async fn look(&mut self, signals: &mut Signals) -> Result<(), Failure> {
+        let mut held = Vec::new();
+        let taken = self.take(&mut held, signals).await;
+        // The last one first: in the strict profile those behind it go back with a message.
+        let receipts: Vec<String> = held
+            .iter()
+            .rev()
+            .map(|m| m.receipt_handle.clone())
+            .collect();
+        let given_back = self.give_back(&receipts).await;
+        taken?;
+        if held.is_empty() {
+            why::tell(&mut self.client, &self.args.queue).await;
+        }
+        for message in held {
+            self.output.json(&Line::new(message))?;
+        }
+        self.output.flush()?;
+        given_back
+    }
+
+    async fn take(
+        &mut self,
+        held: &mut Vec<Message>,
+        signals: &mut Signals,
+    ) -> Result<(), Failure> {
+        let max = self.args.max.unwrap_or(CALL_MESSAGES_MAX);
+        let first_by = Instant::now() + self.args.wait;
+        let mut seen = HashSet::new();
+        let mut bytes = 0;
+        while (held.len() as u64) < max {
+            let left = max - held.len() as u64;
+            let wait = match held.len() {
+                0 => first_by.saturating_duration_since(Instant::now()),
+                _ => Duration::ZERO,
+            };
+            let (messages, signal) = self
+                .receive_or_signal(left.min(CALL_MESSAGES_MAX), wait, signals)
+                .await?;
+            let none = messages.is_empty();
+            // One that comes again: the first leases are over, and so is the looking.
+            let over = messages.iter().any(|m| !seen.insert(m.message_id.clone()));
+            bytes += messages.iter().map(|m| m.body.len()).sum::<usize>();
+            held.extend(messages);
+            if let Some(exit) = signal {
+                return Err(Failure::signal(exit));
+            }
+            if over {
+                held.reverse();
+                held.retain(|m| seen.remove(&m.message_id));
+                held.reverse();
+                note("a lease has ended while others were received: looked no further");
+                break;
+            }
+            if bytes > LOOK_BYTES_MAX {
+                note("looked no further: what was received has more than 64MiB");
+                break;
+            }
+            if none && (!held.is_empty() || Instant::now() >= first_by) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives leases back, at no attempt's cost. One that is not current any more is given back already.
+    async fn give_back(&mut self, receipts: &[String]) -> Result<(), Failure> {
+        let queue = &self.args.queue;
+        let late = settle(&mut self.client, queue, receipts, Settling::GiveBack).await?;
+        if late.leases > 0 {
+            note(&format!(
+                "the lease of {} had ended before it was given back: that attempt counts",
+                count(late.leases, "message")
+            ));
         }
         Ok(())
     }
@@ -168,14 +315,18 @@ impl Receiver<'_> {
                 unprinted.push(receipt);
             }
         }
-        // Deliberately one after the other: what was printed is settled first.
         if self.args.ack {
-            settle(&mut self.client, &self.url, &printed, Settling::Ack).await?;
+            // What is only in the system's memory a power cut would take, and the queue has it no more.
+            if self.sink == Sink::File
+                && let Err(error) = fdatasync(io::stdout())
+            {
+                unprinted.splice(0..0, printed.drain(..));
+                failure.get_or_insert(output_error(error.into()));
+            }
+            // Deliberately one after the other: what was printed is settled first.
+            delete(&mut self.client, &self.args.queue, &printed).await?;
         }
-        if self.args.nack {
-            unprinted.splice(0..0, printed);
-        }
-        settle(&mut self.client, &self.url, &unprinted, Settling::Nack).await?;
+        self.give_back(&unprinted).await?;
         failure.map_or(Ok(()), Err)
     }
 
@@ -191,6 +342,8 @@ impl Receiver<'_> {
 struct Line {
     id: String,
     key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<String>,
     unique_id: Option<String>,
     body: String,
     attempt: Option<u64>,
@@ -219,9 +372,16 @@ enum Attribute {
 impl Line {
     fn new(mut message: Message) -> Self {
         let system = &mut message.attributes;
+        let group = system.remove("MessageGroupId");
+        // Only a keyed queue's messages have a number there.
+        let (key, group) = match system.contains_key("SequenceNumber") {
+            true => (group, None),
+            false => (None, group),
+        };
         Self {
             id: message.message_id,
-            key: system.remove("MessageGroupId"),
+            key,
+            group,
             unique_id: system.remove("MessageDeduplicationId"),
             body: message.body,
             attempt: system
@@ -274,83 +434,88 @@ fn number(text: &str) -> Option<Box<RawValue>> {
         .flatten()
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Settling {
     Ack,
-    Nack,
+    /// Nobody has seen the message: the attempt does not count.
+    GiveBack,
 }
 
-/// Settles leases, ten in a call. All are tried; the first refusal is reported.
+/// Leases that were not current any more when they were settled.
+#[derive(Default)]
+struct Late {
+    leases: u64,
+    /// What became of the first, in words.
+    first: String,
+}
+
+/// Settles leases. All are tried. What is gone was settled before, perhaps by an attempt whose answer was
+/// lost.
 async fn settle(
     client: &mut Client,
-    url: &str,
+    queue: &str,
     receipts: &[String],
     how: Settling,
-) -> Result<(), Failure> {
-    let mut refused = Vec::new();
-    for chunk in receipts.chunks(10) {
-        let entries = chunk
-            .iter()
-            .enumerate()
-            .map(|(index, receipt)| ReceiptEntry {
-                id: index.to_string(),
-                receipt_handle: receipt.clone(),
-                visibility_timeout: match how {
-                    Settling::Ack => None,
-                    Settling::Nack => Some(0),
-                },
-            })
-            .collect();
-        refused.extend(
-            settle_call(client, url.to_owned(), entries, how)
-                .await?
-                .failed,
-        );
-    }
-    let Some(first) = refused.first() else {
-        return Ok(());
+) -> Result<Late, Failure> {
+    let target = format!("/queues/{}/settle", part(queue));
+    let action = match how {
+        Settling::Ack => "ack",
+        Settling::GiveBack => "defer",
     };
-    let exit = exit_of(hyper::StatusCode::BAD_REQUEST, &first.code, &first.message);
-    let verb = match how {
-        Settling::Ack => "acknowledged",
-        Settling::Nack => "put back",
-    };
-    Err(Failure::new(
-        if exit == Exit::Failed {
-            Exit::Conflict
-        } else {
-            exit
-        },
-        format!(
-            "{} of {} messages could not be {verb}; the first: {} ({})",
-            refused.len(),
-            receipts.len(),
-            first.message,
-            first.code
-        ),
-    ))
-}
-
-/// One call. Settling the same lease again does no harm, so it is tried again while the server is
-/// away.
-async fn settle_call(
-    client: &mut Client,
-    queue_url: String,
-    entries: Vec<ReceiptEntry>,
-    how: Settling,
-) -> Result<BatchAnswer, CallError> {
-    let batch = ReceiptBatch { queue_url, entries };
-    let mut retry = Retry::new(client.timeout());
-    loop {
-        let result = match how {
-            Settling::Ack => client.call(&DeleteMessageBatch(&batch)).await,
-            Settling::Nack => client.call(&ChangeMessageVisibilityBatch(&batch)).await,
+    let mut late = Late::default();
+    for chunk in receipts.chunks(settling::CALL_MAX) {
+        let settle = |receipt: &String| json!({"receipt": receipt, "action": action});
+        let body = json!({"settles": chunk.iter().map(settle).collect::<Vec<_>>()});
+        let mut retry = Retry::new(client.timeout());
+        let mut perhaps_done = false;
+        let answer: Results = loop {
+            match client.admin(Method::POST, &target, Some(&body)).await {
+                Ok(answer) => break answer,
+                Err(error) => {
+                    perhaps_done |= !error.nothing_done();
+                    if error.is_queue_missing() {
+                        return Err(no_such_queue(client, queue));
+                    }
+                    if !(error.may_pass() && retry.again().await) {
+                        return Err(Failure::from(error).or_hint(
+                            "messages that are not settled come again when their leases end",
+                        ));
+                    }
+                }
+            }
         };
-        match result {
-            Err(error) if error.may_pass() && retry.again().await => {}
-            result => return result,
+        for outcome in answer.results {
+            let why = match outcome {
+                Outcome::Done => continue,
+                Outcome::Stale { reason } if reason == "gone" && how == Settling::Ack => continue,
+                Outcome::Stale { .. } if perhaps_done && how == Settling::GiveBack => continue,
+                Outcome::Stale { reason } => settling::words(&reason).to_owned(),
+                Outcome::Refused { problem } => problem.detail,
+            };
+            late.leases += 1;
+            if late.first.is_empty() {
+                late.first = why;
+            }
         }
     }
+    Ok(late)
+}
+
+/// Deletes messages; those whose lease is not current any more are a failure.
+async fn delete(client: &mut Client, queue: &str, receipts: &[String]) -> Result<(), Failure> {
+    let late = settle(client, queue, receipts, Settling::Ack).await?;
+    if late.leases == 0 {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Exit::Conflict,
+        format!(
+            "{} of {} could not be acknowledged; the first: {}",
+            late.leases,
+            count(receipts.len() as u64, "message"),
+            late.first
+        ),
+    ))
 }
 
 #[cfg(test)]

@@ -1,0 +1,325 @@
+//! The command of `receive --exec`: what it finds in its environment, and how it ends.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::{OsStr, OsString},
+    io,
+    os::unix::{ffi::OsStrExt as _, process::ExitStatusExt as _},
+    process::{ExitStatus, Stdio},
+};
+
+use base64::{DecodeError, Engine as _, engine::general_purpose::STANDARD};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    process::{Pid, Signal},
+    time::Timespec,
+};
+use serde::Deserialize;
+use tokio::{
+    io::AsyncWriteExt as _,
+    process::{Child, ChildStdin, Command},
+};
+
+/// Variables of a message, other than those of its attributes.
+const VARIABLES: [&str; 12] = [
+    "LOCKGATE_QUEUE",
+    "LOCKGATE_MESSAGE_ID",
+    "LOCKGATE_KEY",
+    "LOCKGATE_GROUP",
+    "LOCKGATE_UNIQUE_ID",
+    "LOCKGATE_SEQUENCE",
+    "LOCKGATE_ATTEMPT",
+    "LOCKGATE_SENT_AT",
+    "LOCKGATE_RECEIPT",
+    "LOCKGATE_CONTENT_TYPE",
+    "LOCKGATE_TRACE_CONTEXT",
+    "LOCKGATE_OMITTED",
+];
+const ATTRIBUTE: &str = "LOCKGATE_ATTRIBUTE_";
+
+/// The longest value of an attribute in an environment, and the most of all of them. Linux takes 128 KiB
+/// and, as it is mostly set up, 2 MiB, of which the program's own environment is a part.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+const VALUES_BYTES_MAX: usize = 256 << 10;
+
+/// A message, as the admin API gives it.
+#[derive(Debug, Deserialize)]
+pub(super) struct Leased {
+    pub(super) id: String,
+    pub(super) receipt: String,
+    attempt: u64,
+    sequence: u64,
+    sent_at: String,
+    #[serde(default)]
+    pub(super) key: Option<String>,
+    #[serde(default)]
+    group: Option<String>,
+    #[serde(default)]
+    unique_id: Option<String>,
+    #[serde(default)]
+    body: String,
+    #[serde(default)]
+    body_encoding: Encoding,
+    #[serde(default)]
+    headers: BTreeMap<String, Header>,
+    #[serde(default)]
+    content_type: Option<String>,
+    #[serde(default)]
+    trace_context: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Header {
+    value: String,
+    encoding: Encoding,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Encoding {
+    #[default]
+    Text,
+    Base64,
+}
+
+impl Encoding {
+    fn decode(self, text: &str) -> Result<Vec<u8>, DecodeError> {
+        match self {
+            Self::Text => Ok(text.as_bytes().to_vec()),
+            Self::Base64 => STANDARD.decode(text),
+        }
+    }
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Success,
+    /// In words.
+    Failure(String),
+    /// It could not be started, or it cannot go on with any message.
+    Hopeless(String),
+}
+
+/// Starts the command in a process group of its own, so that a signal of the terminal's does not reach it.
+pub(super) fn start(
+    command: &str,
+    queue: &str,
+    endpoint: &str,
+    message: &Leased,
+) -> io::Result<Child> {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(command);
+    // Of a command that this one may be started by.
+    for (name, _) in std::env::vars_os() {
+        let bytes = name.as_bytes();
+        if bytes.starts_with(ATTRIBUTE.as_bytes()) || VARIABLES.iter().any(|one| name == **one) {
+            shell.env_remove(&name);
+        }
+    }
+    shell
+        .env("LOCKGATE_ENDPOINT", endpoint)
+        .envs(environment(queue, message))
+        .stdin(Stdio::piped())
+        .process_group(0)
+        .spawn()
+}
+
+/// Gives a command its message. One that does not want to read it is no failure.
+pub(super) async fn feed(mut stdin: ChildStdin, body: Vec<u8>) -> io::Result<()> {
+    match stdin.write_all(&body).await {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// Ends a command with everything it has started.
+pub(super) fn kill(group: u32) {
+    let group = i32::try_from(group).ok().and_then(Pid::from_raw);
+    if let Some(group) = group {
+        // It may have ended by now.
+        let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    }
+}
+
+impl Leased {
+    /// The payload, byte for byte.
+    pub(super) fn body(&self) -> Result<Vec<u8>, DecodeError> {
+        self.body_encoding.decode(&self.body)
+    }
+
+    /// What no other message of may be at work at the same time: its key, else itself.
+    pub(super) fn place(&self) -> &str {
+        self.key.as_deref().unwrap_or(&self.id)
+    }
+
+    /// The message in words.
+    pub(super) fn name(&self) -> String {
+        match (&self.key, &self.group) {
+            (Some(key), _) => format!("message {} of key {key}", self.id),
+            (None, Some(group)) => format!("message {} of group {group}", self.id),
+            (None, None) => format!("message {}", self.id),
+        }
+    }
+}
+
+/// What a command is told of its message.
+fn environment(queue: &str, message: &Leased) -> Vec<(String, OsString)> {
+    let mut variables: Vec<(String, OsString)> = Vec::new();
+    let mut set = |name: &str, value: &str| variables.push((name.to_owned(), value.into()));
+    set("LOCKGATE_QUEUE", queue);
+    set("LOCKGATE_MESSAGE_ID", &message.id);
+    set("LOCKGATE_SEQUENCE", &message.sequence.to_string());
+    set("LOCKGATE_ATTEMPT", &message.attempt.to_string());
+    set("LOCKGATE_SENT_AT", &message.sent_at);
+    set("LOCKGATE_RECEIPT", &message.receipt);
+    for (name, value) in [
+        ("LOCKGATE_KEY", &message.key),
+        ("LOCKGATE_GROUP", &message.group),
+        ("LOCKGATE_UNIQUE_ID", &message.unique_id),
+        ("LOCKGATE_CONTENT_TYPE", &message.content_type),
+        ("LOCKGATE_TRACE_CONTEXT", &message.trace_context),
+    ] {
+        if let Some(value) = value {
+            set(name, value);
+        }
+    }
+    let mut names: BTreeMap<String, u32> = BTreeMap::new();
+    for name in message.headers.keys() {
+        *names.entry(variable(name)).or_default() += 1;
+    }
+    let mut omitted = BTreeSet::new();
+    let mut room = VALUES_BYTES_MAX;
+    for (name, header) in &message.headers {
+        let variable = variable(name);
+        let value = header.encoding.decode(&header.value).unwrap_or_default();
+        let bytes = variable.len() + value.len();
+        if names[&variable] > 1
+            || value.contains(&0)
+            || value.len() > VALUE_BYTES_MAX
+            || bytes > room
+        {
+            omitted.insert(&**name);
+            continue;
+        }
+        room -= bytes;
+        variables.push((variable, OsStr::from_bytes(&value).to_owned()));
+    }
+    if !omitted.is_empty() {
+        let names: Vec<&str> = omitted.into_iter().collect();
+        variables.push(("LOCKGATE_OMITTED".to_owned(), names.join(" ").into()));
+    }
+    variables
+}
+
+/// The variable of an attribute of that name: what a shell can name.
+fn variable(name: &str) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    ATTRIBUTE.chars().chain(name.chars().map(safe)).collect()
+}
+
+/// What an end says of the message, and of those to come.
+pub(super) fn judge(status: ExitStatus) -> End {
+    const PIPE: i32 = Signal::PIPE.as_raw();
+    // A shell says 128 and the signal's number of a process that it has waited for.
+    const PIPE_CODE: i32 = 128 + PIPE;
+    match (status.code(), status.signal()) {
+        (Some(0), _) => End::Success,
+        (Some(PIPE_CODE), _) | (_, Some(PIPE)) if nobody_reads_stdout() => {
+            End::Hopeless("nobody reads its output any more".to_owned())
+        }
+        (Some(126), _) => End::Hopeless("it cannot be run (exit code 126)".to_owned()),
+        (Some(127), _) => End::Hopeless("there is no such command (exit code 127)".to_owned()),
+        (Some(code), _) => End::Failure(format!("it exited with {code}")),
+        (None, Some(signal)) => End::Failure(format!("it was killed by signal {signal}")),
+        (None, None) => End::Failure(status.to_string()),
+    }
+}
+
+/// Whether standard output is a pipe whose reader is gone.
+fn nobody_reads_stdout() -> bool {
+    let stdout = io::stdout();
+    let mut watched = [PollFd::new(&stdout, PollFlags::empty())];
+    poll(&mut watched, Some(&Timespec::default()))
+        .is_ok_and(|_| watched[0].revents().contains(PollFlags::ERR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(message: &serde_json::Value) -> BTreeMap<String, Vec<u8>> {
+        let message = Leased::deserialize(message).unwrap();
+        environment("q", &message)
+            .into_iter()
+            .map(|(name, value)| (name, value.as_bytes().to_vec()))
+            .collect()
+    }
+
+    fn message(headers: serde_json::Value) -> serde_json::Value {
+        serde_json::json!({"id": "i", "receipt": "r", "attempt": 2, "sequence": 7, "sent_at": "t",
+            "group": "g", "body": "AP8=", "body_encoding": "base64", "headers": headers})
+    }
+
+    #[test]
+    fn a_command_is_told_what_its_message_has() {
+        let header =
+            |value: &str| serde_json::json!({"type": "String", "value": value, "encoding": "text"});
+        let message = message(serde_json::json!({
+            "user.id": header("a=b\n"), "raw": {"type": "Binary", "value": "/w==", "encoding": "base64"},
+        }));
+        let told = told(&message);
+        let text = |name: &str| told.get(name).map(|value| &value[..]);
+        assert_eq!(text("LOCKGATE_GROUP"), Some(&b"g"[..]));
+        assert_eq!(text("LOCKGATE_KEY"), None);
+        assert_eq!(text("LOCKGATE_ATTEMPT"), Some(&b"2"[..]));
+        assert_eq!(text("LOCKGATE_ATTRIBUTE_user_id"), Some(&b"a=b\n"[..]));
+        assert_eq!(text("LOCKGATE_ATTRIBUTE_raw"), Some(&b"\xff"[..]));
+        assert_eq!(text("LOCKGATE_OMITTED"), None);
+        let leased = Leased::deserialize(&message).unwrap();
+        assert_eq!(leased.body().unwrap(), [0, 255]);
+    }
+
+    #[test]
+    fn what_no_environment_can_hold_is_named() {
+        let header =
+            |value: &str| serde_json::json!({"type": "String", "value": value, "encoding": "text"});
+        let long = "x".repeat(VALUE_BYTES_MAX);
+        let told = told(&message(serde_json::json!({
+            "nul": header("a\0b"), "too-long": header(&format!("{long}x")),
+            "a.b": header("1"), "a_b": header("2"), "ä": header("3"), "fits": header(&long),
+            "m1": header(&long), "m2": header(&long), "m3": header(&long), "n": header("last"),
+        })));
+        let omitted = String::from_utf8(told["LOCKGATE_OMITTED"].clone()).unwrap();
+        assert_eq!(omitted, "a.b a_b m3 nul too-long");
+        assert_eq!(told["LOCKGATE_ATTRIBUTE_fits"].len(), VALUE_BYTES_MAX);
+        assert_eq!(told["LOCKGATE_ATTRIBUTE__"], b"3");
+        assert_eq!(told["LOCKGATE_ATTRIBUTE_n"], b"last");
+        assert!(!told.contains_key("LOCKGATE_ATTRIBUTE_a_b"));
+        for (name, value) in &told {
+            assert!(!name.contains(['=', '\0']) && !value.contains(&0), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_setting_is_not_mistaken_for_what_a_message_has() {
+        for setting in crate::settings::table::SETTINGS {
+            let variable = setting.about().variable();
+            assert!(!VARIABLES.contains(&&*variable), "{variable}");
+            assert!(!variable.starts_with(ATTRIBUTE), "{variable}");
+        }
+    }
+
+    #[test]
+    fn ends_are_told_apart() {
+        let code = |code: i32| judge(ExitStatus::from_raw(code << 8));
+        assert_eq!(code(0), End::Success);
+        assert_eq!(code(3), End::Failure("it exited with 3".to_owned()));
+        assert!(matches!(code(126), End::Hopeless(_)));
+        assert!(matches!(code(127), End::Hopeless(_)));
+        // Somebody reads the output of this test.
+        assert!(matches!(code(141), End::Failure(_)));
+        let killed = End::Failure("it was killed by signal 9".to_owned());
+        assert_eq!(judge(ExitStatus::from_raw(9)), killed);
+    }
+}

@@ -1,0 +1,589 @@
+//! `lockgate receive --exec`: a command for each message, which is settled by how the command ends.
+//!
+//! A message is asked for only when there is room for its command, one at a time: nothing that is leased
+//! waits here, and since the server gives nothing more of a key that is held, messages of one key run one
+//! after the other. The receiving has a connection of its own; all settling shares another.
+
+use std::{
+    collections::HashSet,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use hyper::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::{
+    sync::{Mutex, watch},
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    ANSWER_GRACE, CALL_WAIT_MAX,
+    command::{self, End, Leased},
+    why,
+};
+use crate::{
+    args::Receive,
+    client::{CallError, Client},
+    commands::{
+        Retry, Signals, client, millis, no_such_queue, part,
+        queue_settings::NOTHING,
+        settle::{self, Outcome, Results},
+    },
+    exit::{Exit, Failure},
+    output::{complain, count, note},
+    units::show_duration,
+};
+
+/// The longest a lease lasts, however often it is extended, less what a request may take on its way.
+const HELD_MAX: Duration =
+    Duration::from_millis(lockgate_machine::QueueSettings::LEASE_MAX).saturating_sub(GRACE);
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How long a message goes back that comes while another of its key is still at work here, or that has
+/// failed in this run.
+const PASS_BY: Duration = Duration::from_secs(1);
+
+/// As much of a queue as is needed here.
+#[derive(Deserialize)]
+struct Queue {
+    settings: Settings,
+}
+
+#[derive(Deserialize)]
+struct Settings {
+    lease_ms: u64,
+}
+
+#[derive(Deserialize)]
+struct Received {
+    messages: Vec<Leased>,
+}
+
+pub(super) async fn run(
+    args: &Receive,
+    command: &str,
+    signals: &mut Signals,
+) -> Result<(), Failure> {
+    let mut receiver = client(&args.settings)?;
+    let settler = client(&args.settings)?;
+    let target = format!("/queues/{}", part(&args.queue));
+    let queue: Queue = tokio::select! {
+        queue = receiver.admin(Method::GET, &target, NOTHING) => match queue {
+            Err(error) if error.is_queue_missing() => {
+                return Err(no_such_queue(&receiver, &args.queue));
+            }
+            queue => queue?,
+        },
+        exit = signals.next() => return Err(Failure::signal(exit)),
+    };
+    let lease = match args.lease {
+        Some(lease) => lease,
+        None => Duration::from_millis(queue.settings.lease_ms),
+    };
+    if lease.is_zero() {
+        return Err(Failure::usage(format!(
+            "leases of {} last 0s, which is over before a command can start",
+            args.queue
+        ))
+        .hint("say how long with --lease; it is extended while the command runs"));
+    }
+    let work = Arc::new(Work {
+        queue: args.queue.clone(),
+        endpoint: receiver.endpoint().to_string(),
+        target,
+        command: command.to_owned(),
+        lease,
+        retry_delay: args.retry_delay,
+        settler: Mutex::new(settler),
+    });
+    Run::new(args, work).go(receiver, signals).await
+}
+
+/// What all commands of a run share.
+struct Work {
+    queue: String,
+    endpoint: String,
+    /// The queue in the admin API.
+    target: String,
+    command: String,
+    lease: Duration,
+    retry_delay: Duration,
+    settler: Mutex<Client>,
+}
+
+/// What became of a message.
+enum Ended {
+    Deleted,
+    /// Its command failed, or was killed, and it comes again.
+    Failed,
+    /// Its lease was not current any more, so nothing was settled.
+    Lost,
+    /// Its command could not start, or none can go on: the run ends.
+    Hopeless(String),
+}
+
+struct Done {
+    id: String,
+    place: String,
+    ended: Ended,
+}
+
+/// Why no more messages are asked for.
+enum Stop {
+    Signal(Exit),
+    Failure(Failure),
+}
+
+#[derive(Default)]
+struct Tally {
+    deleted: u64,
+    failed: u64,
+    lost: u64,
+}
+
+type Receiving = Pin<Box<dyn Future<Output = (Client, Result<Vec<Leased>, CallError>)> + Send>>;
+
+struct Run<'a> {
+    args: &'a Receive,
+    work: Arc<Work>,
+    jobs: JoinSet<Done>,
+    /// Said to all commands at once: you are killed.
+    kill: watch::Sender<bool>,
+    /// Keys and messages at work.
+    busy: HashSet<String>,
+    /// Messages whose command failed, in a run that has an end.
+    failed: HashSet<String>,
+    left: u64,
+    tally: Tally,
+    stop: Option<Stop>,
+}
+
+impl<'a> Run<'a> {
+    fn new(args: &'a Receive, work: Arc<Work>) -> Self {
+        Self {
+            args,
+            work,
+            jobs: JoinSet::new(),
+            kill: watch::Sender::new(false),
+            busy: HashSet::new(),
+            failed: HashSet::new(),
+            left: args.max.unwrap_or(u64::MAX),
+            tally: Tally::default(),
+            stop: None,
+        }
+    }
+
+    async fn go(mut self, client: Client, signals: &mut Signals) -> Result<(), Failure> {
+        let mut client = Some(client);
+        let mut receiving: Option<Receiving> = None;
+        let first_by = Instant::now() + self.args.wait;
+        let mut received = false;
+        // Nothing was there: of use again when a command has ended, which may have let a key go on.
+        let mut empty = false;
+        let mut waiting = why::Waiting::default();
+        loop {
+            if self.stop.is_some()
+                && let Some(answer) = receiving.take()
+            {
+                self.give_back_what_comes(answer).await;
+            }
+            let room = self.jobs.len() < usize::from(self.args.concurrency);
+            if self.stop.is_none() && room && self.left > 0 && !empty && receiving.is_none() {
+                let wait = match (self.args.follow, received) {
+                    (true, _) => CALL_WAIT_MAX,
+                    (false, true) => Duration::ZERO,
+                    (false, false) => first_by.saturating_duration_since(Instant::now()),
+                };
+                receiving = client.take().map(|client| self.receive(client, wait));
+            }
+            if receiving.is_none() && self.jobs.is_empty() {
+                break;
+            }
+            tokio::select! {
+                biased;
+                exit = signals.next() => {
+                    if self.stop.is_some() {
+                        self.kill.send_replace(true);
+                        continue;
+                    }
+                    self.stop = Some(Stop::Signal(exit));
+                    self.tell_what_runs();
+                }
+                Some(done) = self.jobs.join_next(), if !self.jobs.is_empty() => {
+                    empty = false;
+                    self.count(done);
+                }
+                (back, answer) = next(&mut receiving), if receiving.is_some() => {
+                    receiving = None;
+                    let messages = match answer {
+                        Ok(messages) => messages,
+                        Err(error) => {
+                            self.stop(Failure::from(error));
+                            continue;
+                        }
+                    };
+                    let client = client.insert(back);
+                    if messages.is_empty() {
+                        let waited = received || Instant::now() >= first_by;
+                        empty = waited && !self.args.follow;
+                        if self.args.follow && self.jobs.is_empty() {
+                            waiting.tell(client, &self.args.queue).await;
+                        }
+                    }
+                    for message in messages {
+                        received = true;
+                        self.begin(message).await;
+                    }
+                }
+            }
+        }
+        if !received
+            && self.stop.is_none()
+            && let Some(client) = &mut client
+        {
+            why::tell(client, &self.args.queue).await;
+        }
+        self.finish()
+    }
+
+    /// One message, if there is one. While following, a server that is away for a moment is waited for.
+    fn receive(&self, mut client: Client, wait: Duration) -> Receiving {
+        let target = format!("{}/receive", self.work.target);
+        let wait = wait.min(CALL_WAIT_MAX);
+        let body = json!({
+            "max": 1, "wait_ms": millis(wait), "lease_ms": millis(self.work.lease),
+        });
+        let follow = self.args.follow;
+        Box::pin(async move {
+            let mut retry = Retry::new(client.timeout());
+            loop {
+                let answer = client
+                    .admin_within::<Received>(Method::POST, &target, Some(&body), wait)
+                    .await;
+                match answer {
+                    Err(error) if follow && error.may_pass() && retry.again().await => {}
+                    answer => return (client, answer.map(|answer| answer.messages)),
+                }
+            }
+        })
+    }
+
+    /// Starts the command of a message, unless that would break the order of its key.
+    async fn begin(&mut self, message: Leased) {
+        let place = message.place().to_owned();
+        // Its lease was lost while the command went on, or it has failed before.
+        if self.busy.contains(&place) || self.failed.contains(&message.id) {
+            let delay = self.work.retry_delay.max(PASS_BY);
+            self.work.give_back(&message, delay).await;
+            return;
+        }
+        self.left -= 1;
+        self.busy.insert(place.clone());
+        let (work, kill) = (self.work.clone(), self.kill.subscribe());
+        self.jobs.spawn(async move {
+            let id = message.id.clone();
+            let ended = work.run(&message, kill).await;
+            Done { id, place, ended }
+        });
+    }
+
+    fn count(&mut self, done: Result<Done, tokio::task::JoinError>) {
+        let done = match done {
+            Ok(done) => done,
+            Err(error) => return self.stop(Failure::from_error(Exit::Failed, error)),
+        };
+        self.busy.remove(&done.place);
+        match done.ended {
+            Ended::Deleted => self.tally.deleted += 1,
+            Ended::Lost | Ended::Failed => {
+                match done.ended {
+                    Ended::Lost => self.tally.lost += 1,
+                    _ => self.tally.failed += 1,
+                }
+                if !self.args.follow {
+                    self.failed.insert(done.id);
+                }
+            }
+            Ended::Hopeless(why) => {
+                self.tally.failed += 1;
+                self.stop(Failure::failed(format!(
+                    "the command {:?} stopped the run: {why}",
+                    self.work.command
+                )));
+            }
+        }
+    }
+
+    /// The first reason counts.
+    fn stop(&mut self, failure: Failure) {
+        if self.stop.is_none() {
+            self.stop = Some(Stop::Failure(failure));
+            self.tell_what_runs();
+        }
+    }
+
+    fn tell_what_runs(&self) {
+        if !self.jobs.is_empty() {
+            note(&format!(
+                "waiting for {} to end; interrupt again to kill",
+                count(self.jobs.len() as u64, "command")
+            ));
+        }
+    }
+
+    /// An answer may be on its way. What the server cannot write any more it gives back itself.
+    async fn give_back_what_comes(&self, answer: Receiving) {
+        if let Ok((_, Ok(messages))) = timeout(ANSWER_GRACE, answer).await {
+            for message in messages {
+                self.work.give_back(&message, Duration::ZERO).await;
+            }
+        }
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        let Tally {
+            deleted,
+            failed,
+            lost,
+        } = self.tally;
+        let all = deleted + failed + lost;
+        let bad = failed + lost > 0;
+        if bad {
+            note(&format!(
+                "{}: {deleted} deleted, {failed} failed and come again, {lost} with a lost lease",
+                count(all, "message")
+            ));
+        }
+        match self.stop {
+            Some(Stop::Signal(exit)) => Err(Failure::signal(exit)),
+            Some(Stop::Failure(failure)) => Err(failure),
+            // Each was told when it happened.
+            None if bad => Err(Failure::failed("").told()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The answer of a receive that is under way.
+async fn next(receiving: &mut Option<Receiving>) -> (Client, Result<Vec<Leased>, CallError>) {
+    match receiving {
+        Some(receiving) => receiving.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What became of a lease.
+enum Settled {
+    Done,
+    /// The message is not there any more.
+    Gone,
+    /// In words.
+    Stale(String),
+}
+
+impl Work {
+    /// Runs the command and settles the message.
+    async fn run(&self, message: &Leased, mut kill: watch::Receiver<bool>) -> Ended {
+        let began = Instant::now();
+        let body = match message.body() {
+            Ok(body) => body,
+            Err(error) => {
+                self.give_back(message, Duration::ZERO).await;
+                return Ended::Hopeless(format!(
+                    "the body of {} is no base64: {error}",
+                    message.name()
+                ));
+            }
+        };
+        let started = command::start(&self.command, &self.queue, &self.endpoint, message);
+        let (mut child, group) = match started.map(|child| (child.id(), child)) {
+            Ok((Some(group), child)) => (child, group),
+            Ok((None, _)) => return Ended::Hopeless("it has no process id".to_owned()),
+            Err(error) => {
+                // Nothing was tried.
+                self.give_back(message, Duration::ZERO).await;
+                return Ended::Hopeless(format!("it cannot be started: {error}"));
+            }
+        };
+        let feeding = child
+            .stdin
+            .take()
+            .map(|stdin| tokio::spawn(command::feed(stdin, body)));
+        let held_ms = AtomicU64::new(millis(self.lease));
+        let mut lost = None;
+        let status = {
+            let mut waiting = pin!(child.wait());
+            let mut holding = pin!(self.hold(message, began, &held_ms));
+            let mut killed = false;
+            loop {
+                tokio::select! {
+                    biased;
+                    status = &mut waiting => break status,
+                    Ok(_) = kill.wait_for(|&kill| kill), if !killed => {
+                        killed = true;
+                        command::kill(group);
+                    }
+                    why = &mut holding, if lost.is_none() => {
+                        let what = format!("{}: the lease is lost while the command runs: {why}", message.name());
+                        complain("warning", &what);
+                        lost = Some(why);
+                    }
+                }
+            }
+        };
+        if let Some(feeding) = feeding {
+            // Nobody reads any more.
+            feeding.abort();
+        }
+        let end = match status {
+            Ok(status) => command::judge(status),
+            Err(error) => End::Failure(format!("waiting for it failed: {error}")),
+        };
+        if lost.is_some() {
+            return match end {
+                End::Hopeless(why) => Ended::Hopeless(why),
+                End::Success | End::Failure(_) => Ended::Lost,
+            };
+        }
+        match end {
+            End::Success => {
+                let held = Duration::from_millis(held_ms.into_inner());
+                self.delete(message, began + held).await
+            }
+            End::Failure(why) => {
+                self.comes_again(message, &why).await;
+                Ended::Failed
+            }
+            End::Hopeless(why) => {
+                self.comes_again(message, &why).await;
+                Ended::Hopeless(why)
+            }
+        }
+    }
+
+    /// Extends the lease for as long as this is polled; ends with why it is lost.
+    /// `held_ms` is how long it has been held for certain.
+    async fn hold(&self, message: &Leased, began: Instant, held_ms: &AtomicU64) -> String {
+        let mut ends = began + self.lease;
+        loop {
+            sleep(self.lease / 3).await;
+            let lease = self.lease.min(HELD_MAX.saturating_sub(began.elapsed()));
+            let now = Instant::now();
+            if now + lease <= ends {
+                // It has been held for as long as one can be.
+                sleep(ends.saturating_duration_since(now)).await;
+                return "it was held for 12h, the longest there is".to_owned();
+            }
+            let extend = json!({"action": "extend", "lease_ms": millis(lease)});
+            match self.settle(&message.receipt, extend).await {
+                Ok(Settled::Done) => {
+                    ends = now + lease;
+                    held_ms.store(millis(ends - began), Ordering::Relaxed);
+                }
+                Ok(Settled::Stale(why)) => return why,
+                // By the command itself, or by a purge; what it is worth is seen when the command ends.
+                Ok(Settled::Gone) => std::future::pending().await,
+                // The next one may pass. If none does, the lease is found to be lost at the end.
+                Err(error) => complain(
+                    "warning",
+                    &format!("{}: the lease is not extended: {error}", message.name()),
+                ),
+            }
+        }
+    }
+
+    /// `held_until`: before that nobody else can have had the message.
+    async fn delete(&self, message: &Leased, held_until: Instant) -> Ended {
+        let settled = self
+            .settle(&message.receipt, json!({"action": "ack"}))
+            .await;
+        let why = match settled {
+            Ok(Settled::Done) => return Ended::Deleted,
+            // The command settled it itself, or it was purged.
+            Ok(Settled::Gone) if Instant::now() < held_until => return Ended::Deleted,
+            Ok(Settled::Gone) => Ok(settle::words("gone").to_owned()),
+            Ok(Settled::Stale(why)) => Ok(why),
+            Err(error) => Err(error),
+        };
+        match why {
+            Ok(why) => {
+                let what = "the command succeeded, but the message is not deleted";
+                complain("warning", &format!("{}: {what}: {why}", message.name()));
+                Ended::Lost
+            }
+            Err(error) => {
+                let what = "the command succeeded, but the message could not be deleted and may come again";
+                complain("warning", &format!("{}: {what}: {error}", message.name()));
+                Ended::Lost
+            }
+        }
+    }
+
+    async fn comes_again(&self, message: &Leased, why: &str) {
+        let delay = self.retry_delay;
+        let nack = json!({"action": "nack", "delay_ms": millis(delay)});
+        let then = match self.settle(&message.receipt, nack).await {
+            Ok(Settled::Done) => format!("the message comes again in {}", show_duration(delay)),
+            Ok(Settled::Gone) => "the message is not there any more".to_owned(),
+            Ok(Settled::Stale(why)) => format!("the message is not put back: {why}"),
+            Err(error) => format!("the message comes again when its lease ends: {error}"),
+        };
+        complain("warning", &format!("{}: {why}; {then}", message.name()));
+    }
+
+    /// The message was not tried. If it cannot be given back, it comes again when its lease ends.
+    async fn give_back(&self, message: &Leased, delay: Duration) {
+        let defer = json!({"action": "defer", "delay_ms": millis(delay)});
+        if let Err(error) = self.settle(&message.receipt, defer).await {
+            complain(
+                "warning",
+                &format!("{} is not given back: {error}", message.name()),
+            );
+        }
+    }
+
+    /// Settles a lease, again while the server is away.
+    async fn settle(&self, receipt: &str, mut how: Value) -> Result<Settled, Failure> {
+        how["receipt"] = json!(receipt);
+        let body = json!({"settles": [how]});
+        let target = format!("{}/settle", self.target);
+        let mut client = self.settler.lock().await;
+        let mut retry = Retry::new(client.timeout());
+        // An attempt whose answer did not come may have done it: then the lease is gone by the next one.
+        let mut perhaps_done = false;
+        loop {
+            let answer = client
+                .admin::<Results>(Method::POST, &target, Some(&body))
+                .await;
+            let mut results = match answer {
+                Ok(answer) => answer.results.into_iter(),
+                Err(error) => {
+                    perhaps_done |= !error.nothing_done();
+                    if error.may_pass() && retry.again().await {
+                        continue;
+                    }
+                    return Err(error.into());
+                }
+            };
+            return match results.next() {
+                Some(Outcome::Done) => Ok(Settled::Done),
+                Some(Outcome::Stale { .. }) if perhaps_done && how["action"] != "extend" => {
+                    Ok(Settled::Done)
+                }
+                Some(Outcome::Stale { reason }) if reason == "gone" => Ok(Settled::Gone),
+                Some(Outcome::Stale { reason }) => {
+                    Ok(Settled::Stale(settle::words(&reason).to_owned()))
+                }
+                Some(Outcome::Refused { problem }) => Err(Failure::failed(problem.detail)),
+                None => Err(Failure::failed("the server answered for no lease")),
+            };
+        }
+    }
+}

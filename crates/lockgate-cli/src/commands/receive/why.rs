@@ -1,0 +1,215 @@
+//! Why a receive has nothing to give.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use hyper::Method;
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use crate::{
+    client::{CallError, Client},
+    commands::{part, queue_settings::NOTHING},
+    output::{count, note},
+};
+
+/// Pages of delayed messages that are looked at for the first to be due.
+const PAGES_MAX: usize = 10;
+
+/// Nobody waits longer for a reason.
+const ASKING_MAX: Duration = Duration::from_secs(2);
+
+#[derive(Deserialize)]
+struct Queue {
+    keyed: bool,
+    paused: bool,
+    counts: Counts,
+    settings: Settings,
+}
+
+#[derive(Deserialize)]
+struct Counts {
+    ready: u64,
+    in_flight: u64,
+    delayed: u64,
+}
+
+#[derive(Deserialize)]
+struct Settings {
+    in_flight_max: u64,
+}
+
+#[derive(Deserialize)]
+struct Keys {
+    keys: Vec<Key>,
+    #[serde(default)]
+    next_page: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Key {
+    waits_for: String,
+}
+
+#[derive(Deserialize)]
+struct Messages {
+    messages: Vec<Message>,
+    #[serde(default)]
+    next_page: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    #[serde(default)]
+    due_at: Option<String>,
+}
+
+/// Says on standard error why nothing was received. If that cannot be found out, nothing is said: the
+/// receive itself did not fail.
+pub(super) async fn tell(client: &mut Client, queue: &str) {
+    if let Some(why) = ask(client, queue).await {
+        note(&format!("nothing received: {why}"));
+    }
+}
+
+/// What was said while somebody follows a queue: each reason once, until another takes its place.
+#[derive(Default)]
+pub(super) struct Waiting {
+    said: Option<String>,
+}
+
+impl Waiting {
+    pub(super) async fn tell(&mut self, client: &mut Client, queue: &str) {
+        let why = ask(client, queue).await;
+        if let Some(why) = &why
+            && self.said.as_ref() != Some(why)
+        {
+            note(&format!("still waiting: {why}"));
+        }
+        self.said = why;
+    }
+}
+
+async fn ask(client: &mut Client, queue: &str) -> Option<String> {
+    timeout(ASKING_MAX, why(client, queue)).await.ok()?.ok()
+}
+
+async fn why(client: &mut Client, name: &str) -> Result<String, CallError> {
+    let target = format!("/queues/{}", part(name));
+    let queue: Queue = client.admin(Method::GET, &target, NOTHING).await?;
+    let Counts {
+        ready,
+        in_flight,
+        delayed,
+    } = queue.counts;
+    let held = ready + in_flight;
+    if queue.paused {
+        let all = count(held + delayed, "message");
+        return Ok(format!(
+            "{name} is paused and holds {all}; `lockgate queue resume {name}` lets it go on"
+        ));
+    }
+    if held + delayed == 0 {
+        return Ok(format!("{name} is empty"));
+    }
+    let until = match delayed {
+        0 => String::new(),
+        _ => until(client, &target, delayed).await?,
+    };
+    if held == 0 {
+        return Ok(match delayed {
+            1 => format!("the only message of {name} is delayed {until}"),
+            _ => format!("all {delayed} messages of {name} are delayed, {until}"),
+        });
+    }
+    let also = match delayed {
+        0 => String::new(),
+        1 => format!("; 1 more is delayed {until}"),
+        _ => format!("; {delayed} more are delayed, {until}"),
+    };
+    if in_flight >= queue.settings.in_flight_max {
+        return Ok(format!(
+            "{name} has as many messages in flight as it may, {in_flight}{also}"
+        ));
+    }
+    if queue.keyed {
+        return Ok(format!("{}{also}", keys(client, name, &target).await?));
+    }
+    Ok(match ready {
+        0 => format!(
+            "{} of {name} {} in flight or waits for another attempt{also}",
+            count(in_flight, "message"),
+            if in_flight == 1 { "is" } else { "are" },
+        ),
+        _ => just_now(name),
+    })
+}
+
+/// Until when messages are delayed.
+async fn until(client: &mut Client, target: &str, delayed: u64) -> Result<String, CallError> {
+    let target = format!("{target}/messages?state=delayed&bodies=false&limit=100");
+    let mut first: Option<String> = None;
+    let mut page = String::new();
+    for at in 1..=PAGES_MAX {
+        let target = format!("{target}{page}");
+        let answer: Messages = client.admin(Method::GET, &target, NOTHING).await?;
+        let due = answer.messages.into_iter();
+        // Instants of one form, in UTC, sort as texts.
+        first = due.filter_map(|message| message.due_at).chain(first).min();
+        match answer.next_page {
+            Some(next) if at < PAGES_MAX => page = format!("&page={}", part(&next)),
+            Some(_) => return Ok(shown("the first that was found until", first)),
+            None => break,
+        }
+    }
+    Ok(match delayed {
+        1 => shown("until", first),
+        _ => shown("the first until", first),
+    })
+}
+
+fn shown(words: &str, instant: Option<String>) -> String {
+    // It may have become due since it was counted.
+    format!("{words} {}", instant.as_deref().unwrap_or("now"))
+}
+
+/// By what the keys are held.
+async fn keys(client: &mut Client, name: &str, target: &str) -> Result<String, CallError> {
+    let target = format!("{target}/keys?limit=1000");
+    let keys: Keys = client.admin(Method::GET, &target, NOTHING).await?;
+    let mut held: BTreeMap<String, u64> = BTreeMap::new();
+    for key in keys.keys {
+        match &*key.waits_for {
+            "due" | "no_message" => {}
+            "nothing" => return Ok(just_now(name)),
+            word => *held.entry(in_words(word)).or_default() += 1,
+        }
+    }
+    let all: u64 = held.values().sum();
+    let by: Vec<String> = held
+        .iter()
+        .map(|(word, keys)| format!("{keys} {word}"))
+        .collect();
+    let looked_at = match keys.next_page {
+        Some(_) => "the first 1000 keys that were looked at are",
+        None if all == 1 => "its only key with messages is",
+        None => &format!("all {all} keys with messages are"),
+    };
+    Ok(format!(
+        "{name} holds messages, but {looked_at} held ({}); `lockgate key list --queue {name}` says more",
+        by.join(", ")
+    ))
+}
+
+fn in_words(word: &str) -> String {
+    match word {
+        "lease" => "in flight".to_owned(),
+        "backoff" => "waiting for another attempt".to_owned(),
+        "durability" => "not synced yet".to_owned(),
+        "horizon" => "perhaps held since before a power cut".to_owned(),
+        other => other.replace('_', " "),
+    }
+}
+
+fn just_now(name: &str) -> String {
+    format!("{name} was empty or held a moment ago, and has messages now: ask again")
+}

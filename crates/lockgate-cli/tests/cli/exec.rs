@@ -1,0 +1,312 @@
+//! `lockgate receive --exec`: a command for each message.
+
+use std::{
+    fs,
+    io::{BufReader, Read as _},
+    process::{Child, Stdio},
+};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::{
+    messages::Town,
+    support::{Done, Server, signal},
+};
+
+impl Town {
+    fn exec(&self, options: &str, command: &str) -> Done {
+        let done = self
+            .sandbox
+            .command(&format!("receive {options} --exec"))
+            .arg(command)
+            .output();
+        done.unwrap().into()
+    }
+
+    fn start_exec(&self, options: &str, command: &str) -> Child {
+        let mut run = self.sandbox.command(&format!("receive {options} --exec"));
+        run.arg(command)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.sandbox.path().join(file)).unwrap_or_default()
+    }
+
+    fn attempts(&self, queue: &str) -> Vec<u64> {
+        let messages = self.run(&format!("peek --queue {queue} --json")).json();
+        messages
+            .iter()
+            .map(|message| message["attempts"].as_u64().unwrap())
+            .collect()
+    }
+}
+
+/// Starts the child's standard output, line by line.
+fn lines_of(child: &mut Child) -> BufReader<std::process::ChildStdout> {
+    BufReader::new(child.stdout.take().unwrap())
+}
+
+fn line(reader: &mut impl std::io::BufRead) -> String {
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+#[test]
+fn messages_of_a_key_run_in_order_and_one_at_a_time_and_keys_side_by_side() {
+    let town = Town::new();
+    let lines: String = (0..60)
+        .map(|number| format!("{{\"body\":\"{number}\",\"key\":\"k{}\"}}\n", number % 5))
+        .collect();
+    for (queue, profile) in [("sqs.fifo", "sqs"), ("strict.fifo", "strict")] {
+        town.run(&format!("queue create {queue}")).ok();
+        town.run(&format!("queue set {queue} --key-profile {profile}"))
+            .ok();
+        town.send_lines(&format!("--queue {queue}"), &lines).ok();
+        // A folder can be made once: whoever finds one of its key fails.
+        let command = "mkdir \"$LOCKGATE_KEY\" && { cat; echo; } >> \"out-$LOCKGATE_KEY\" \\
+            && rmdir \"$LOCKGATE_KEY\"";
+        let done = town.exec(&format!("--queue {queue} --concurrency 4"), command);
+        assert_eq!((done.code, &*done.stderr), (Some(0), ""), "{done:?}");
+        for key in 0..5 {
+            let file = format!("out-k{key}");
+            let wanted: String = (0..60)
+                .filter(|number| number % 5 == key)
+                .map(|number| format!("{number}\n"))
+                .collect();
+            assert_eq!(town.read(&file), wanted, "{queue}");
+            fs::remove_file(town.sandbox.path().join(file)).unwrap();
+        }
+        let nothing = json!({"ready": 0, "in_flight": 0, "delayed": 0});
+        assert_eq!(town.counts(queue), nothing, "{queue}");
+    }
+    // Nothing is there any more, which is said, and no failure.
+    let done = town.exec("--queue sqs.fifo", "false");
+    assert_eq!(done.code, Some(0));
+    assert_eq!(done.stderr, "nothing received: sqs.fifo is empty\n");
+}
+
+#[test]
+fn a_command_has_its_message_on_standard_input_and_the_rest_in_its_environment() {
+    let town = Town::new();
+    town.run("queue create q").ok();
+    town.run("send --queue q --group g --attribute user.id=a=b --attribute n:Number=7 tüx")
+        .ok();
+    let command =
+        "echo \"$(cat)|$LOCKGATE_QUEUE|$LOCKGATE_GROUP|${LOCKGATE_KEY-none}|$LOCKGATE_ATTEMPT|\\
+$LOCKGATE_ATTRIBUTE_user_id|$LOCKGATE_ATTRIBUTE_n|$LOCKGATE_SEQUENCE\"
+        test -n \"$LOCKGATE_RECEIPT\" -a -n \"$LOCKGATE_MESSAGE_ID\" -a -n \"$LOCKGATE_SENT_AT\"";
+    let done = town.exec("--queue q", command);
+    assert_eq!(done.ok(), "tüx|q|g|none|1|a=b|7|1\n");
+
+    // A command need not read what a pipe cannot hold.
+    let body = "x".repeat(1_000_000);
+    town.send_lines("--queue q", &format!("{{\"body\":\"{body}\"}}\n"))
+        .ok();
+    let done = town.exec("--queue q", "exec <&-; true");
+    assert_eq!((done.code, &*done.stderr), (Some(0), ""), "{done:?}");
+    town.send_lines("--queue q", &format!("{{\"body\":\"{body}\"}}\n"))
+        .ok();
+    assert_eq!(town.exec("--queue q", "wc -c").ok().trim(), "1000000");
+}
+
+#[test]
+fn a_failed_command_puts_its_message_back_for_later_and_is_told() {
+    let town = Town::new();
+    town.run("queue create q").ok();
+    for body in ["good", "bad", "killed", "fine"] {
+        town.run(&format!("send --queue q {body}")).ok();
+    }
+    let command = "case $(cat) in bad) exit 3;; killed) kill -9 $$;; esac";
+    let error = town
+        .exec("--queue q --retry-delay 1h", command)
+        .fails_with(1);
+    assert!(
+        error.contains("it exited with 3; the message comes again in 1h"),
+        "{error}"
+    );
+    assert!(
+        error.contains("it was killed by signal 9; the message comes"),
+        "{error}"
+    );
+    assert!(
+        error.contains("4 messages: 2 deleted, 2 failed and come again, 0 with a lost lease"),
+        "{error}"
+    );
+    assert_eq!(town.attempts("q"), [1, 1]);
+    // Back at once, and still not tried a second time in one run.
+    town.run("queue purge q --yes").ok();
+    town.run("send --queue q bad").ok();
+    town.exec("--queue q --retry-delay 0s", "echo x >> tries; false")
+        .fails_with(1);
+    assert_eq!(town.read("tries"), "x\n");
+    // At most so many.
+    town.run("send --queue q another").ok();
+    town.exec("--queue q --max 1", "true").ok();
+}
+
+/// Otherwise a typing error would send a whole queue to its dead letters.
+#[test]
+fn a_command_that_cannot_be_started_ends_the_run_with_its_first_message() {
+    let town = Town::new();
+    town.send_lines("--queue q --create", &"{\"body\":1}\n".repeat(5))
+        .ok();
+    let not_executable = town.sandbox.write("script", "true");
+    for (command, says) in [
+        (
+            "no-such-command-anywhere",
+            "there is no such command (exit code 127)",
+        ),
+        (
+            not_executable.to_str().unwrap(),
+            "it cannot be run (exit code 126)",
+        ),
+    ] {
+        let before: u64 = town.attempts("q").iter().sum();
+        let error = town.exec("--queue q --follow", command).fails_with(1);
+        assert!(error.contains(says), "{error}");
+        let after: u64 = town.attempts("q").iter().sum();
+        assert_eq!(after, before + 1, "{command}");
+    }
+}
+
+/// `receive --exec cat | head -1`: every command would die of the closed pipe.
+#[test]
+fn a_run_ends_when_nobody_reads_its_output_any_more() {
+    let town = Town::new();
+    let body = "x".repeat(60_000);
+    let lines = format!("{{\"body\":\"{body}\"}}\n").repeat(10);
+    town.send_lines("--queue q --create", &lines).ok();
+    let mut child = town.start_exec("--queue q --follow", "cat; echo");
+    let mut reader = lines_of(&mut child);
+    assert_eq!(line(&mut reader).len(), 60_000);
+    drop(reader);
+    let done: Done = child.wait_with_output().unwrap().into();
+    let error = done.fails_with(1);
+    assert!(
+        error.contains("nobody reads its output any more"),
+        "{error}"
+    );
+    assert!(town.attempts("q").len() >= 6, "{:?}", town.attempts("q"));
+    assert!(town.attempts("q").iter().sum::<u64>() <= 1);
+}
+
+#[test]
+fn a_lease_lasts_as_long_as_its_command() {
+    let town = Town::new();
+    town.run("queue create q.fifo").ok();
+    town.run("send --queue q.fifo --key k one").ok();
+    town.run("send --queue q.fifo --key k two").ok();
+    let command = "cat; echo \" $LOCKGATE_ATTEMPT\"; test -e slept || sleep 3; touch slept";
+    let done = town.exec("--queue q.fifo --lease 1s --concurrency 3", command);
+    assert_eq!(done.ok(), "one 1\ntwo 1\n");
+}
+
+#[test]
+fn a_lost_lease_is_told_and_its_message_is_not_deleted() {
+    let town = Town::new();
+    town.run("queue create q.fifo").ok();
+    town.run("send --queue q.fifo --key k one").ok();
+    let command = format!(
+        "{:?} nack --queue q.fifo \"$LOCKGATE_RECEIPT\"",
+        env!("CARGO_BIN_EXE_lockgate")
+    );
+    let error = town
+        .exec("--queue q.fifo --retry-delay 1s", &command)
+        .fails_with(1);
+    let says = "the message is not deleted: the lease has ended";
+    assert!(error.contains(says), "{error}");
+    assert!(error.contains("1 with a lost lease"), "{error}");
+    assert_eq!(town.attempts("q.fifo"), [1]);
+    // What the command itself has settled is no failure.
+    let command = command.replace(" nack ", " ack ");
+    let done = town.exec("--queue q.fifo --wait 20s", &command);
+    assert_eq!((done.code, &*done.stderr), (Some(0), ""), "{done:?}");
+    let nothing = json!({"ready": 0, "in_flight": 0, "delayed": 0});
+    assert_eq!(town.counts("q.fifo"), nothing);
+}
+
+#[test]
+fn a_signal_lets_commands_end_and_a_second_one_kills_them() {
+    let town = Town::new();
+    town.run("queue create q").ok();
+    town.run("send --queue q one").ok();
+    let mut child = town.start_exec("--queue q --follow", "echo began; read go < go; echo ended");
+    let fifo = town.sandbox.path().join("go");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+    let (mut out, mut err) = (
+        lines_of(&mut child),
+        BufReader::new(child.stderr.take().unwrap()),
+    );
+    assert_eq!(line(&mut out), "began");
+    signal(&child, Signal::TERM);
+    assert!(line(&mut err).contains("waiting for 1 command to end"));
+    fs::write(&fifo, "go\n").unwrap();
+    assert_eq!(line(&mut out), "ended");
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert_eq!(
+        town.counts("q"),
+        json!({"ready": 0, "in_flight": 0, "delayed": 0})
+    );
+
+    town.run("send --queue q two").ok();
+    let mut child = town.start_exec(
+        "--queue q --follow --retry-delay 0s",
+        "echo began; sleep 600",
+    );
+    let (mut out, mut err) = (
+        lines_of(&mut child),
+        BufReader::new(child.stderr.take().unwrap()),
+    );
+    assert_eq!(line(&mut out), "began");
+    signal(&child, Signal::INT);
+    assert!(line(&mut err).contains("interrupt again to kill"));
+    signal(&child, Signal::INT);
+    // Also what the command has started is gone: nobody holds its standard output any more.
+    out.read_to_string(&mut String::new()).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(
+        town.counts("q"),
+        json!({"ready": 1, "in_flight": 0, "delayed": 0})
+    );
+}
+
+#[test]
+fn following_goes_on_after_a_restart() {
+    let mut town = Town::new();
+    town.run("queue create q").ok();
+    let mut child = town.start_exec("--queue q --follow", "cat; echo");
+    let mut out = lines_of(&mut child);
+    town.run("send --queue q before").ok();
+    assert_eq!(line(&mut out), "before");
+    town.server.signal(Signal::KILL);
+    let address = town.server.url.trim_start_matches("http://").to_owned();
+    town.server = Server::restart(town.server, &town.sandbox, &address);
+    town.run("send --queue q after").ok();
+    assert_eq!(line(&mut out), "after");
+    // A queue that goes away ends it.
+    town.run("queue delete q --yes").ok();
+    let done: Done = child.wait_with_output().unwrap().into();
+    assert_eq!(done.code, Some(3), "{done:?}");
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused() {
+    let town = Town::new();
+    for options in ["--ack", "--nack"] {
+        town.exec(&format!("--queue q {options}"), "true")
+            .fails_with(2);
+    }
+    town.run("receive --queue q --concurrency 2").fails_with(2);
+    let error = town.exec("--queue none", "true").fails_with(3);
+    assert!(error.contains("there is no queue \"none\""), "{error}");
+    town.run("queue create q").ok();
+    town.run("queue set q --lease 0s").ok();
+    let error = town.exec("--queue q", "true").fails_with(2);
+    assert!(error.contains("--lease"), "{error}");
+}
