@@ -153,7 +153,7 @@ async fn a_key_is_refused_where_no_order_is_kept_and_a_group_where_it_is() {
         "{refused}"
     );
     let refused = lockgate
-        .transaction()
+        .transact()
         .send(&plain, keyed("x", "k"))
         .commit()
         .await
