@@ -1,6 +1,6 @@
 //! What a queue's owner may set.
 
-use lockgate_core::{Key, Level, Millis, QueueName};
+use lockgate_core::{Key, Level, MachineTime, Millis, QueueName};
 
 use crate::Rejection;
 
@@ -106,6 +106,10 @@ pub struct Dedup {
     pub window: Millis,
     /// Within what a unique id is unique.
     pub scope: DedupScope,
+    /// From when on the scope holds for sends, by the machine's clock, if it was changed: before, the
+    /// other one does. `None`: it was never changed. The machine sets it, [`Dedup::SCOPE_CHANGE`] after
+    /// the change; what a command says here counts for nothing.
+    pub scope_from: Option<MachineTime>,
     /// Whether a message without a unique id takes the SHA-256 of its body as one. The caller
     /// computes it; a message that arrives without one is refused.
     pub content_based: bool,
@@ -233,11 +237,47 @@ impl Default for Quota {
     }
 }
 
+impl Dedup {
+    /// How long after a change of the scope sends go on under the former one, as at AWS, where a change
+    /// takes up to 60 s to reach all of the service.
+    pub const SCOPE_CHANGE: Millis = 60_000;
+
+    /// Within what the id of a message is unique that is sent now.
+    pub(crate) fn scope_at(&self, now: MachineTime) -> DedupScope {
+        match self.scope_from {
+            Some(from) if now < from => self.scope.other(),
+            _ => self.scope,
+        }
+    }
+
+    /// Takes the place of other settings of the queue.
+    pub(crate) fn follow(&mut self, before: &Self, now: MachineTime) {
+        self.scope_from = if self.scope == before.scope {
+            before.scope_from
+        } else if self.scope == before.scope_at(now) {
+            // A change that did not hold yet was taken back.
+            Some(now)
+        } else {
+            Some(now.plus(Self::SCOPE_CHANGE))
+        };
+    }
+}
+
+impl DedupScope {
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Queue => Self::Key,
+            Self::Key => Self::Queue,
+        }
+    }
+}
+
 impl Default for Dedup {
     fn default() -> Self {
         Self {
             window: 5 * 60 * 1000,
             scope: DedupScope::default(),
+            scope_from: None,
             content_based: false,
             bytes_max: 256 << 20,
             survives_purge: false,

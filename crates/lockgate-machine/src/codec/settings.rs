@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use lockgate_core::QueueName;
+use lockgate_core::{MachineTime, QueueName};
 
 use super::{
     DecodeError, message,
@@ -59,6 +59,9 @@ const SYNC_RECORDS: u8 = 21;
 
 /// Keys. Absent: 0. A version that does not know it would give a key's next message no number.
 const KEY_SEQUENCES: u8 = 22 | CRITICAL;
+/// Machine time, milliseconds. Absent: the scope was never changed. A version that does not know it
+/// would take a duplicate for a new message.
+const DEDUP_SCOPE_FROM: u8 = 23 | CRITICAL;
 
 /// The fields a record of this format always has.
 const ALWAYS: u32 = ((1 << (IN_FLIGHT_MAX + 1)) - 2) & !(1 << DEAD_LETTER) & !(1 << KEY_POLICY);
@@ -85,6 +88,7 @@ pub(super) fn write(settings: &QueueSettings, writer: &mut Writer<'_>) {
     let Dedup {
         window,
         scope,
+        scope_from,
         content_based,
         bytes_max: dedup_bytes_max,
         survives_purge,
@@ -131,6 +135,9 @@ pub(super) fn write(settings: &QueueSettings, writer: &mut Writer<'_>) {
     }
     if *key_sequences_max > 0 {
         writer.tagged_number(KEY_SEQUENCES, u64::from(*key_sequences_max));
+    }
+    if let Some(from) = scope_from {
+        writer.tagged_number(DEDUP_SCOPE_FROM, from.0);
     }
 }
 
@@ -186,6 +193,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Box<QueueSettings>, Decode
             IN_FLIGHT_MAX => settings.in_flight_max = value.small()?,
             SYNC_AFTER => settings.sync_window.after = Some(value.number()?),
             SYNC_RECORDS => settings.sync_window.records = Some(value.number()?),
+            DEDUP_SCOPE_FROM => settings.dedup.scope_from = Some(MachineTime(value.number()?)),
             KEY_SEQUENCES => settings.key_sequences_max = value.small()?,
             _ => return Ok(false),
         }

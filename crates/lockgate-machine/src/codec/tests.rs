@@ -646,6 +646,7 @@ fn settings() -> impl Strategy<Value = Box<QueueSettings>> {
                     } else {
                         DedupScope::Queue
                     },
+                    scope_from: (numbers[8] % 3 == 0).then_some(MachineTime(window)),
                     content_based,
                     bytes_max: dedup_bytes,
                     survives_purge,

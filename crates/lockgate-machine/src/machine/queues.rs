@@ -60,11 +60,13 @@ impl Machine {
             });
         }
         let queue = QueueId(self.next_queue);
+        let mut settings = create.settings.clone();
+        settings.dedup.scope_from = None;
         draft.add(
             Effect::QueueCreated {
                 queue,
                 name: create.name.clone(),
-                settings: Box::new(create.settings.clone()),
+                settings: Box::new(settings.clone()),
                 annotations: create.annotations.clone(),
                 tags: create.tags.clone(),
                 at: now.wall,
@@ -76,7 +78,7 @@ impl Machine {
             description: Box::new(QueueDescription {
                 id: queue,
                 name: create.name.clone(),
-                settings: create.settings.clone(),
+                settings,
                 annotations: create.annotations.clone(),
                 tags: create.tags.clone(),
                 created: now.wall,
@@ -101,10 +103,12 @@ impl Machine {
         if let Some(settings) = settings {
             self.check_settings(name, Some(&queue.settings), settings)?;
         }
+        let mut settings = Box::new(settings.unwrap_or(&queue.settings).clone());
+        settings.dedup.follow(&queue.settings.dedup, now.machine);
         draft.add(
             Effect::QueueChanged {
                 queue: queue.id,
-                settings: Box::new(settings.unwrap_or(&queue.settings).clone()),
+                settings,
                 annotations: annotations.unwrap_or(&queue.annotations).clone(),
                 tags: tags.unwrap_or(&queue.tags).clone(),
                 at: now.wall,

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use lockgate_core::{Key, Level, Location, Now, Sequence};
+use lockgate_core::{Key, Level, Location, MachineTime, Now, Sequence};
 
 use super::{
     Machine,
@@ -68,7 +68,7 @@ impl Machine {
             U48::MAX,
         )?;
 
-        let unique = self.unique_digest(settings, send, key)?;
+        let unique = self.unique_digest(settings, send, key, now.machine)?;
         if let Some(digest) = unique {
             if let Some(first) = draft.unique_ids.get(&(index, digest)) {
                 return Ok(Sent {
@@ -76,7 +76,17 @@ impl Machine {
                     ..*first
                 });
             }
-            if let Some(hit) = queue.dedup.get(digest) {
+            let hit = queue.dedup.get(digest).or_else(|| {
+                // An id that was sent before the scope changed counts as it did then.
+                settings.dedup.scope_from?;
+                let scope = settings.dedup.scope_at(now.machine).other();
+                let id = message.unique_id.as_ref()?;
+                let key = key.map(Key::as_str);
+                queue
+                    .dedup
+                    .get(self::digest(scope_key(scope, key), id.as_str()))
+            });
+            if let Some(hit) = hit {
                 if level >= Level::Disk {
                     draft.rest_on(self.unless_durable(hit.position));
                 }
@@ -155,6 +165,7 @@ impl Machine {
         settings: &QueueSettings,
         send: &SendMessage,
         key: Option<&Key>,
+        now: MachineTime,
     ) -> Result<Option<u128>, Rejection> {
         let message = &send.message;
         match &message.unique_id {
@@ -162,7 +173,8 @@ impl Machine {
                 queue: send.queue.clone(),
             }),
             Some(id) if settings.dedup.window > 0 => {
-                let scope = scope_key(settings, key.map(Key::as_str));
+                let scope = settings.dedup.scope_at(now);
+                let scope = scope_key(scope, key.map(Key::as_str));
                 Ok(Some(digest(scope, id.as_str())))
             }
             _ => Ok(None),
@@ -259,7 +271,10 @@ impl Machine {
         let level = arrival.level.unwrap_or(queue.settings.level);
         let key = arrival.key.map(|key| key.text);
         if let Some((id, until)) = arrival.unique {
-            let digest = digest(scope_key(&queue.settings, key), id);
+            // The settings are those under which it was accepted.
+            let dedup = &queue.settings.dedup;
+            let scope = dedup.scope_at(MachineTime(until.0.saturating_sub(dedup.window)));
+            let digest = digest(scope_key(scope, key), id);
             queue.dedup.reserve(digest, arrival.sequence, at, until);
             self.unique_ids += 1;
             self.arm_dedup(index);
@@ -300,9 +315,9 @@ impl Machine {
     }
 }
 
-/// What a queue's unique ids are unique within, for a message of that key.
-fn scope_key<'a>(settings: &QueueSettings, key: Option<&'a str>) -> Option<&'a str> {
-    match settings.dedup.scope {
+/// What a unique id is unique within in that scope, for a message of that key.
+fn scope_key(scope: DedupScope, key: Option<&str>) -> Option<&str> {
+    match scope {
         DedupScope::Queue => None,
         DedupScope::Key => key,
     }

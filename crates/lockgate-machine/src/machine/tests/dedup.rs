@@ -39,6 +39,44 @@ fn ids_are_unique_within_the_queue_or_the_key() {
 }
 
 #[test]
+fn a_changed_scope_holds_a_minute_later_and_ids_count_as_when_they_were_sent() {
+    check(
+        "
+        queue q keyed
+        send q key=a id=x               => #1
+        change q scope-key
+        send q key=b id=x               => #1 duplicate
+        send q key=b id=y               => #2
+        send q key=c id=y               => #2 duplicate
+        wait 59999ms
+        send q key=c id=y               => #2 duplicate
+        wait 1ms
+        // the new scope holds, and what was sent before is still unique in the queue
+        send q key=c id=y               => #2 duplicate
+        send q key=a id=z               => #3
+        send q key=b id=z               => #4
+        send q key=b id=z               => #4 duplicate
+        change q scope-queue
+        send q key=c id=z               => #5
+        send q key=c id=z               => #5 duplicate
+        // taken back before it held
+        change q scope-key
+        send q key=d id=z               => #6
+        send q key=d id=z               => #6 duplicate
+        change q scope-queue
+        wait 1min
+        send q key=d id=z               => #6 duplicate
+        send q key=e id=w               => #7
+        send q key=f id=w               => #7 duplicate
+        wait 5min
+        send q key=f id=w               => #8
+        send q key=e id=w               => #8 duplicate
+        unique-ids q                    => 1
+        ",
+    );
+}
+
+#[test]
 fn a_window_of_zero_remembers_nothing() {
     check(
         "

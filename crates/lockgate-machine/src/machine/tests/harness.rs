@@ -646,6 +646,7 @@ fn set(settings: &mut QueueSettings, word: &str) {
         "retention" => settings.retention = millis(value),
         "window" => settings.dedup.window = millis(value),
         "scope-key" => settings.dedup.scope = DedupScope::Key,
+        "scope-queue" => settings.dedup.scope = DedupScope::Queue,
         "content-based" => settings.dedup.content_based = true,
         "survives-purge" => settings.dedup.survives_purge = true,
         "dedup-bytes" => settings.dedup.bytes_max = value.parse().unwrap(),

@@ -576,9 +576,17 @@ impl Model {
             }
             self.check_settings(name, before.dead_letter.as_ref(), settings)?;
         }
-        let now = self.now.wall;
+        let (now, machine) = (self.now.wall, self.now.machine);
         let queue = self.found_mut(name)?;
+        let before = queue.settings.dedup.clone();
         queue.settings = settings.unwrap_or(&queue.settings).clone();
+        let dedup = &mut queue.settings.dedup;
+        let pending = before.scope_from.is_some_and(|from| machine < from);
+        dedup.scope_from = match (dedup.scope == before.scope, pending) {
+            (true, _) => before.scope_from,
+            (false, true) => Some(machine),
+            (false, false) => Some(machine.plus(60_000)),
+        };
         queue.annotations = annotations.as_ref().unwrap_or(&queue.annotations).clone();
         queue.tags = tags.as_ref().unwrap_or(&queue.tags).clone();
         queue.changed = now;

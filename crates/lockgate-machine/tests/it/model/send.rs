@@ -50,19 +50,32 @@ impl Model {
         if settings.dedup.content_based && message.unique_id.is_none() {
             return Err(Rejection::UniqueIdRequired { queue: name() });
         }
-        let scope = match settings.dedup.scope {
+        let in_scope = |scope| match scope {
             DedupScope::Queue => None,
             DedupScope::Key => key.clone(),
+        };
+        let other = match settings.dedup.scope {
+            DedupScope::Queue => DedupScope::Key,
+            DedupScope::Key => DedupScope::Queue,
+        };
+        let from = settings.dedup.scope_from;
+        let (scope, former) = if from.is_some_and(|from| now.machine < from) {
+            (in_scope(other), in_scope(settings.dedup.scope))
+        } else {
+            (in_scope(settings.dedup.scope), in_scope(other))
         };
         let unique = message
             .unique_id
             .clone()
             .filter(|_| settings.dedup.window > 0);
         if let Some(id) = &unique
-            && let Some(first) = queue
-                .remembered
-                .iter()
-                .find(|known| known.id == *id && known.scope == scope)
+            && let Some(first) = [Some(scope.clone()), from.map(|_| former)]
+                .into_iter()
+                .flatten()
+                .find_map(|scope| {
+                    let mut known = queue.remembered.iter();
+                    known.find(|known| known.id == *id && known.scope == scope)
+                })
         {
             // The original's answer, and not before the original's record is as safe as asked for.
             let original_durable = durable.is_none_or(|durable| first.position < durable);
