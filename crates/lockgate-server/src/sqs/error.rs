@@ -149,6 +149,16 @@ pub(crate) struct SqsError {
     pub(crate) code: ErrorCode,
     /// AWS's wording.
     pub(crate) message: Cow<'static, str>,
+    /// What an entry of a batch is told instead, where AWS words it otherwise.
+    entry: Option<InEntry>,
+}
+
+/// How an entry of a batch is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct InEntry {
+    code: ErrorCode,
+    /// Where in the message the bare reason begins.
+    reason: usize,
 }
 
 /// The longest piece of a request that an error text repeats, in bytes.
@@ -160,6 +170,20 @@ impl SqsError {
         Self {
             code,
             message: message.into(),
+            entry: None,
+        }
+    }
+
+    /// The code and the text that an entry of a batch has for it. Of a value that is refused AWS gives
+    /// there the bare reason, without its final dot.
+    pub(crate) fn into_entry(self) -> (ErrorCode, Cow<'static, str>) {
+        match self.entry {
+            None => (self.code, self.message),
+            Some(InEntry { code, reason }) => {
+                let reason = &self.message[reason..];
+                let reason = reason.strip_suffix('.').unwrap_or(reason).to_owned();
+                (code, reason.into())
+            }
         }
     }
 
@@ -179,10 +203,25 @@ impl SqsError {
     ) -> Self {
         let value = value.to_string();
         let value = shorten(&value);
-        Self::new(
-            ErrorCode::InvalidParameterValue,
-            format!("Value {value} for parameter {parameter} is invalid. Reason: {reason}"),
-        )
+        let mut message = format!("Value {value} for parameter {parameter} is invalid. Reason: ");
+        let entry = InEntry {
+            code: ErrorCode::InvalidParameterValue,
+            reason: message.len(),
+        };
+        message.push_str(&reason.to_string());
+        Self {
+            entry: Some(entry),
+            ..Self::new(ErrorCode::InvalidParameterValue, message)
+        }
+    }
+
+    /// A receipt handle was given out and is good for nothing any more.
+    pub(crate) fn stale_receipt_handle(handle: &str, reason: &str) -> Self {
+        let mut error = Self::invalid_value(handle, "ReceiptHandle", reason);
+        if let Some(entry) = &mut error.entry {
+            entry.code = ErrorCode::ReceiptHandleIsInvalid;
+        }
+        error
     }
 
     /// A parameter's value is not allowed, in words of its own.

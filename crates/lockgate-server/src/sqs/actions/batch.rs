@@ -80,11 +80,12 @@ pub(super) fn output<T>(entries: usize) -> BatchOutput<T> {
 
 /// An entry that was refused.
 pub(super) fn failed(id: String, error: SqsError) -> FailedEntry {
-    let row = error.code.row();
+    let (code, message) = error.into_entry();
+    let row = code.row();
     FailedEntry {
         id,
         code: row.legacy,
-        message: error.message,
+        message,
         sender_fault: row.blame == Blame::Sender,
     }
 }

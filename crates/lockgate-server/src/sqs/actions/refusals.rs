@@ -78,14 +78,13 @@ fn settings(error: &SettingsError) -> SqsError {
 
 /// A receipt handle whose time is over, on a queue where that matters.
 pub(super) fn receipt_expired(handle: &str) -> SqsError {
-    SqsError::invalid_value(handle, "ReceiptHandle", "The receipt handle has expired.")
+    SqsError::stale_receipt_handle(handle, "The receipt handle has expired.")
 }
 
 /// A receipt handle of a message that cannot be extended.
 pub(super) fn not_available(handle: &str) -> SqsError {
-    SqsError::invalid_value(
+    SqsError::stale_receipt_handle(
         handle,
-        "ReceiptHandle",
         "Message does not exist or is not available for visibility timeout change.",
     )
 }

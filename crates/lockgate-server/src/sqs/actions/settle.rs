@@ -211,9 +211,8 @@ impl Wanted {
             (_, Kind::Fifo, StaleReason::Ended | StaleReason::Superseded) => {
                 Err(receipt_expired(handle))
             }
-            (_, Kind::Fifo, _) => Err(SqsError::invalid_value(
+            (_, Kind::Fifo, _) => Err(SqsError::stale_receipt_handle(
                 handle,
-                "ReceiptHandle",
                 "An earlier message of the same group must be deleted first.",
             )),
             (Self::ChangeVisibility { .. }, Kind::Standard, StaleReason::Ended) => {

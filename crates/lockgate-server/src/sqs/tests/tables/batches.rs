@@ -9,7 +9,7 @@ use super::{
         INVALID, MISSING, NO_QUEUE, NO_QUEUE_TEXT, TOO_MANY_ENTRIES,
     },
     message_attributes, row,
-    send::{MESSAGE_BYTES_MAX, NEEDS_DEDUPLICATION, invalid, with},
+    send::{MESSAGE_BYTES_MAX, NEEDS_DEDUPLICATION, with},
     settle, url,
 };
 
@@ -112,7 +112,7 @@ pub(super) fn send_message_batch() -> Vec<Row> {
 
 fn sent() -> Vec<Row> {
     let longest = "i".repeat(80);
-    let range = "DelaySeconds must be >= 0 and <= 900.";
+    let range = "DelaySeconds must be >= 0 and <= 900";
     let missing_body = |number: usize| {
         format!(
             "The request must contain the parameter \
@@ -177,16 +177,16 @@ fn sent() -> Vec<Row> {
                 failed("none", &MISSING, missing_body(2)),
                 failed("empty", &MISSING, missing_body(3)),
                 failed("character", &CONTENTS, message_attributes::forbidden("1", "message body")),
-                failed("late", &INVALID, invalid("901", "DelaySeconds", range)),
-                failed("early", &INVALID, invalid("-1", "DelaySeconds", range)),
+                failed("late", &INVALID, range),
+                failed("early", &INVALID, range),
                 failed("attribute", &INVALID,
                     "Message (user) attribute 'a' must contain a non-empty value of type 'String'."),
                 failed("system", &INVALID, "Message system attribute name 'SenderId' is invalid."),
-                failed("group", &INVALID, invalid("a b", "MessageGroupId",
+                failed("group", &INVALID,
                     "MessageGroupId can only include alphanumeric and punctuation characters. 1 to \
-                     128 in length.")),
-                failed("id", &INVALID, invalid("d", "MessageDeduplicationId",
-                    "The request includes a parameter that is not valid for this queue type.")),
+                     128 in length"),
+                failed("id", &INVALID,
+                    "The request includes a parameter that is not valid for this queue type"),
             ]}))
             .then_attribute("q", "ApproximateNumberOfMessages", json!("1")),
         row("none that is right")
@@ -250,8 +250,7 @@ fn sent_to_a_fifo_queue() -> Vec<Row> {
             ))
             .answers(
                 json!({"Successful": [{"Id": "b"}], "Failed": [failed("a", &INVALID,
-                invalid("1", "DelaySeconds",
-                    "The request include parameter that is not valid for this queue type."))]}),
+                "The request include parameter that is not valid for this queue type")]}),
             ),
         row("no group in one of a FIFO queue's")
             .queue("q.fifo")
@@ -394,9 +393,24 @@ pub(super) fn delete_message_batch() -> Vec<Row> {
                 "q.fifo",
                 vec![entry("1", "{3/Messages/0/ReceiptHandle}")],
             ))
-            .answers(json!({"Successful": null, "Failed": [failed("1", &INVALID,
-                invalid("{3/Messages/0/ReceiptHandle}", "ReceiptHandle",
-                    "The receipt handle has expired."))]})),
+            .answers(json!({"Successful": null, "Failed": [failed("1", &HANDLE,
+                "The receipt handle has expired")]})),
+        row("of a FIFO queue's message that went to the dead-letter queue")
+            .queue("dead.fifo")
+            .queue_with(
+                "q.fifo",
+                json!({"RedrivePolicy": settle::redrive("dead.fifo")}),
+            )
+            .message("q.fifo", "x")
+            .received("q.fifo")
+            .after(30_000)
+            .received("q.fifo")
+            .asks(ask(
+                "q.fifo",
+                vec![entry("1", "{4/Messages/0/ReceiptHandle}")],
+            ))
+            .answers(json!({"Successful": null, "Failed": [failed("1", &HANDLE,
+                "The receipt handle has expired")]})),
     ]);
     rows
 }
@@ -413,7 +427,7 @@ pub(super) fn change_message_visibility_batch() -> Vec<Row> {
              ChangeMessageVisibilityBatchRequestEntry.{parameter}."
         )
     };
-    let range = "VisibilityTimeout must be an integer between 0 and 43200.";
+    let range = "VisibilityTimeout must be an integer between 0 and 43200";
     rows.extend([
         held("each by itself")
             .asks(ask(
@@ -433,11 +447,22 @@ pub(super) fn change_message_visibility_batch() -> Vec<Row> {
                 failed("2", &HANDLE, settle::not_valid("garbage")),
                 failed("3", &MISSING, missing("3.ReceiptHandle")),
                 failed("4", &MISSING, missing("4.VisibilityTimeout")),
-                failed("5", &INVALID, invalid("43201", "VisibilityTimeout", range)),
-                failed("6", &INVALID, invalid("-1", "VisibilityTimeout", range)),
-                failed("8", &INVALID, invalid("43201", "VisibilityTimeout", range)),
+                failed("5", &INVALID, range),
+                failed("6", &INVALID, range),
+                failed("8", &INVALID, range),
             ]}))
             .then_attribute("q", "ApproximateNumberOfMessages", json!("1")),
+        row("expired, of a FIFO queue")
+            .queue("q.fifo")
+            .message("q.fifo", "x")
+            .received("q.fifo")
+            .after(30_000)
+            .asks(ask(
+                "q.fifo",
+                vec![entry("1", "{3/Messages/0/ReceiptHandle}", 5)],
+            ))
+            .answers(json!({"Successful": null, "Failed": [failed("1", &HANDLE,
+                "The receipt handle has expired")]})),
         held("another queue's")
             .queue("p")
             .asks(ask("p", vec![entry("1", &handle(0), 0)]))
@@ -455,10 +480,10 @@ pub(super) fn change_message_visibility_batch() -> Vec<Row> {
                 vec![entry("1", &handle(0), 5), entry("2", &handle(1), 43_200)],
             ))
             .answers(json!({"Successful": null, "Failed": [
-                failed("1", &INVALID, invalid(&handle(0), "ReceiptHandle",
-                    "Message does not exist or is not available for visibility timeout change.")),
-                failed("2", &INVALID, invalid("43200", "VisibilityTimeout",
-                    "Total VisibilityTimeout for the message is beyond the limit [43200 seconds]")),
+                failed("1", &HANDLE,
+                    "Message does not exist or is not available for visibility timeout change"),
+                failed("2", &INVALID,
+                    "Total VisibilityTimeout for the message is beyond the limit [43200 seconds]"),
             ]})),
     ]);
     rows

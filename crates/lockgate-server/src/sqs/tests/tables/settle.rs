@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Row,
+    Row, arn,
     codes::{HANDLE, INVALID, MISSING, NO_QUEUE, NO_QUEUE_TEXT, NOT_IN_FLIGHT, SERIALIZATION},
     huge_integers, row,
     send::invalid,
@@ -33,6 +33,29 @@ pub(super) fn not_valid(handle: &str) -> String {
 
 pub(super) fn of_another_queue(handle: &str) -> String {
     format!("The receipt handle \"{handle}\" is not valid for this queue.")
+}
+
+/// A redrive policy by which a message goes to that queue after one receive.
+pub(super) fn redrive(target: &str) -> String {
+    json!({"deadLetterTargetArn": arn(target), "maxReceiveCount": 1}).to_string()
+}
+
+/// A queue and its dead-letter queue, to which its message has gone: the handle from before is
+/// `{4/Messages/0/ReceiptHandle}`.
+fn moved(name: &str, queue: &str, dead: &str) -> Row {
+    row(name)
+        .queue(dead)
+        .queue_with(queue, json!({"RedrivePolicy": redrive(dead)}))
+        .message(queue, "x")
+        .received(queue)
+        .after(30_000)
+        .received(queue)
+}
+
+const MOVED: &str = "{4/Messages/0/ReceiptHandle}";
+
+fn moved_expired() -> String {
+    invalid(MOVED, "ReceiptHandle", "The receipt handle has expired.")
 }
 
 fn expired() -> String {
@@ -141,6 +164,42 @@ pub(super) fn delete_message() -> Vec<Row> {
             held("purged", "q").given("PurgeQueue", json!({"QueueUrl": url("q")})),
             "q",
         )
+        .answers(json!({})),
+        moved("in the dead-letter queue", "q", "dead")
+            .asks(delete("q", MOVED))
+            .answers(json!({}))
+            .then_attribute("dead", "ApproximateNumberOfMessages", json!("1")),
+        moved(
+            "in the dead-letter queue of a FIFO queue",
+            "q.fifo",
+            "dead.fifo",
+        )
+        .asks(delete("q.fifo", MOVED))
+        .refused(&INVALID, moved_expired()),
+        moved(
+            "back from the dead-letter queue of a FIFO queue",
+            "q.fifo",
+            "dead.fifo",
+        )
+        .given(
+            "StartMessageMoveTask",
+            json!({"SourceArn": arn("dead.fifo")}),
+        )
+        .after(1_000)
+        .moving()
+        .asks(delete("q.fifo", MOVED))
+        .refused(&INVALID, moved_expired()),
+        moved(
+            "in the dead-letter queue of a FIFO queue, and deleted there",
+            "q.fifo",
+            "dead.fifo",
+        )
+        .received("dead.fifo")
+        .given(
+            "DeleteMessage",
+            delete("dead.fifo", "{6/Messages/0/ReceiptHandle}"),
+        )
+        .asks(delete("q.fifo", MOVED))
         .answers(json!({})),
         row("no handle")
             .queue("q")
@@ -253,6 +312,23 @@ pub(super) fn change_message_visibility() -> Vec<Row> {
             5,
         )
         .refused(&INVALID, expired()),
+        moved(
+            "in the dead-letter queue of a FIFO queue",
+            "q.fifo",
+            "dead.fifo",
+        )
+        .asks(change("q.fifo", MOVED, json!(5)))
+        .refused(&INVALID, moved_expired()),
+        moved("in the dead-letter queue", "q", "dead")
+            .asks(change("q", MOVED, json!(5)))
+            .refused(
+                &INVALID,
+                invalid(
+                    MOVED,
+                    "ReceiptHandle",
+                    "Message does not exist or is not available for visibility timeout change.",
+                ),
+            ),
         row("visible again where a timeout of zero defers")
             .given(
                 "CreateQueue",
