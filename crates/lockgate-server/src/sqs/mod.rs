@@ -21,6 +21,7 @@ mod policy;
 mod query;
 mod queue_attributes;
 mod receipt;
+mod redrive_allow;
 mod shapes;
 #[cfg(test)]
 mod tests;

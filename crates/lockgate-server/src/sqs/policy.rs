@@ -8,6 +8,8 @@ use super::error::{ErrorCode, SqsError};
 pub(super) const STATEMENTS_MAX: usize = 20;
 /// How many actions a statement may name.
 pub(super) const ACTIONS_MAX: usize = 7;
+/// How many principals a statement may name.
+pub(super) const PRINCIPALS_MAX: usize = 50;
 /// The longest policy, in bytes.
 const BYTES_MAX: usize = 8_192;
 
@@ -17,9 +19,7 @@ pub(super) fn check(text: &str) -> Result<(), SqsError> {
         return Err(SqsError::invalid_attribute_value("Policy"));
     };
     let over = |message: String| Err(SqsError::new(ErrorCode::OverLimit, message));
-    if text.len() > BYTES_MAX {
-        return over("Submitted policy is over max allowed size.".to_owned());
-    }
+    check_size(text)?;
     let statements = one_or_more(policy.get("Statement"));
     if statements.len() > STATEMENTS_MAX {
         return over(format!(
@@ -35,8 +35,34 @@ pub(super) fn check(text: &str) -> Result<(), SqsError> {
                  allowed is {ACTIONS_MAX}"
             ));
         }
+        let principals = principals(statement);
+        if principals > PRINCIPALS_MAX {
+            return over(format!(
+                "{principals} principals were found in a statement from the submitted policy, max \
+                 allowed is {PRINCIPALS_MAX}"
+            ));
+        }
     }
     Ok(())
+}
+
+/// Checks how long a policy is.
+pub(super) fn check_size(text: &str) -> Result<(), SqsError> {
+    if text.len() <= BYTES_MAX {
+        return Ok(());
+    }
+    Err(SqsError::new(
+        ErrorCode::OverLimit,
+        "Submitted policy is over max allowed size.",
+    ))
+}
+
+/// How many principals a statement names, of all kinds.
+fn principals(statement: &Value) -> usize {
+    match statement.get("Principal") {
+        Some(Value::Object(kinds)) => kinds.values().map(|ids| one_or_more(Some(ids)).len()).sum(),
+        principal => one_or_more(principal).len(),
+    }
 }
 
 /// A list, or the one value that stands for a list of one.

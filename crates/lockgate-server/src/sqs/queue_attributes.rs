@@ -14,7 +14,7 @@ use super::{
     error::{ErrorCode, SqsError},
     extension,
     names::{self, Kind},
-    policy,
+    policy, redrive_allow,
     shapes::TextMap,
 };
 
@@ -98,8 +98,9 @@ const KMS_REUSE_SECONDS_MIN: u64 = 60;
 const KMS_REUSE_SECONDS_MAX: u64 = 86_400;
 /// What AWS does not return: the default.
 const KMS_REUSE_SECONDS_DEFAULT: u64 = 300;
+/// The longest id of a key, in bytes, as KMS has it.
+const KMS_KEY_ID_LEN_MAX: usize = 2_048;
 const RECEIVE_COUNT_MAX: u64 = 1_000;
-const SOURCE_ARNS_MAX: usize = 10;
 
 /// The part of a queue that attributes describe.
 #[derive(Clone, Debug, PartialEq)]
@@ -259,7 +260,7 @@ impl Form {
             }
             Attribute::RedriveAllowPolicy => {
                 if !value.is_empty() {
-                    check_redrive_allow_policy(value)?;
+                    redrive_allow::check(value)?;
                 }
                 self.keep(attribute, value);
             }
@@ -269,7 +270,7 @@ impl Form {
                 }
                 self.keep(attribute, value);
             }
-            Attribute::KmsMasterKeyId => self.keep(attribute, value),
+            Attribute::KmsMasterKeyId => self.keep(attribute, key_id(value)?),
             Attribute::KmsDataKeyReusePeriodSeconds => {
                 let period = number(
                     attribute,
@@ -277,8 +278,8 @@ impl Form {
                     KMS_REUSE_SECONDS_MIN,
                     KMS_REUSE_SECONDS_MAX,
                 )?;
-                let is_default = period == KMS_REUSE_SECONDS_DEFAULT;
-                self.keep(attribute, if is_default { "" } else { value });
+                let kept = (period != KMS_REUSE_SECONDS_DEFAULT).then(|| period.to_string());
+                self.keep(attribute, kept.as_deref().unwrap_or_default());
             }
             Attribute::SqsManagedSseEnabled => {
                 let enabled = boolean(attribute, value)?;
@@ -457,6 +458,13 @@ fn invalid(attribute: Attribute) -> SqsError {
     SqsError::invalid_attribute_value(attribute.name())
 }
 
+/// An id of a key of KMS; of its form nothing is checked.
+fn key_id(value: &str) -> Result<&str, SqsError> {
+    let fits = value.len() <= KMS_KEY_ID_LEN_MAX;
+    fits.then_some(value)
+        .ok_or_else(|| invalid(Attribute::KmsMasterKeyId))
+}
+
 fn number(attribute: Attribute, value: &str, min: u64, max: u64) -> Result<u64, SqsError> {
     value
         .parse()
@@ -541,7 +549,7 @@ fn redrive_policy(
         ));
     }
     if let Some(allowed) = target_annotations.get(Attribute::RedriveAllowPolicy.name())
-        && !allows(allowed, &names::queue_arn(config, name))
+        && !redrive_allow::allows(allowed, &names::queue_arn(config, name))
     {
         return Err(refuse(
             "The redrive allow policy of the dead-letter queue does not include this queue.",
@@ -566,68 +574,6 @@ fn foreign_target(config: &Config, arn: &str) -> Option<&'static str> {
         Some("Dead-letter target owner should be same as the source.")
     } else {
         None
-    }
-}
-
-/// Checks the form of a redrive allow policy.
-fn check_redrive_allow_policy(value: &str) -> Result<(), SqsError> {
-    let refuse = |reason: &str| {
-        SqsError::invalid_value(
-            value,
-            "RedriveAllowPolicy",
-            format_args!("Amazon SQS can't create the redrive allow policy. {reason}"),
-        )
-    };
-    let unsupported = || {
-        // The apostrophes are AWS's.
-        SqsError::invalid_parameter(
-            "Invalid value for the parameter RedriveAllowPolicy. Reason: Amazon SQS can't create the \
-             redrive allow policy, as it\u{2019}s in an unsupported format.",
-        )
-    };
-    let Ok(Value::Object(policy)) = serde_json::from_str(value) else {
-        return Err(unsupported());
-    };
-    let known = ["redrivePermission", "sourceQueueArns"];
-    if policy.keys().any(|key| !known.contains(&key.as_str())) {
-        return Err(unsupported());
-    }
-    let arns = match policy.get("sourceQueueArns") {
-        None => None,
-        Some(Value::Array(arns)) if arns.iter().all(Value::is_string) => Some(arns),
-        Some(_) => return Err(unsupported()),
-    };
-    match (
-        policy.get("redrivePermission").and_then(Value::as_str),
-        arns,
-    ) {
-        (Some("allowAll" | "denyAll"), None) => Ok(()),
-        (Some("byQueue"), Some(arns)) if (1..=SOURCE_ARNS_MAX).contains(&arns.len()) => Ok(()),
-        (Some("byQueue"), Some(arns)) if arns.len() > SOURCE_ARNS_MAX => Err(refuse(&format!(
-            "The maximum number of source queue ARNs you can specify is {SOURCE_ARNS_MAX}."
-        ))),
-        (Some("byQueue"), _) => Err(refuse(
-            "When you specify the byQueue permission type, you must also specify one or more \
-             sourceQueueArns values.",
-        )),
-        (Some("allowAll" | "denyAll"), Some(_)) => Err(refuse(
-            "To specify one or more source queue ARNs, you must set redrivePermission to byQueue.",
-        )),
-        _ => Err(unsupported()),
-    }
-}
-
-/// Whether a redrive allow policy, checked when it was set, lets a source queue in.
-fn allows(policy: &str, source_arn: &str) -> bool {
-    let Ok(policy) = serde_json::from_str::<Value>(policy) else {
-        return false;
-    };
-    match policy["redrivePermission"].as_str() {
-        Some("allowAll") => true,
-        Some("byQueue") => policy["sourceQueueArns"]
-            .as_array()
-            .is_some_and(|arns| arns.iter().any(|arn| arn == source_arn)),
-        _ => false,
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     sqs::{
         error::{ErrorCode, SqsError},
         names,
-        policy::{ACTIONS_MAX, STATEMENTS_MAX},
+        policy::{self, ACTIONS_MAX, PRINCIPALS_MAX, STATEMENTS_MAX},
         queue_attributes::Attribute,
         shapes::{AddPermissionInput, Nothing, RemovePermissionInput},
         text::Text,
@@ -195,6 +195,10 @@ impl Service {
             annotations.remove(attribute);
         } else {
             let text = serde_json::to_string(&policy).expect("it was made of JSON");
+            // One that was too long before may become shorter.
+            if text.len() > annotations.get(attribute).map_or(0, String::len) {
+                policy::check_size(&text)?;
+            }
             annotations.insert(attribute.to_owned(), text);
         }
         let change = Command::ChangeQueue {
@@ -255,6 +259,15 @@ fn accounts(accounts: Option<Vec<Text<'_>>>) -> Result<OneOrMore, SqsError> {
     let accounts = accounts.unwrap_or_default();
     let is_account =
         |id: &Text<'_>| id.len() == ACCOUNT_DIGITS && id.bytes().all(|c| c.is_ascii_digit());
+    if accounts.len() > PRINCIPALS_MAX {
+        return Err(SqsError::new(
+            ErrorCode::OverLimit,
+            format!(
+                "{} Principals were found, maximum allowed is {PRINCIPALS_MAX}.",
+                accounts.len()
+            ),
+        ));
+    }
     if accounts.is_empty() || !accounts.iter().all(is_account) {
         let given: Vec<&str> = accounts.iter().map(|id| &**id).collect();
         return Err(SqsError::invalid_value(

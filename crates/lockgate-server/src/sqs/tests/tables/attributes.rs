@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{
     Row, arn,
     codes::{
-        ATTRIBUTE_NAME, ATTRIBUTE_VALUE, MISSING, NO_QUEUE, NO_QUEUE_TEXT, OVER_LIMIT,
+        ATTRIBUTE_NAME, ATTRIBUTE_VALUE, INVALID, MISSING, NO_QUEUE, NO_QUEUE_TEXT, OVER_LIMIT,
         SERIALIZATION,
     },
     dead_letters, row, url,
@@ -344,7 +344,63 @@ pub(super) fn set_queue_attributes() -> Vec<Row> {
     };
     rows.extend(values(&sets));
     rows.extend(dead_letters::policies(&sets));
+    rows.extend(bounds(&sets));
     rows
+}
+
+/// Rows about texts that are kept as they are: none may be of any length.
+fn bounds(sets: &Sets<'_>) -> Vec<Row> {
+    let key = |len: usize| "k".repeat(len);
+    let zeros = format!("{}60", "0".repeat(5_000));
+    let padded = format!(
+        "{{\"redrivePermission\":\"allowAll\"}}{}",
+        " ".repeat(8_192)
+    );
+    let principals = |count: usize| {
+        let ids: Vec<_> = (0..count).map(|number| number.to_string()).collect();
+        json!({"Statement": [{"Principal": {"AWS": ids}}]}).to_string()
+    };
+    vec![
+        sets(
+            row("a key id of 2,048 bytes"),
+            &[("KmsMasterKeyId", &key(2_048))],
+        )
+        .works(),
+        sets(
+            row("a key id of 2,049 bytes"),
+            &[("KmsMasterKeyId", &key(2_049))],
+        )
+        .refused(
+            &ATTRIBUTE_VALUE,
+            "Invalid value for the parameter KmsMasterKeyId.",
+        ),
+        sets(
+            row("a period with many zeros in front"),
+            &[
+                ("KmsMasterKeyId", "k"),
+                ("KmsDataKeyReusePeriodSeconds", &zeros),
+            ],
+        )
+        .works()
+        .then_attribute("q", "KmsDataKeyReusePeriodSeconds", json!("60")),
+        sets(
+            row("a redrive allow policy with many blanks behind"),
+            &[("RedriveAllowPolicy", &padded)],
+        )
+        .refused(
+            &INVALID,
+            format!(
+                "Value {:.1024}... for parameter RedriveAllowPolicy is invalid. Reason: Amazon SQS \
+                 can't create the redrive allow policy. It must not be longer than 8,192 bytes.",
+                padded
+            ),
+        ),
+        sets(row("fifty principals"), &[("Policy", &principals(50))]).works(),
+        sets(row("fifty-one principals"), &[("Policy", &principals(51))]).refused(
+            &OVER_LIMIT,
+            "51 principals were found in a statement from the submitted policy, max allowed is 50",
+        ),
+    ]
 }
 
 pub(super) fn get_queue_attributes() -> Vec<Row> {

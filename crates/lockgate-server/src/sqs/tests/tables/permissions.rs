@@ -28,6 +28,13 @@ fn changed(member: &str, value: Value) -> Value {
     input
 }
 
+fn accounts(count: usize) -> Value {
+    (0..count)
+        .map(|number| format!("{number:012}"))
+        .collect::<Vec<_>>()
+        .into()
+}
+
 /// A queue that has so many statements, with labels from `l0` on.
 fn with_statements(name: &str, count: usize) -> Row {
     (0..count).fold(row(name).queue("q"), |row, number| {
@@ -69,6 +76,28 @@ pub(super) fn add_permission() -> Vec<Row> {
                 json!(["111111111111", "222222222222"]),
             ))
             .answers(json!({})),
+        row("fifty accounts")
+            .queue("q")
+            .asks(changed("AWSAccountIds", accounts(50)))
+            .answers(json!({})),
+        row("fifty-one accounts")
+            .queue("q")
+            .asks(changed("AWSAccountIds", accounts(51)))
+            .refused(
+                &OVER_LIMIT,
+                "51 Principals were found, maximum allowed is 50.",
+            ),
+        (0..4)
+            .fold(
+                row("a policy of more than 8,192 bytes").queue("q"),
+                |row, n| {
+                    let mut input = changed("AWSAccountIds", accounts(50));
+                    input["Label"] = json!(format!("l{n}"));
+                    row.given("AddPermission", input)
+                },
+            )
+            .asks(changed("AWSAccountIds", accounts(50)))
+            .refused(&OVER_LIMIT, "Submitted policy is over max allowed size."),
         row("the twentieth")
             .with_19()
             .asks(add("more"))
