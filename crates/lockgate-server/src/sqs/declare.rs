@@ -312,7 +312,7 @@ fn without_redrive(
     if let Err(error) = form.apply(&given, &name, config, &nowhere) {
         // Which of them it was: the first that is refused for this reason when it comes alone.
         let guilty = given.iter().find(|(key, value)| {
-            let alone = TextMap::from([((*key).clone(), (*value).clone())]);
+            let alone = TextMap::from_iter([((*key).clone(), (*value).clone())]);
             let refused = base.clone().apply(&alone, &name, config, &nowhere);
             refused.is_err_and(|other| other == error)
         });
@@ -365,7 +365,7 @@ fn with_redrive(
             (DeclaredPart::DeadLetter, policy.to_string())
         }
     };
-    let given = TextMap::from([(attribute.into(), policy.as_str().into())]);
+    let given = TextMap::from_iter([(attribute.into(), policy.as_str().into())]);
     plan.form
         .apply(&given, &plan.name, config, known)
         .map_err(|error| (part, error.message.into_owned()))

@@ -175,7 +175,9 @@ pub(crate) fn check_header(name: &str, kind: &str, value: Bytes) -> Result<Heade
     if base != "Binary" {
         let text = std::str::from_utf8(&value).map_err(|_| invalid("text"))?;
         if base == "Number" && !is_number(text) {
-            return Err(invalid("a number"));
+            return Err(invalid(
+                "a number of at most 38 digits, 0 or between 10^-128 and 10^126",
+            ));
         }
         if let Some(found) = forbidden_character(text) {
             return Err(SqsError::invalid_parameter(forbidden_character_text(
@@ -268,11 +270,64 @@ fn shared_kind(kind: &str) -> Arc<str> {
         .map_or_else(|| kind.into(), Arc::clone)
 }
 
-/// Whether a text is a decimal number: sign, digits with a point among them, exponent.
+/// The most significant digits that a number may have, and the powers of ten between which it lies:
+/// AWS documents them for attributes of the type `Number`.
+const NUMBER_DIGITS_MAX: usize = 38;
+const NUMBER_EXPONENTS: std::ops::RangeInclusive<i64> = -128..=126;
+
+/// Whether a text is a decimal number that AWS takes: sign, digits with a point among them, exponent;
+/// of at most 38 significant digits, and 0 or between 10^-128 and 10^126.
+///
+/// It is decided by the digits and the exponent as they are written, and takes as long as reading them.
 fn is_number(text: &str) -> bool {
+    let text = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        None => (text, 0),
+        Some((mantissa, exponent)) => match written_exponent(exponent) {
+            Some(exponent) => (mantissa, exponent),
+            None => return false,
+        },
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = || whole.bytes().chain(fraction.bytes());
+    if !digits().all(|digit| digit.is_ascii_digit()) || digits().next().is_none() {
+        return false;
+    }
+    let is_significant = |digit| digit != b'0';
+    let (Some(first), Some(last)) = (
+        digits().position(is_significant),
+        digits()
+            .enumerate()
+            .filter(|&(_, digit)| is_significant(digit))
+            .last(),
+    ) else {
+        return true;
+    };
+    let significant = last.0 + 1 - first;
+    // The power of ten of the first significant digit. No text is as long as 2^62.
+    let power = |len: usize| i64::try_from(len).unwrap_or(i64::MAX / 4);
+    let magnitude = exponent + power(whole.len()) - power(first) - 1;
+    let is_power_of_ten = significant == 1 && last.1 == b'1';
+    let within = NUMBER_EXPONENTS.contains(&magnitude)
+        && (magnitude < *NUMBER_EXPONENTS.end() || is_power_of_ten);
+    significant <= NUMBER_DIGITS_MAX && within
+}
+
+/// The value of an exponent: sign and digits. One with so many digits that it has no meaning is one far
+/// out of range.
+fn written_exponent(text: &str) -> Option<i64> {
+    const FAR: i64 = i64::MAX / 4;
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    // `parse` also takes names of things that are no numbers.
-    digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') && digits.parse::<f64>().is_ok()
+    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let value = digits.trim_start_matches('0');
+    let value = match value.len() {
+        0 => 0,
+        1..=18 => value.parse().ok()?,
+        _ => FAR,
+    };
+    Some(if text.starts_with('-') { -value } else { value })
 }
 
 /// The trace header among a send's system attributes.
@@ -482,6 +537,81 @@ mod tests {
         }
         let error = headers(r#"{"a":{"DataType":"Binary","BinaryValue":"%"}}"#).unwrap_err();
         assert_eq!(error.code, ErrorCode::Serialization);
+    }
+
+    #[test]
+    fn numbers_have_the_digits_and_the_size_that_aws_documents() {
+        let digits = |count: usize| "9".repeat(count);
+        let zeros = "0".repeat(1 << 16);
+        for good in [
+            "0",
+            "-0",
+            "+0.0",
+            "0e999999999999999999999",
+            ".5",
+            "5.",
+            "-1.5e3",
+            "1E+2",
+            "007",
+            "1e126",
+            "-1e126",
+            "1e-128",
+            "9.99e125",
+            "10e125",
+            "0.1e127",
+            "0.01e-126",
+            "1e0000000000000000000000000000005",
+            &digits(38),
+            &format!("{}e88", digits(38)),
+            &format!("0.{}", digits(38)),
+            &format!("{zeros}{}.{zeros}", digits(38)),
+            &format!("1{}", "0".repeat(126)),
+            &format!("0.{}1", "0".repeat(127)),
+            &format!("1{}e-65536", zeros),
+        ] {
+            assert!(is_number(good), "{good:.60}");
+        }
+        for bad in [
+            "",
+            "-",
+            "+",
+            ".",
+            "e5",
+            "1e",
+            "1e+",
+            "1e1.5",
+            "--1",
+            "+-1",
+            "1.2.3",
+            " 1",
+            "1 ",
+            "1\n",
+            "0x10",
+            "1_000",
+            "1,5",
+            "nan",
+            "inf",
+            "Infinity",
+            "\u{661}",
+            "1e1e1",
+            "1d",
+            "1e200",
+            "-1e200",
+            "1.1e126",
+            "2e126",
+            "1e127",
+            "9.9e-129",
+            "1e-129",
+            "1e999999999999999999999",
+            "1e-999999999999999999999",
+            &digits(39),
+            &format!("1{}", "0".repeat(127)),
+            &format!("0.{}1", "0".repeat(128)),
+            &format!("1.{}1", "0".repeat(37)),
+            &format!("1{zeros}"),
+        ] {
+            assert!(!is_number(bad), "{bad:.60}");
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod shapes;
 #[cfg(test)]
 mod tests;
 mod text;
+mod unique;
 
 use std::{fmt, sync::Arc};
 

@@ -13,12 +13,13 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::{
     message_attributes,
     text::{Md5Hex, Object, Text, UuidText},
+    unique::UniqueMap,
 };
 
 /// Named attribute values, by name.
-pub(crate) type AttributeMap<'a> = BTreeMap<Text<'a>, Object<AttributeValue<'a>>>;
+pub(crate) type AttributeMap<'a> = UniqueMap<'a, Object<AttributeValue<'a>>>;
 /// Named texts, by name: queue attributes and tags.
-pub(crate) type TextMap<'a> = BTreeMap<Text<'a>, Text<'a>>;
+pub(crate) type TextMap<'a> = UniqueMap<'a, Text<'a>>;
 
 /// The value of a message attribute.
 #[derive(Clone, Debug, Default, Deserialize)]

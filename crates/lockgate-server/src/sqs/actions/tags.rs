@@ -21,6 +21,8 @@ use crate::{
 const TAGS_MAX: usize = 50;
 const KEY_LEN_MAX: usize = 128;
 const VALUE_LEN_MAX: usize = 256;
+/// What tags begin with that only AWS sets, in any case.
+const RESERVED: &str = "aws:";
 
 impl Service {
     /// Adds tags to a queue; a key that it has gets the new value.
@@ -52,8 +54,9 @@ impl Service {
         if keys.is_empty() {
             return Err(key_length());
         }
+        // A reserved key may be removed: there may be one from before they were refused.
         for key in &keys {
-            check_key(key)?;
+            check_key_length(key)?;
         }
         self.change_tags(name, |_, mut tags| {
             for key in keys {
@@ -154,6 +157,18 @@ fn check_value(value: &str) -> Result<(), SqsError> {
 }
 
 fn check_key(key: &str) -> Result<(), SqsError> {
+    let reserved = key
+        .get(..RESERVED.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(RESERVED));
+    if reserved {
+        return Err(SqsError::invalid_parameter(format!(
+            "Tag keys must not begin with '{RESERVED}', which is reserved."
+        )));
+    }
+    check_key_length(key)
+}
+
+fn check_key_length(key: &str) -> Result<(), SqsError> {
     if (1..=KEY_LEN_MAX).contains(&key.chars().count()) {
         Ok(())
     } else {

@@ -111,16 +111,15 @@ fn members(action: Action, parameters: Rest<'_>) -> Result<Map<String, Value>, S
                 .iter()
                 .map(|parts| Value::from(scalar(parts)))
                 .collect(),
-            Kind::Map { key, value } => numbered(parts)
-                .iter()
-                .map(|parts| (field(parts, key).to_owned(), field(parts, value).into()))
-                .collect::<Map<_, Value>>()
-                .into(),
-            Kind::Attributes => numbered(parts)
-                .into_iter()
-                .map(|parts| (field(&parts, "Name").to_owned(), attribute(&parts)))
-                .collect::<Map<_, Value>>()
-                .into(),
+            Kind::Map { key, value } => unique(numbered(parts).iter().map(|parts| {
+                let value = Value::from(field(parts, value));
+                (field(parts, key).to_owned(), value)
+            }))?,
+            Kind::Attributes => unique(
+                numbered(parts)
+                    .iter()
+                    .map(|parts| (field(parts, "Name").to_owned(), attribute(parts))),
+            )?,
             Kind::Entries => numbered(parts)
                 .into_iter()
                 .map(|parts| members_of_entry(action, parts))
@@ -136,6 +135,19 @@ fn members_of_entry(action: Action, parts: Rest<'_>) -> Result<Value, SqsError> 
     members(action, parts).map(Value::Object)
 }
 
+/// A map, in which no name may be twice.
+fn unique(pairs: impl Iterator<Item = (String, Value)>) -> Result<Value, SqsError> {
+    let mut map = Map::new();
+    for (name, value) in pairs {
+        if map.contains_key(&name) {
+            let message = format!("duplicate field `{name:.100}`");
+            return Err(SqsError::serialization(message));
+        }
+        map.insert(name, value);
+    }
+    Ok(Value::Object(map))
+}
+
 /// The value of a message attribute: whatever stands under `Value`. Its lists are refused later, and
 /// by what they are.
 fn attribute(parts: &Rest<'_>) -> Value {
@@ -146,6 +158,8 @@ fn attribute(parts: &Rest<'_>) -> Value {
         };
         match split(field).0 {
             "" => {}
+            // An empty list.
+            "StringListValue" | "BinaryListValue" if is_empty((split(field).1, text)) => {}
             list @ ("StringListValue" | "BinaryListValue") => {
                 fields.insert(format!("{list}s"), vec![text].into());
             }
@@ -161,7 +175,8 @@ fn attribute(parts: &Rest<'_>) -> Value {
 /// to give a single one.
 fn numbered(parts: Rest<'_>) -> Vec<Rest<'_>> {
     let mut by_number: BTreeMap<u64, Rest<'_>> = BTreeMap::new();
-    for (name, value) in parts {
+    // An empty list or map is written as its bare name, by JavaScript v2 and Go v1 for example.
+    for (name, value) in parts.into_iter().filter(|&part| !is_empty(part)) {
         let (first, rest) = split(name);
         match first.parse() {
             Ok(number) => by_number.entry(number).or_default().push((rest, value)),
@@ -169,6 +184,11 @@ fn numbered(parts: Rest<'_>) -> Vec<Rest<'_>> {
         }
     }
     by_number.into_values().collect()
+}
+
+/// Whether a parameter has neither a number nor a value: that is how SDKs write an empty list.
+fn is_empty((name, value): (&str, &str)) -> bool {
+    name.is_empty() && value.is_empty()
 }
 
 /// The value of a parameter that is given once; of several the last one counts.

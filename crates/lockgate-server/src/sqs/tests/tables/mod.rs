@@ -18,6 +18,7 @@ mod purge;
 mod queues;
 mod receive;
 mod send;
+mod serialisers;
 mod settle;
 mod tags;
 

@@ -28,6 +28,17 @@ pub(super) fn limits(tags: &dyn Fn(Row, Value) -> Row) -> Vec<Row> {
         tags(row("fifty-one tags"), many(51)).refused(&INVALID, "Too many tags added for queue q."),
         tags(row("a tag without a key"), json!({"": "v"})).refused(&INVALID, KEY),
     ];
+    for key in ["aws:", "aws:x", "AWS:x", "Aws:cloudformation:stack-name"] {
+        rows.push(
+            tags(row(format!("the reserved tag {key}")), json!({key: "v"})).refused(
+                &INVALID,
+                "Tag keys must not begin with 'aws:', which is reserved.",
+            ),
+        );
+    }
+    for key in ["aws", "aws-x", "xaws:"] {
+        rows.push(tags(row(format!("the tag {key}")), json!({key: "v"})).works());
+    }
     let longest = "ä".repeat(128);
     let too_long = "k".repeat(129);
     let longest_value = "€".repeat(256);
