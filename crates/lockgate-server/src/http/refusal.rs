@@ -37,11 +37,7 @@ pub(crate) enum Refusal {
     )]
     Origin { origin: String },
     #[error("{error}")]
-    Authentication {
-        error: AuthError,
-        /// How answers of the Query protocol are to be written; `None` in AWS JSON.
-        query: Option<sqs::QueryFormat>,
-    },
+    Authentication { error: AuthError },
     #[error("Requests that pages of other sites make are not served.")]
     CrossSite,
     #[error(
@@ -141,14 +137,17 @@ impl Refusal {
     }
 
     /// The answer. The connection ends with it if the rest of the request is not worth reading, or
-    /// cannot be trusted. `id` is the request's, which SDKs show with the error.
-    pub(crate) fn response(&self, id: Option<HeaderValue>) -> sqs::Response {
+    /// cannot be trusted. `id` is the request's, which SDKs show with the error; `query` is how it wants
+    /// answers of the Query protocol, if it speaks that.
+    pub(crate) fn response(
+        &self,
+        id: Option<HeaderValue>,
+        query: Option<sqs::QueryFormat>,
+    ) -> sqs::Response {
+        let text = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or("");
         let mut response = match self {
-            Self::Authentication { error, query } => {
-                let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or("");
-                sqs::unauthenticated(error.clone(), *query, id)
-            }
-            _ => sqs::refusal(self.status(), self.code(), &self.to_string()),
+            Self::Authentication { error } => sqs::unauthenticated(error.clone(), query, text),
+            _ => sqs::refusal(self.status(), self.code(), &self.to_string(), query, text),
         };
         if let Some(id) = id {
             response.headers.insert("x-amzn-requestid", id);

@@ -35,7 +35,8 @@ use crate::{
 /// What a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route {
-    /// `/` or `/{account}/{queue}`.
+    /// `/`, `/{account}` or `/{account}/{queue}`, or ElasticMQ's `/queue/{queue}`; with or without a
+    /// slash at the end.
     Sqs,
     Healthz,
     Readyz,
@@ -86,7 +87,8 @@ pub(crate) async fn answer(client: &Arc<Client>, request: Request<Incoming>) -> 
         let response = if route == Route::Api {
             refusal.problem()
         } else {
-            refusal.response(client.core.endpoint.request_id())
+            let query = query_format(route, &parts);
+            refusal.response(client.core.endpoint.request_id(), query)
         };
         (response, None)
     });
@@ -136,7 +138,7 @@ impl Route {
             "/api/v1/backup" => Self::Backup,
             "/api/v1/openapi.json" => Self::OpenApi,
             _ if is_api_path(path) => Self::Api,
-            _ if is_queue_path(path) => Self::Sqs,
+            _ if is_sqs_path(path) => Self::Sqs,
             _ => Self::Unknown,
         }
     }
@@ -147,13 +149,28 @@ fn is_api_path(path: &str) -> bool {
         .is_some_and(|rest| rest.starts_with('/'))
 }
 
-fn is_queue_path(path: &str) -> bool {
-    let mut parts = path.trim_start_matches('/').splitn(2, '/');
-    let (account, queue) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
-    account.len() == 12
-        && account.bytes().all(|byte| byte.is_ascii_digit())
-        && !queue.is_empty()
-        && !queue.contains('/')
+fn is_sqs_path(path: &str) -> bool {
+    let is_account =
+        |part: &str| part.len() == 12 && part.bytes().all(|byte| byte.is_ascii_digit());
+    let path = path.strip_prefix('/').unwrap_or(path);
+    let path = path.strip_suffix('/').unwrap_or(path);
+    match path.split_once('/') {
+        None => is_account(path),
+        Some((before, queue)) => {
+            (is_account(before) || before == sqs::ELASTICMQ_PREFIX)
+                && !queue.is_empty()
+                && !queue.contains('/')
+        }
+    }
+}
+
+/// How a request that is refused wants its answer, if it speaks the Query protocol. The server's own
+/// pages are of no protocol, and their errors are JSON.
+fn query_format(route: Route, parts: &Parts) -> Option<sqs::QueryFormat> {
+    let text = |name| parts.headers.get(name)?.to_str().ok();
+    let speaks = sqs::speaks_query(text(CONTENT_TYPE), parts.headers.contains_key(TARGET));
+    (speaks && matches!(route, Route::Sqs | Route::Unknown))
+        .then(|| sqs::QueryFormat::accepted(text(ACCEPT)))
 }
 
 /// What a request of a page is counted as; `None`: that is for its action to say.
@@ -410,13 +427,7 @@ async fn identify<'c>(
             _share,
         });
     };
-    let refused = |error: AuthError| Refusal::Authentication {
-        error,
-        query: (!parts.headers.contains_key(TARGET)).then(|| {
-            let accept = parts.headers.get(ACCEPT);
-            sqs::QueryFormat::accepted(accept.and_then(|accept| accept.to_str().ok()))
-        }),
-    };
+    let refused = |error: AuthError| Refusal::Authentication { error };
     let claim = authenticator.claim(head, now()).map_err(refused)?;
     let (body, _share) = body::read(client, index, body).await?;
     let key = authenticator.verify(&claim, head, &body).map_err(refused)?;
@@ -529,10 +540,20 @@ mod tests {
             ("//", Route::Unknown),
             ("/healthz/", Route::Unknown),
             ("/favicon.ico", Route::Unknown),
-            ("/000000000000", Route::Unknown),
-            ("/000000000000/", Route::Unknown),
+            ("/000000000000", Route::Sqs),
+            ("/000000000000/", Route::Sqs),
+            ("/000000000000/orders/", Route::Sqs),
+            ("/queue/orders", Route::Sqs),
+            ("/queue/orders/", Route::Sqs),
+            ("/000000000000//", Route::Unknown),
+            ("//000000000000", Route::Unknown),
+            ("/00000000000", Route::Unknown),
             ("/000000000000/a/b", Route::Unknown),
-            ("/queue/orders", Route::Unknown),
+            ("/000000000000/a//", Route::Unknown),
+            ("/queue", Route::Unknown),
+            ("/queue/", Route::Unknown),
+            ("/queue/a/b", Route::Unknown),
+            ("/queues/a", Route::Unknown),
             ("*", Route::Unknown),
         ] {
             assert_eq!(Route::of(path), route, "{path:?}");

@@ -142,13 +142,8 @@ struct ErrorBody<'a> {
     message: &'a str,
 }
 
-/// An error in the form SQS clients read, for requests that are refused before they reach an action.
-pub(crate) fn refusal(status: StatusCode, code: &str, message: &str) -> Response {
-    let blame = if status.is_server_error() {
-        Blame::Receiver
-    } else {
-        Blame::Sender
-    };
+/// An error of that status, code and fault.
+pub(super) fn refusal((status, code, blame): (StatusCode, &str, Blame), message: &str) -> Response {
     let kind = format!("com.amazon.coral.service#{code}");
     let mut response = respond(status, &kind, code, blame, message);
     response.headers.insert(CONTENT_TYPE, CONTENT_TYPE_JSON);

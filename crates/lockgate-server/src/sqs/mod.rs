@@ -37,15 +37,14 @@ use lockgate_core::HolderName;
 use crate::auth::{AccessKey, AuthError};
 
 pub(crate) use actions::{Service, tags::check as check_tags};
-pub(crate) use aws_json::refusal;
 pub use declare::{
     DeclareError, DeclareProblem, Declared, DeclaredPart, DeclaredQueue, check_queues,
     declare_queues,
 };
 pub(crate) use extension::apply as apply_tags;
 pub(crate) use message_attributes::check_header;
-pub(crate) use names::check_queue_name;
-pub(crate) use query::Format as QueryFormat;
+pub(crate) use names::{ELASTICMQ_PREFIX, check_queue_name};
+pub(crate) use query::{Format as QueryFormat, speaks as speaks_query};
 pub(crate) use receipt::Receipts;
 
 /// The answer to whom nobody is believed to be, in the protocol of the request: AWS JSON, or the
@@ -55,6 +54,26 @@ pub(crate) fn unauthenticated(error: AuthError, query: Option<QueryFormat>, id: 
     match query {
         None => aws_json::error_response(&error),
         Some(format) => query::error_response(&error, format, id),
+    }
+}
+
+/// The answer to a request that is refused before it reaches an action, in its protocol.
+pub(crate) fn refusal(
+    status: StatusCode,
+    code: &str,
+    message: &str,
+    query: Option<QueryFormat>,
+    id: &str,
+) -> Response {
+    let blame = if status.is_server_error() {
+        error::Blame::Receiver
+    } else {
+        error::Blame::Sender
+    };
+    let code = (status, code, blame);
+    match query {
+        None => aws_json::refusal(code, message),
+        Some(format) => query::refusal(code, message, format, id),
     }
 }
 

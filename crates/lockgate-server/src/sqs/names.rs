@@ -109,7 +109,17 @@ pub(crate) fn queue_url(config: &Config, host: &str, name: &QueueName) -> String
     format!("{scheme}://{host}/{}/{name}", config.account)
 }
 
-/// The queue that a URL names: the last part of its path, if the part before it is our account.
+/// What stands before a queue's name in the addresses that older versions of ElasticMQ give out, in
+/// place of the account.
+pub(crate) const ELASTICMQ_PREFIX: &str = "queue";
+
+/// Whether a path is that of a queue, and not of the service or an account.
+pub(crate) fn is_queue_path(path: &str) -> bool {
+    path.trim_matches('/').contains('/')
+}
+
+/// The queue that a URL names: the last part of its path, if the part before it is our account, or
+/// `queue`, as ElasticMQ has it.
 ///
 /// SDKs send every call to the endpoint they were given and carry the URL as data, often one that
 /// was made under another host name, so the host says nothing. A bare name is taken too, as by AWS.
@@ -122,7 +132,7 @@ pub(crate) fn queue_in_url(config: &Config, url: &str) -> Option<QueueName> {
     let mut parts = path.rsplit('/');
     let name = parts.next()?;
     match parts.next() {
-        None | Some("") => {}
+        None | Some("" | ELASTICMQ_PREFIX) => {}
         Some(account) if account == config.account => {}
         Some(_) => return None,
     }
@@ -237,6 +247,8 @@ mod tests {
             "http://127.0.0.1:9324/000000000000/orders.fifo?x=1#y",
             "/000000000000/orders.fifo",
             "000000000000/orders.fifo",
+            "http://127.0.0.1:9324/queue/orders.fifo",
+            "/queue/orders.fifo/",
             "orders.fifo",
         ] {
             assert_eq!(found(url), orders, "{url}");
@@ -247,7 +259,7 @@ mod tests {
             "http://127.0.0.1:9324",
             "http://127.0.0.1:9324/",
             "http://127.0.0.1:9324/111111111111/orders.fifo",
-            "http://127.0.0.1:9324/queue/orders.fifo",
+            "http://127.0.0.1:9324/queues/orders.fifo",
             "http://127.0.0.1:9324/000000000000/a b",
         ] {
             assert_eq!(found(url), None, "{url}");

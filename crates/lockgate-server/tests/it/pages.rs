@@ -7,7 +7,7 @@ use lockgate_engine::{Engine, EngineOptions, Status};
 use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::{FaultyDisk, ManualClock};
 
-use crate::support::TestServer;
+use crate::support::{TestServer, post};
 
 #[tokio::test]
 async fn health_pages_tell_what_they_promise() {
@@ -70,6 +70,24 @@ async fn what_is_not_there_is_said_so() {
         let answer = server.get(path).await;
         assert_eq!(answer.status, 404, "{answer:?}");
         assert_eq!(answer.body, "<UnknownOperationException/>\n");
+    }
+    // In the protocol in which it was asked.
+    let form = "Action=ListQueues";
+    let headers = format!(
+        "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n",
+        form.len()
+    );
+    let target = format!("{headers}X-Amz-Target: AmazonSQS.ListQueues\r\n");
+    let json = headers.replace("x-www-form-urlencoded", "x-amz-json-1.0");
+    for (headers, kind) in [
+        (headers, "text/xml"),
+        (target, "text/xml"),
+        (json, "application/x-amz-json-1.0"),
+    ] {
+        let posted = post(&headers, form).replacen("POST /", "POST /queues/orders", 1);
+        let answer = server.ask(posted).await;
+        answer.expect_refusal(404, "The Amazon SQS API is at /");
+        assert_eq!(answer.header("content-type"), Some(kind));
     }
     for (request, allowed) in [
         ("DELETE /", "GET, POST"),

@@ -202,10 +202,17 @@ impl Answer {
         header(&self.head, name)
     }
 
-    /// Expects an error that SQS clients read, with this status and a text about `about`.
+    /// Expects an error that SQS clients read, with this status and a text about `about`: in XML if it
+    /// is said to be, as for requests of the Query protocol, and else as AWS JSON has it.
     #[track_caller]
     pub(crate) fn expect_refusal(&self, status: u16, about: &str) {
         assert_eq!(self.status, status, "{self:?}");
+        if self.header("content-type") == Some("text/xml") {
+            let body = self.body.replace("&quot;", "\"");
+            assert!(body.contains("<ErrorResponse "), "{body}");
+            assert!(body.contains(about), "{body:?} is not about {about:?}");
+            return;
+        }
         let body: Value = serde_json::from_str(&self.body).unwrap();
         let message = body["message"].as_str().unwrap();
         assert!(

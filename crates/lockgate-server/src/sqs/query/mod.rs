@@ -22,7 +22,8 @@ use super::{
     Request, Response,
     aws_json::say_when,
     dispatch::{Action, Protocol},
-    error::{ErrorCode, SqsError},
+    error::{Blame, ErrorCode, SqsError},
+    names,
 };
 
 const CONTENT_TYPE_XML: HeaderValue = HeaderValue::from_static("text/xml");
@@ -61,6 +62,21 @@ impl Format {
     }
 }
 
+/// Whether a request with such headers is one of this protocol: its body is a form, or it has no
+/// target and is not JSON by its type.
+pub(crate) fn speaks(content_type: Option<&str>, has_target: bool) -> bool {
+    match content_type {
+        None => !has_target,
+        Some(kind) => is_form(kind) || !has_target && !kind.to_ascii_lowercase().contains("json"),
+    }
+}
+
+/// Whether a body of that type is a form.
+fn is_form(content_type: &str) -> bool {
+    let kind = content_type.split(';').next().unwrap_or("").trim();
+    kind.eq_ignore_ascii_case(CONTENT_TYPE_FORM)
+}
+
 /// One request in this protocol.
 pub(super) struct Query<'r> {
     request_id: &'r str,
@@ -72,18 +88,14 @@ pub(super) struct Query<'r> {
 }
 
 impl<'r> Query<'r> {
-    /// Whether a request is one of this protocol: it has no target, and is not JSON by its type.
+    /// Whether a request is one of this protocol.
     pub(super) fn is_meant(request: &Request) -> bool {
-        let kind = request.content_type.as_deref().unwrap_or(CONTENT_TYPE_FORM);
-        request.target.is_none() && !kind.to_ascii_lowercase().contains("json")
+        speaks(request.content_type.as_deref(), request.target.is_some())
     }
 
     /// Reads the parameters of URL and body.
     pub(super) fn new(request: &Request, request_id: &'r str) -> Self {
-        let form_type = request.content_type.as_deref().is_none_or(|kind| {
-            let kind = kind.split(';').next().unwrap_or("").trim();
-            kind.eq_ignore_ascii_case(CONTENT_TYPE_FORM)
-        });
+        let form_type = request.content_type.as_deref().is_none_or(is_form);
         let body: &[u8] = if form_type { &request.body } else { &[] };
         let format = Format::accepted(request.accept.as_deref());
         let query = request.query.as_deref().unwrap_or("");
@@ -104,7 +116,7 @@ impl<'r> Query<'r> {
             }
         };
         let named = parameters.iter().find(|(name, _)| name == "Action");
-        let on_queue = request.path != "/";
+        let on_queue = names::is_queue_path(&request.path);
         let action = match named {
             None => Err(SqsError::new(
                 ErrorCode::UnknownOperation,
@@ -125,7 +137,7 @@ impl<'r> Query<'r> {
         let nothing_asked = named.is_none();
         let input = action.clone().and_then(|action| {
             let mut input = input::build(action, &parameters)?;
-            if on_queue {
+            if request.path != "/" {
                 // The older form: the queue is named by the URL that is asked.
                 input
                     .entry("QueueUrl")
@@ -182,15 +194,27 @@ impl Protocol for Query<'_> {
 /// An error as this protocol writes it.
 pub(super) fn error_response(error: &SqsError, format: Format, request_id: &str) -> Response {
     let row = error.code.row();
-    let (blame, message) = (row.blame.as_str(), wording(error));
+    let code = (row.status(), row.legacy, row.blame);
+    let mut response = refusal(code, wording(error), format, request_id);
+    say_when(error, &mut response);
+    response
+}
+
+/// An error of that status, code and fault as this protocol writes it.
+pub(super) fn refusal(
+    (status, code, blame): (StatusCode, &str, Blame),
+    message: &str,
+    format: Format,
+    request_id: &str,
+) -> Response {
+    let blame = blame.as_str();
     let body = match format {
-        Format::Xml => output::error(blame, row.legacy, message, request_id),
-        Format::Json => json::error(blame, row.legacy, message, request_id),
+        Format::Xml => output::error(blame, code, message, request_id),
+        Format::Json => json::error(blame, code, message, request_id),
     };
-    let mut response = respond(row.status(), body);
+    let mut response = respond(status, body);
     let headers = &mut response.headers;
     headers.insert(CONTENT_TYPE, format.content_type());
-    say_when(error, &mut response);
     response
 }
 

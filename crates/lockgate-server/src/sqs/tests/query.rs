@@ -87,6 +87,44 @@ impl Shop {
     }
 }
 
+/// A form is of this protocol at every address of the service, and whatever else its headers say.
+#[tokio::test]
+async fn a_form_is_taken_at_every_address_and_with_a_target() {
+    let shop = Shop::open();
+    let list = "Action=ListQueues";
+    for path in ["/000000000000", "/000000000000/"] {
+        let form = format!("Action=CreateQueue&QueueName=q{}", path.len());
+        assert_eq!(shop.form(path, &form).await.status, 200, "{path}");
+        assert_eq!(shop.form(path, list).await.status, 200, "{path}");
+    }
+    for path in [
+        "/000000000000/q13",
+        "/000000000000/q13/",
+        "/queue/q13",
+        "/queue/q13/",
+    ] {
+        let sent = shop.form(path, "Action=SendMessage&MessageBody=x").await;
+        assert_eq!(sent.status, 200, "{path}: {}", sent.body);
+        assert_eq!(shop.form(path, list).await.status, 400, "{path}");
+    }
+    let request = Request {
+        target: Some("AmazonSQS.ListQueues".into()),
+        content_type: Some("application/x-www-form-urlencoded".into()),
+        accept: None,
+        path: "/".into(),
+        query: None,
+        trace_id: None,
+        query_mode: false,
+        body: list.into(),
+        holder: HolderName::new("tester").unwrap(),
+        identity: None,
+        host: HOST.into(),
+    };
+    let response = shop.service.handle(request).await;
+    assert_eq!(response.status, 200);
+    assert_eq!(response.headers["content-type"], "text/xml");
+}
+
 fn kept(mut answer: Xml) -> Xml {
     if let Some(guard) = answer.guard.take() {
         guard.keep();
