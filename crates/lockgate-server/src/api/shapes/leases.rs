@@ -245,7 +245,7 @@ pub(crate) enum SettleResult {
 pub(crate) enum StaleWord {
     /// The message is gone: settled, dropped or purged.
     Gone,
-    /// The lease has ended, and nobody has the message.
+    /// The lease has ended: nobody has the message, or (keyed queues) it was moved since.
     Ended,
     /// The message was leased again.
     Superseded,

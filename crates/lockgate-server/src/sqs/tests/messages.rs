@@ -17,6 +17,8 @@ in_both_protocols![
     duplicates_get_the_original_answer_for_five_minutes,
     content_based_deduplication_takes_the_body_alone,
     deduplication_scoped_to_the_group,
+    a_queue_that_becomes_one_of_high_throughput_deduplicates_as_recorded_from_aws,
+    a_queue_that_ceases_to_be_one_of_high_throughput_deduplicates_as_recorded_from_aws,
     a_batch_answers_for_each_entry,
     batches_settle_each_entry_by_itself,
     no_changed_or_foreign_handle_does_anything,
@@ -414,6 +416,81 @@ async fn deduplication_scoped_to_the_group(shop: Shop) {
         shop.send_fifo(&url, "b", "id").await["MessageId"],
         first["MessageId"]
     );
+}
+
+const HIGH_THROUGHPUT: [(&str, &str); 2] = [
+    ("DeduplicationScope", "messageGroup"),
+    ("FifoThroughputLimit", "perMessageGroupId"),
+];
+const REGULAR_THROUGHPUT: [(&str, &str); 2] = [
+    ("DeduplicationScope", "queue"),
+    ("FifoThroughputLimit", "perQueue"),
+];
+
+/// What a queue gives of messages that are sent one after the other, each with a group and an id,
+/// received and deleted at once.
+async fn passed(shop: &Shop, url: &str, sends: &[(&str, &str)]) -> Vec<bool> {
+    let mut passed = Vec::new();
+    for (group, id) in sends {
+        shop.send_fifo(url, group, id).await;
+        let messages = shop.receive(url).await;
+        passed.push(!messages.is_empty());
+        for message in messages {
+            let handle = text(&message["ReceiptHandle"]);
+            let input = json!({"QueueUrl": url, "ReceiptHandle": handle});
+            shop.ok("DeleteMessage", input).await;
+        }
+    }
+    passed
+}
+
+async fn becomes(shop: &Shop, url: &str, attributes: [(&str, &str); 2]) {
+    let attributes: serde_json::Map<_, _> = attributes
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), json!(value)))
+        .collect();
+    let input = json!({"QueueUrl": url, "Attributes": attributes});
+    shop.ok("SetQueueAttributes", input).await;
+}
+
+/// As AWS answered in August 2025 within two seconds, in the test suite of LocalStack.
+async fn a_queue_that_becomes_one_of_high_throughput_deduplicates_as_recorded_from_aws(shop: Shop) {
+    let url = shop.queue("q.fifo", json!({})).await;
+    let before = passed(&shop, &url, &[("group1", "same"), ("group2", "same")]).await;
+    assert_eq!(before, [true, false]);
+    becomes(&shop, &url, HIGH_THROUGHPUT).await;
+    assert_eq!(
+        shop.attribute(&url, "DeduplicationScope").await,
+        "messageGroup"
+    );
+    let sends = [("group3", "same"), ("group4", "new"), ("group5", "new")];
+    assert_eq!(passed(&shop, &url, &sends).await, [false, true, false]);
+    // Nothing is recorded of later: then what was set holds.
+    shop.pass(60_000);
+    let sends = [
+        ("a", "later"),
+        ("b", "later"),
+        ("b", "later"),
+        ("a", "same"),
+    ];
+    let later = passed(&shop, &url, &sends).await;
+    assert_eq!(later, [true, true, false, false]);
+}
+
+/// From the same record.
+async fn a_queue_that_ceases_to_be_one_of_high_throughput_deduplicates_as_recorded_from_aws(
+    shop: Shop,
+) {
+    let attributes = json!({"DeduplicationScope": "messageGroup",
+        "FifoThroughputLimit": "perMessageGroupId"});
+    let url = shop.queue("q.fifo", attributes).await;
+    let before = passed(&shop, &url, &[("group1", "same"), ("group2", "same")]).await;
+    assert_eq!(before, [true, true]);
+    becomes(&shop, &url, REGULAR_THROUGHPUT).await;
+    assert_eq!(passed(&shop, &url, &[("group3", "same")]).await, [true]);
+    shop.pass(60_000);
+    let sends = [("a", "later"), ("b", "later"), ("group1", "same")];
+    assert_eq!(passed(&shop, &url, &sends).await, [true, false, false]);
 }
 
 #[tokio::test]
