@@ -1,16 +1,19 @@
 //! AWS Signature Version 4, as a server checks it.
 //!
 //! Source: "Signature Version 4 signing process" in AWS's general reference; the vectors in the tests
-//! are AWS's. A signature is checked over the bytes that came, never over what was made of them.
+//! are AWS's. Two requests that mean different things never have one signature: what the canonical
+//! form would make equal is refused, or read from the canonical form itself (the query).
 
 use std::borrow::Cow;
 
 use hmac::{Hmac, KeyInit, Mac};
 use hyper::{
     HeaderMap,
-    header::{AUTHORIZATION, HeaderValue},
+    header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue},
 };
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, utf8_percent_encode};
+use percent_encoding::{
+    AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode, utf8_percent_encode,
+};
 use sha2::{Digest, Sha256};
 
 use super::{AuthError, Secret};
@@ -32,6 +35,21 @@ const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 const IN_PATH: &AsciiSet = &UNRESERVED.remove(b'/');
+
+/// The headers that change what is done. The canonical form has one space where such a header may have
+/// had several.
+const DECIDING_HEADERS: [&str; 7] = [
+    "accept",
+    "content-type",
+    "host",
+    "x-amz-target",
+    "x-amzn-query-mode",
+    "x-amzn-trace-id",
+    "x-lockgate-consumer",
+];
+
+/// The header in which a client announces its body's digest.
+const BODY_DIGEST: &str = "x-amz-content-sha256";
 
 /// A request's head, as it came.
 #[derive(Clone, Copy, Debug)]
@@ -157,7 +175,10 @@ impl Claim {
         let signature = from_hex(signature).ok_or(AuthError::Incomplete(
             "Signature must be 64 hexadecimal digits",
         ))?;
-        if !time.starts_with(date) {
+        if !is_time(time) {
+            return Err(AuthError::Incomplete(TIME_FORM));
+        }
+        if time[..8] != *date {
             return Err(AuthError::Incomplete(
                 "the date of Credential is not the one of X-Amz-Date",
             ));
@@ -176,8 +197,38 @@ impl Claim {
 
     /// What decides on a request must be signed: who it is for, and every header of AWS's own, the
     /// action among them. Otherwise somebody on the way could exchange them.
+    ///
+    /// Content-Type is left unsigned by some clients (AWS's SDK for JavaScript, version 2). It decides
+    /// only where a form has an action in its head: the body could be taken for JSON or for a form.
     fn check_signed_headers(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         let is_signed = |name: &str| self.signed_headers.iter().any(|signed| signed == name);
+        for name in &self.signed_headers {
+            let mut values = headers.get_all(name).iter();
+            let first = values.next();
+            // They would be joined with commas, as one value may be.
+            if values.next().is_some() {
+                return Err(AuthError::Incomplete("a signed header comes twice"));
+            }
+            let spaced =
+                first.is_some_and(|value| value.as_bytes().windows(2).any(|two| two == b"  "));
+            if spaced && DECIDING_HEADERS.contains(&&**name) {
+                return Err(AuthError::Incomplete(
+                    "a signed header has several spaces in a row",
+                ));
+            }
+        }
+        let is_form = |kind: &HeaderValue| {
+            let kind = kind.as_bytes().to_ascii_lowercase();
+            kind.windows(4).any(|part| part == b"form")
+        };
+        if !is_signed("content-type")
+            && headers.contains_key("x-amz-target")
+            && headers.get_all(CONTENT_TYPE).iter().any(is_form)
+        {
+            return Err(AuthError::Incomplete(
+                "the Content-Type of a form that has an X-Amz-Target must be signed",
+            ));
+        }
         if !is_signed("host") {
             return Err(AuthError::Incomplete("the Host header must be signed"));
         }
@@ -194,7 +245,7 @@ impl Claim {
         let format = "%Y%m%dT%H%M%SZ";
         let signed = jiff::civil::DateTime::strptime(format, &self.time)
             .and_then(|time| time.to_zoned(jiff::tz::TimeZone::UTC))
-            .map_err(|_| AuthError::Incomplete("X-Amz-Date must look like 20261121T070000Z"))?
+            .map_err(|_| AuthError::Incomplete(TIME_FORM))?
             .timestamp()
             .as_second();
         let good_for = self.expires.unwrap_or(SKEW_SECONDS);
@@ -206,22 +257,28 @@ impl Claim {
         Ok(())
     }
 
-    /// Whether the request, with this body, was signed with this secret. Takes the same time whatever
-    /// differs.
-    pub(crate) fn verify(&self, head: Head<'_>, body: &[u8], secret: &Secret) -> bool {
+    /// Whether the request, with a body of this digest, was signed with this secret. Takes the same
+    /// time whatever differs.
+    pub(crate) fn verify(&self, head: Head<'_>, body: &BodyDigest, secret: &Secret) -> bool {
         // Constant time.
         self.mac(head, body, secret)
             .is_some_and(|mac| mac.verify_slice(&self.signature).is_ok())
     }
 
+    /// The query as it was signed. Whoever reads a signed request reads this and not what came:
+    /// parameters have one order in it, and each character one form.
+    pub(crate) fn query(&self, head: Head<'_>) -> Option<String> {
+        Some(canonical_query(head.query?, self.expires.is_some()))
+    }
+
     /// The signature that the request should have; `None` if it cannot have any.
-    fn mac(&self, head: Head<'_>, body: &[u8], secret: &Secret) -> Option<Hmac<Sha256>> {
+    fn mac(&self, head: Head<'_>, body: &BodyDigest, secret: &Secret) -> Option<Hmac<Sha256>> {
         let canonical = self.canonical_request(head, body)?;
         let scope = format!(
             "{}/{}/{}/{TERMINATOR}",
             self.date, self.region, self.service
         );
-        let digest = hex(&Sha256::digest(canonical.as_bytes()));
+        let digest = hex(&Sha256::digest(canonical));
         let to_sign = format!("{ALGORITHM}\n{}\n{scope}\n{digest}", self.time);
         let first = [b"AWS4", secret.expose()].concat();
         let mut key = sign(&first, self.date.as_bytes());
@@ -233,34 +290,46 @@ impl Claim {
         Some(mac)
     }
 
-    /// `None`: a signed header is not there, or the body is not the one that was announced.
-    fn canonical_request(&self, head: Head<'_>, body: &[u8]) -> Option<String> {
-        let body_digest = hex(&Sha256::digest(body));
-        if let Some(announced) = head.headers.get("x-amz-content-sha256")
-            && announced.as_bytes() != body_digest.as_bytes()
-        {
-            // Also where the payload was left unsigned: it decides what is done.
-            return None;
-        }
+    /// `None`: a signed header is not there.
+    fn canonical_request(&self, head: Head<'_>, body: &BodyDigest) -> Option<Vec<u8>> {
         let mut canonical = format!("{}\n{}\n", head.method, canonical_path(head.path));
-        canonical.push_str(&canonical_query(head.query.unwrap_or("")));
+        canonical.push_str(&self.query(head).unwrap_or_default());
         canonical.push('\n');
+        let mut canonical = canonical.into_bytes();
         for name in &self.signed_headers {
-            let mut values = head.headers.get_all(name).iter().peekable();
-            values.peek()?;
-            let values: Vec<String> = values
-                .map(|value| one_spaced(&String::from_utf8_lossy(value.as_bytes())))
-                .collect();
-            canonical.push_str(name);
-            canonical.push(':');
-            canonical.push_str(&values.join(","));
-            canonical.push('\n');
+            let value = head.headers.get(name)?;
+            canonical.extend_from_slice(name.as_bytes());
+            canonical.push(b':');
+            canonical.extend(one_spaced(value.as_bytes()));
+            canonical.push(b'\n');
         }
-        canonical.push('\n');
-        canonical.push_str(&self.signed_headers.join(";"));
-        canonical.push('\n');
-        canonical.push_str(&body_digest);
+        canonical.push(b'\n');
+        canonical.extend_from_slice(self.signed_headers.join(";").as_bytes());
+        canonical.push(b'\n');
+        canonical.extend_from_slice(body.0.as_bytes());
         Some(canonical)
+    }
+}
+
+/// The SHA-256 of a body, in hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BodyDigest(String);
+
+impl BodyDigest {
+    pub(crate) fn of(body: &[u8]) -> Self {
+        Self(hex(&Sha256::digest(body)))
+    }
+
+    /// The one that the client announces, if it does. The body that comes must have it.
+    pub(crate) fn announced(headers: &HeaderMap) -> Result<Option<Self>, AuthError> {
+        match single(headers, BODY_DIGEST)? {
+            None => Ok(None),
+            Some(text) if from_hex::<32>(text).is_some() => Ok(Some(Self(text.to_owned()))),
+            // A body that was left unsigned is among these: it decides what is done.
+            Some(_) => Err(AuthError::Incomplete(
+                "X-Amz-Content-SHA256 must be the SHA-256 of the body, in hexadecimal digits",
+            )),
+        }
     }
 }
 
@@ -314,7 +383,8 @@ pub fn sign_request(
         query,
         headers,
     };
-    let mac = claim.mac(head, body, secret).ok_or(SignError)?;
+    let body = BodyDigest::of(body);
+    let mac = claim.mac(head, &body, secret).ok_or(SignError)?;
     let authorization = format!(
         "{ALGORITHM} Credential={key_id}/{}/{region}/sqs/{TERMINATOR}, SignedHeaders={}, \
          Signature={}",
@@ -349,29 +419,45 @@ fn single<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Aut
 
 /// A parameter of the address that may come once, decoded.
 fn parameter(query: Option<&str>, wanted: &str) -> Result<Option<String>, AuthError> {
-    let mut found = pairs(query.unwrap_or("")).filter(|(name, _)| *name == wanted);
+    let mut found = pairs(query.unwrap_or("")).filter(|(name, _)| **name == *wanted.as_bytes());
     match (found.next(), found.next()) {
-        (found, None) => Ok(found.map(|(_, value)| value.into_owned())),
+        (None, _) => Ok(None),
+        (Some((_, value)), None) => String::from_utf8(value.into_owned())
+            .map(Some)
+            .map_err(|_| AuthError::Incomplete("a parameter of the signature is not UTF-8")),
         _ => Err(AuthError::Incomplete(
             "a parameter of the signature comes twice",
         )),
     }
 }
 
-/// Names and values, decoded; a plus sign is one here.
-fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+/// Names and values, decoded as everybody here decodes them: a plus sign is a space.
+fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, [u8]>, Cow<'_, [u8]>)> {
     query
         .split('&')
         .filter(|pair| !pair.is_empty())
         .map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let decode = |text: &'_ str| -> String {
-                percent_decode(text.as_bytes())
-                    .decode_utf8_lossy()
-                    .into_owned()
-            };
-            (decode(name).into(), decode(value).into())
+            (decode(name), decode(value))
         })
+}
+
+fn decode(text: &str) -> Cow<'_, [u8]> {
+    if text.contains('+') {
+        let spaced = text.replace('+', " ");
+        return percent_decode(spaced.as_bytes())
+            .collect::<Vec<u8>>()
+            .into();
+    }
+    percent_decode(text.as_bytes()).into()
+}
+
+/// Whether a path is the one that its canonical form names: without empty parts, `.` and `..`.
+pub(crate) fn is_plain(path: &str) -> bool {
+    let mut parts = path.strip_prefix('/').unwrap_or(path).split('/');
+    let last = parts.next_back();
+    last.is_none_or(|last| !matches!(last, "." | ".."))
+        && parts.all(|part| !matches!(part, "" | "." | ".."))
 }
 
 /// Without dots and doubled slashes, and encoded once more than it came.
@@ -393,11 +479,16 @@ fn canonical_path(path: &str) -> String {
     utf8_percent_encode(&plain, IN_PATH).to_string()
 }
 
-/// Sorted, encoded one way, without the signature itself.
-fn canonical_query(query: &str) -> String {
-    let encode = |text: &str| utf8_percent_encode(text, UNRESERVED).to_string();
+/// Sorted, and encoded one way. A signature that is itself part of the query is left out.
+///
+/// What was encoded is decoded first, byte for byte, so that it does not matter in which case the
+/// digits of `%2f` are, or whether a client encodes more than it must. A plus sign is a space, as the
+/// decoders have it and as clients sign it that write spaces so: taken for itself it would have the
+/// signature of `%2B` and the meaning of `%20`.
+fn canonical_query(query: &str, has_signature: bool) -> String {
+    let encode = |bytes: &[u8]| percent_encode(bytes, UNRESERVED).to_string();
     let mut encoded: Vec<(String, String)> = pairs(query)
-        .filter(|(name, _)| name != "X-Amz-Signature")
+        .filter(|(name, _)| !has_signature || **name != *b"X-Amz-Signature")
         .map(|(name, value)| (encode(&name), encode(&value)))
         .collect();
     encoded.sort_unstable();
@@ -408,12 +499,24 @@ fn canonical_query(query: &str) -> String {
     joined.join("&")
 }
 
+const TIME_FORM: &str = "X-Amz-Date must look like 20261121T070000Z";
+
+/// Whether a text looks like `20261121T070000Z`.
+fn is_time(text: &str) -> bool {
+    text.len() == 16
+        && text.bytes().enumerate().all(|(at, byte)| match at {
+            8 => byte == b'T',
+            15 => byte == b'Z',
+            _ => byte.is_ascii_digit(),
+        })
+}
+
 /// Trimmed, with single spaces inside.
-fn one_spaced(text: &str) -> String {
-    text.split(' ')
+fn one_spaced(text: &[u8]) -> Vec<u8> {
+    text.split(|&byte| byte == b' ')
         .filter(|part| !part.is_empty())
         .collect::<Vec<_>>()
-        .join(" ")
+        .join(&b' ')
 }
 
 fn keyed(key: &[u8]) -> Hmac<Sha256> {
@@ -501,7 +604,11 @@ mod tests {
         };
         let claim = Claim::of(head)?.ok_or(AuthError::Missing)?;
         claim.check_time(THEN)?;
-        Ok(claim.verify(head, body, &Secret::new(SECRET)))
+        let body = BodyDigest::of(body);
+        if BodyDigest::announced(headers)?.is_some_and(|announced| announced != body) {
+            return Ok(false);
+        }
+        Ok(claim.verify(head, &body, &Secret::new(SECRET)))
     }
 
     #[test]
@@ -639,21 +746,129 @@ mod tests {
 
     #[test]
     fn an_announced_digest_must_be_the_bodys() {
-        let signature = VECTORS[4].3;
-        for announced in ["UNSIGNED-PAYLOAD", "0"] {
-            let list = [
-                ("host", "example.amazonaws.com"),
-                ("x-amz-date", "20150830T123600Z"),
-                ("x-amz-content-sha256", announced),
-                (
-                    "authorization",
-                    &authorization("service", "host;x-amz-content-sha256;x-amz-date", signature),
-                ),
-            ];
-            assert_eq!(
-                claim_and_verify("POST", "/", "", &headers(&list), b""),
-                Ok(false)
+        let announced = |text: &str| BodyDigest::announced(&headers(&[(BODY_DIGEST, text)]));
+        assert_eq!(BodyDigest::announced(&HeaderMap::new()), Ok(None));
+        let digest = BodyDigest::of(b"x");
+        assert_eq!(announced(&digest.0), Ok(Some(digest.clone())));
+        let upper = digest.0.to_uppercase();
+        for wrong in [
+            "UNSIGNED-PAYLOAD",
+            "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
+            "0",
+            "",
+            &*upper,
+        ] {
+            let refused = announced(wrong);
+            assert!(matches!(refused, Err(AuthError::Incomplete(_))), "{wrong}");
+        }
+        let twice = headers(&[(BODY_DIGEST, &digest.0), (BODY_DIGEST, &digest.0)]);
+        assert!(BodyDigest::announced(&twice).is_err());
+    }
+
+    #[test]
+    fn headers_that_could_be_read_in_two_ways_are_refused() {
+        let signature = "0".repeat(64);
+        let claim = |signed: &str, extra: &[(&str, &str)]| {
+            let authorization = authorization("sqs", signed, &signature);
+            let mut list = vec![("host", "h"), ("x-amz-date", "20150830T123600Z")];
+            list.push(("authorization", &*authorization));
+            list.extend(extra);
+            claim_and_verify("POST", "/", "", &headers(&list), b"")
+        };
+        let target = ("x-amz-target", "AmazonSQS.SendMessage");
+        let form = ("content-type", "application/x-www-form-urlencoded");
+        let json = ("content-type", "application/x-amz-json-1.0");
+        for (signed, extra) in [
+            ("host;x-amz-date", &[form][..]),
+            ("host;x-amz-date", &[json]),
+            ("host;x-amz-date;x-amz-target", &[target, json]),
+            ("content-type;host;x-amz-date;x-amz-target", &[target, form]),
+            ("host;user-agent;x-amz-date", &[("user-agent", "a  b")]),
+        ] {
+            assert_eq!(claim(signed, extra), Ok(false), "{signed} {extra:?}");
+        }
+        for (signed, extra) in [
+            ("host;x-amz-date;x-amz-target", &[target, target][..]),
+            ("host;x-amz-date", &[("host", "h")]),
+            ("host;x-amz-date;x-amz-target", &[("x-amz-target", "A  B")]),
+            ("host;x-amz-date;x-amz-target", &[target, form]),
+            ("host;x-amz-date;x-amz-target", &[target, json, form]),
+        ] {
+            let refused = claim(signed, extra);
+            let refused = matches!(refused, Err(AuthError::Incomplete(_)));
+            assert!(refused, "{signed} {extra:?}");
+        }
+    }
+
+    /// A signature made for an address, with this time and for so long.
+    fn presigned(query: &str, time: &str, expires: &str) -> String {
+        let headers = headers(&[("host", "h")]);
+        let day = time.get(..8).unwrap_or("");
+        let unsigned = format!(
+            "{query}&X-Amz-Algorithm={ALGORITHM}&X-Amz-Expires={expires}&X-Amz-SignedHeaders=host\
+             &X-Amz-Date={time}&X-Amz-Credential=AKIDEXAMPLE/{day}/us-east-1/sqs/aws4_request"
+        );
+        let claim = Claim {
+            key_id: "AKIDEXAMPLE".into(),
+            time: time.into(),
+            date: day.into(),
+            region: "us-east-1".into(),
+            service: "sqs".into(),
+            signed_headers: vec!["host".into()],
+            signature: [0; 32],
+            expires: Some(1),
+        };
+        let head = Head {
+            method: "GET",
+            path: "/",
+            query: Some(&unsigned),
+            headers: &headers,
+        };
+        let body = BodyDigest::of(b"");
+        let mac = claim.mac(head, &body, &Secret::new(SECRET)).unwrap();
+        let signature = hex(&mac.finalize().into_bytes());
+        format!("{unsigned}&X-Amz-Signature={signature}")
+    }
+
+    #[test]
+    fn an_address_signed_beforehand_says_one_time_and_one_span() {
+        let check =
+            |query: &str| claim_and_verify("GET", "/", query, &headers(&[("host", "h")]), b"");
+        let then = "20150830T123600Z";
+        let good = presigned("Action=ListQueues", then, "60");
+        assert_eq!(check(&good), Ok(true));
+        assert_eq!(check(&good.replace("List", "Purge")), Ok(false));
+        assert_eq!(check(&good.replace("Expires=60", "Expires=61")), Ok(false));
+        assert_eq!(check(&presigned("a=b", then, "604800")), Ok(true));
+        for expires in ["0", "-1", "604801", "9223372036854775808", "", "x", "1.5"] {
+            let refused = check(&presigned("a=b", then, expires));
+            assert!(
+                matches!(refused, Err(AuthError::Incomplete(_))),
+                "{expires}"
             );
+        }
+        for (time, expired) in [
+            ("99990101T000000Z", true),
+            ("99991231T235959Z", false), // later than times can be told in every zone
+            ("00010101T000000Z", true),
+            ("20150830T123600z", false),
+            ("20150830T1236000", false),
+            ("2015083T0123600Z", false),
+            ("-0150830T123600Z", false),
+            ("20150832T123600Z", false),
+            ("20150830T126000Z", false),
+            ("20150830T123600Z%0A", false),
+            ("", false),
+        ] {
+            match check(&presigned("a=b", time, "60")) {
+                Err(AuthError::Expired { .. }) => assert!(expired, "{time}"),
+                Err(AuthError::Incomplete(_)) => assert!(!expired, "{time}"),
+                other => panic!("{time}: {other:?}"),
+            }
+        }
+        for twice in ["X-Amz-Date=20150830T123600Z", "%58-Amz-Signature=00"] {
+            let refused = check(&format!("{good}&{twice}"));
+            assert!(matches!(refused, Err(AuthError::Incomplete(_))), "{twice}");
         }
     }
 

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     api,
-    auth::{AccessKey, AuthError, Head},
+    auth::{AccessKey, AuthError, BodyDigest, Head},
     sqs,
 };
 
@@ -333,6 +333,7 @@ async fn serve_sqs(
     let identity = identify(client, index, parts, body).await?;
     let Identified {
         body,
+        query,
         identity,
         _share,
     } = identity;
@@ -348,7 +349,7 @@ async fn serve_sqs(
         content_type: text(CONTENT_TYPE),
         accept: text(ACCEPT),
         path: parts.uri.path().to_owned(),
-        query: parts.uri.query().map(ToOwned::to_owned),
+        query,
         trace_id: text(TRACE_ID),
         query_mode: parts
             .headers
@@ -375,6 +376,7 @@ async fn serve_api(
 ) -> Result<sqs::Response, Refusal> {
     let Identified {
         body,
+        query,
         identity,
         _share,
     } = identify(client, index, parts, body).await?;
@@ -385,7 +387,7 @@ async fn serve_api(
     let request = api::Request {
         method: &parts.method,
         path: parts.uri.path(),
-        query: parts.uri.query(),
+        query: query.as_deref(),
         // What is no text is not what is wanted either.
         content_type: content_type.map(|value| value.to_str().unwrap_or("?")),
         body,
@@ -402,6 +404,8 @@ async fn serve_api(
 /// A request whose body was read, and whose maker is known if that matters.
 struct Identified<'c> {
     body: Bytes,
+    /// What follows the path's question mark, not decoded; of a signed request what was signed.
+    query: Option<String>,
     identity: Option<Arc<AccessKey>>,
     _share: BodyShare<&'c BodyBudget>,
 }
@@ -423,16 +427,35 @@ async fn identify<'c>(
         let (body, _share) = body::read(client, index, body).await?;
         return Ok(Identified {
             body,
+            query: head.query.map(ToOwned::to_owned),
             identity: None,
             _share,
         });
     };
     let refused = |error: AuthError| Refusal::Authentication { error };
     let claim = authenticator.claim(head, now()).map_err(refused)?;
+    // Who announces the body's digest is known before the body is read.
+    let announced = BodyDigest::announced(&parts.headers).map_err(refused)?;
+    let sender = match &announced {
+        Some(digest) => Some(
+            authenticator
+                .verify(&claim, head, digest)
+                .map_err(refused)?,
+        ),
+        None => None,
+    };
     let (body, _share) = body::read(client, index, body).await?;
-    let key = authenticator.verify(&claim, head, &body).map_err(refused)?;
+    let digest = BodyDigest::of(&body);
+    let key = match sender {
+        Some(key) if announced.as_ref() == Some(&digest) => key,
+        Some(_) => return Err(refused(AuthError::Mismatch)),
+        None => authenticator
+            .verify(&claim, head, &digest)
+            .map_err(refused)?,
+    };
     Ok(Identified {
         body,
+        query: claim.query(head),
         identity: Some(key),
         _share,
     })

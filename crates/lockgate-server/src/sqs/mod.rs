@@ -45,6 +45,8 @@ pub(crate) use extension::apply as apply_tags;
 pub(crate) use message_attributes::check_header;
 pub(crate) use names::{ELASTICMQ_PREFIX, check_queue_name};
 pub(crate) use query::{Format as QueryFormat, speaks as speaks_query};
+#[cfg(test)]
+pub(crate) use query::parameters;
 pub(crate) use receipt::Receipts;
 
 /// The answer to whom nobody is believed to be, in the protocol of the request: AWS JSON, or the

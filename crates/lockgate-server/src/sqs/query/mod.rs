@@ -77,6 +77,12 @@ fn is_form(content_type: &str) -> bool {
     kind.eq_ignore_ascii_case(CONTENT_TYPE_FORM)
 }
 
+/// The parameters of an address, for tests of what may be signed; `None` if they are refused.
+#[cfg(test)]
+pub(crate) fn parameters(query: &str) -> Option<Vec<(String, String)>> {
+    form::parse(query.as_bytes()).ok()
+}
+
 /// One request in this protocol.
 pub(super) struct Query<'r> {
     request_id: &'r str,
