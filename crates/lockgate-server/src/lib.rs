@@ -51,6 +51,7 @@ mod hex;
 mod http;
 mod server;
 mod sqs;
+mod waiting;
 mod watched;
 
 pub use auth::{

@@ -66,7 +66,9 @@ pub struct Limits {
     /// Request bodies that are in memory at the same time, in bytes. The first 16 KiB of each body
     /// are not counted, so that settling, which needs less, is never refused for it. Beyond it
     /// requests are answered 503. As much again may be taken by answers above 16 KiB on their way to
-    /// clients, and beyond that such an answer is replaced by a 503. Default 256 MiB.
+    /// clients, and beyond that such an answer is replaced by a 503. Of both, one address (of IPv6 a
+    /// network of 64 bits) has three quarters. With authentication, bodies whose sender is not known
+    /// yet have half, of which one address has three quarters. Default 256 MiB.
     pub bodies_bytes_max: usize,
     /// Header lines of one request; more are answered 431. Default 100.
     pub headers_max: usize,
@@ -92,12 +94,12 @@ pub struct Deadlines {
     pub header: Duration,
     /// How long a connection may stay open with no request begun. Default 75 s.
     pub idle: Duration,
-    /// How long a body, or an answer that the client does not take at once, may travel at any speed.
-    /// After that it must have come along at [`transfer_rate_min`](Self::transfer_rate_min) on
-    /// average. Default 10 s.
+    /// How long a body, or an answer that the client does not take at once, may stand still or be
+    /// behind [`transfer_rate_min`](Self::transfer_rate_min). Bytes that come faster make up for what
+    /// was lost, and never earn more than this time ahead: a body that falls silent is given up after
+    /// it, however much came before. Of a backup every byte counts. Default 10 s.
     pub transfer_grace: Duration,
-    /// The lowest average rate of a body or an answer, in bytes a second. 1 or more; default
-    /// 16 KiB/s.
+    /// The lowest rate of a body or an answer, in bytes a second. 1 or more; default 16 KiB/s.
     pub transfer_rate_min: u64,
     /// How long the engine may finish nothing while somebody waits, before `/readyz` fails. Default
     /// 30 s.

@@ -393,7 +393,8 @@ pub(crate) static BODIES_MAX: Setting<usize> = Setting {
         form: Form::One,
         scope: Scope::Serve,
         help: "Memory for request bodies, all together; beyond it requests are answered 503",
-        detail: "Answers on their way to clients may take as much again.",
+        detail: "Answers on their way to clients may take as much again. One address has three quarters \
+                 of it; with --auth sigv4, bodies whose sender is not known yet have half.",
     },
     read: |texts| one(texts, size),
 };

@@ -37,7 +37,7 @@ pub(crate) use self::{
 };
 use crate::{
     auth::{AccessKey, Verb},
-    http::drain::Drain,
+    http::{drain::Drain, progress::Hangup},
     sqs::{self, KeepGuard, Receipts},
 };
 
@@ -71,6 +71,8 @@ pub(crate) struct Request<'a> {
     pub(crate) holder: HolderName,
     /// Who asks; `None` where nobody has to say.
     pub(crate) identity: Option<Arc<AccessKey>>,
+    /// Tells when its client has ended its side: then it does not wait any more for what is not there.
+    pub(crate) hangup: Hangup,
 }
 
 /// An answer: a status, a body, and what keeps the leases it hands out.

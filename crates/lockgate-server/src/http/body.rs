@@ -1,12 +1,11 @@
 //! Reading a request's body, and what bodies and answers may take of the memory.
 
 use std::{
+    collections::HashMap,
     mem,
+    net::{IpAddr, Ipv6Addr},
     ops::Deref,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
@@ -21,17 +20,48 @@ use super::{connection::Client, refusal::Refusal};
 const FREE_BYTES: usize = 16 << 10;
 
 /// Memory for all bodies of a server, or for all its answers.
+///
+/// Nobody gets all of it: one address has three quarters, and bodies whose sender is not known yet have
+/// half, of which one address has three quarters. The only body of an address, or of an unknown sender,
+/// may take what is left, so that a small budget still has room for one.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
     max: usize,
-    used: AtomicUsize,
+    used: Mutex<Used>,
+}
+
+#[derive(Debug, Default)]
+struct Used {
+    total: Held,
+    by_address: HashMap<IpAddr, Held>,
+}
+
+/// Bytes that are held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Held {
+    all: usize,
+    /// Of these, for senders that are not known yet.
+    unknown: usize,
+}
+
+/// What is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    All,
+    /// The part of one address.
+    Address,
+    /// The part of senders that are not known yet.
+    Unknown,
 }
 
 /// One body's part of the [`BodyBudget`]; given back when dropped.
 #[derive(Debug)]
 pub(crate) struct BodyShare<B: Deref<Target = BodyBudget>> {
     budget: B,
+    address: IpAddr,
     bytes: usize,
+    /// Whether its sender is not known yet.
+    unknown: bool,
 }
 
 /// An answer's part of the budget of answers, held until the client has taken it: one that does not
@@ -42,89 +72,175 @@ impl BodyBudget {
     pub(crate) fn new(max: usize) -> Self {
         Self {
             max,
-            used: AtomicUsize::new(0),
+            used: Mutex::default(),
         }
     }
 
     /// Bytes in memory now, without what is free for each body.
     pub(crate) fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
+        self.lock().total.all
     }
 
-    /// Whether a body of `len` bytes would have room now. Refusing it later costs more.
-    fn admit(&self, len: usize) -> Result<(), Refusal> {
-        let more = len.saturating_sub(FREE_BYTES);
-        if more > 0 && self.used() + more > self.max {
-            return Err(Refusal::BodiesFull);
-        }
-        Ok(())
-    }
-
-    fn share(&self) -> BodyShare<&Self> {
+    fn share(&self, address: IpAddr, unknown: bool) -> BodyShare<&Self> {
         BodyShare {
             budget: self,
+            address: network(address),
             bytes: 0,
+            unknown,
         }
     }
 
     /// The share of an answer of `len` bytes; none if it is free.
-    pub(crate) fn hold(self: &Arc<Self>, len: usize) -> Result<Option<AnswerShare>, Refusal> {
+    pub(crate) fn hold(
+        self: &Arc<Self>,
+        address: IpAddr,
+        len: usize,
+    ) -> Result<Option<AnswerShare>, Full> {
         if len <= FREE_BYTES {
             return Ok(None);
         }
         let mut share = BodyShare {
             budget: self.clone(),
+            address: network(address),
             bytes: 0,
+            unknown: false,
         };
-        match share.cover(len) {
-            Ok(()) => Ok(Some(share)),
-            Err(_) => Err(Refusal::AnswersFull),
-        }
+        share.cover(len).map(|()| Some(share))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Used> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What counts as one address: of IPv6 a network of 64 bits, which a single client has for itself.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
     }
 }
 
 impl<B: Deref<Target = BodyBudget>> BodyShare<B> {
-    /// Raises the share to cover a buffer of `len` bytes.
-    fn cover(&mut self, len: usize) -> Result<(), Refusal> {
-        let more = len.saturating_sub(FREE_BYTES).saturating_sub(self.bytes);
+    /// Whether a body of `len` bytes would have room now. Refusing it later costs more.
+    fn admit(&self, len: usize) -> Result<(), Full> {
+        let more = self.missing(len);
         if more == 0 {
             return Ok(());
         }
-        let used = self.budget.used.fetch_add(more, Ordering::Relaxed);
-        self.bytes += more;
-        if used + more > self.budget.max {
-            return Err(Refusal::BodiesFull); // dropping the share takes it back
+        self.room(&self.budget.lock(), more)
+    }
+
+    /// Raises the share to cover a buffer of `len` bytes.
+    fn cover(&mut self, len: usize) -> Result<(), Full> {
+        let more = self.missing(len);
+        if more == 0 {
+            return Ok(());
         }
+        let mut used = self.budget.lock();
+        self.room(&used, more)?;
+        let unknown = if self.unknown { more } else { 0 };
+        used.change(self.address, |held| {
+            held.all += more;
+            held.unknown += unknown;
+        });
+        drop(used);
+        self.bytes += more;
         Ok(())
+    }
+
+    /// Its sender is known now.
+    fn sender_is_known(&mut self) {
+        if mem::take(&mut self.unknown) && self.bytes > 0 {
+            let bytes = self.bytes;
+            let mut used = self.budget.lock();
+            used.change(self.address, |held| held.unknown -= bytes);
+        }
+    }
+
+    /// What is not covered of so many bytes.
+    fn missing(&self, len: usize) -> usize {
+        len.saturating_sub(FREE_BYTES).saturating_sub(self.bytes)
+    }
+
+    fn room(&self, used: &Used, more: usize) -> Result<(), Full> {
+        let max = self.budget.max;
+        let of_address = used.by_address.get(&self.address);
+        let of_address = of_address.copied().unwrap_or_default();
+        // Of several; the only one may have what is left.
+        let fits = |held: usize, max: usize| held == self.bytes || held + more <= max;
+        let (unknown_max, part) = (max / 2, |of: usize| of - of / 4);
+        if used.total.all + more > max {
+            Err(Full::All)
+        } else if !fits(of_address.all, part(max)) {
+            Err(Full::Address)
+        } else if self.unknown && !fits(used.total.unknown, unknown_max) {
+            Err(Full::Unknown)
+        } else if self.unknown && !fits(of_address.unknown, part(unknown_max)) {
+            Err(Full::Address)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Used {
+    fn change(&mut self, address: IpAddr, change: impl Fn(&mut Held)) {
+        change(&mut self.total);
+        let of_address = self.by_address.entry(address).or_default();
+        change(of_address);
+        if *of_address == Held::default() {
+            self.by_address.remove(&address);
+        }
     }
 }
 
 impl<B: Deref<Target = BodyBudget>> Drop for BodyShare<B> {
     fn drop(&mut self) {
+        self.sender_is_known();
         if self.bytes > 0 {
             let bytes = mem::take(&mut self.bytes);
-            self.budget.used.fetch_sub(bytes, Ordering::Relaxed);
+            let mut used = self.budget.lock();
+            used.change(self.address, |held| held.all -= bytes);
         }
     }
 }
 
-/// Reads the body of request `index` of `client`.
+/// A body that has come, and its part of the budget. Of a sender that was not known before, it still
+/// counts as such until [`sender_is_known`](Whole::sender_is_known).
+#[derive(Debug)]
+pub(crate) struct Whole<'b> {
+    pub(crate) bytes: Bytes,
+    share: BodyShare<&'b BodyBudget>,
+}
+
+impl Whole<'_> {
+    pub(crate) fn sender_is_known(&mut self) {
+        self.share.sender_is_known();
+    }
+}
+
+/// Reads the body of request `index` of `client`; `unknown`: whether who sends it shows only when it is
+/// there.
 ///
 /// A body that came in one piece with its head, as small ones do, is not copied.
 pub(crate) async fn read(
     client: &Client,
     index: u64,
     mut body: Incoming,
-) -> Result<(Bytes, BodyShare<&BodyBudget>), Refusal> {
+    unknown: bool,
+) -> Result<Whole<'_>, Refusal> {
     let max = client.core.limits.body_bytes_max;
-    let mut share = client.core.bodies.share();
+    let mut share = client.core.bodies.share(client.peer.ip(), unknown);
     let declared = body.size_hint().exact();
     let declared = match declared.map(usize::try_from) {
         None => None,
         Some(Ok(len)) if len <= max => Some(len),
         Some(_) => return Err(Refusal::BodyTooLarge { max }),
     };
-    client.core.bodies.admit(declared.unwrap_or(0))?;
+    share
+        .admit(declared.unwrap_or(0))
+        .map_err(Refusal::BodiesFull)?;
     let mut whole = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Refusal::BodyBroken)?;
@@ -133,7 +249,7 @@ pub(crate) async fn read(
         };
         if declared == Some(data.len()) {
             check_framing(client, index)?;
-            return Ok((data, share));
+            return Ok(Whole { bytes: data, share });
         }
         let len = whole.len() + data.len();
         if len > max {
@@ -142,13 +258,16 @@ pub(crate) async fn read(
         if whole.capacity() < len {
             let doubled = (2 * whole.capacity()).max(FREE_BYTES).min(max);
             let wanted = declared.unwrap_or(max).min(doubled).max(len);
+            share.cover(wanted).map_err(Refusal::BodiesFull)?;
             whole.reserve_exact(wanted - whole.len());
         }
         whole.extend_from_slice(&data);
-        share.cover(whole.capacity())?;
     }
     check_framing(client, index)?;
-    Ok((whole.into(), share))
+    Ok(Whole {
+        bytes: whole.into(),
+        share,
+    })
 }
 
 /// hyper takes some malformed chunks for good ones.
@@ -163,39 +282,88 @@ fn check_framing(client: &Client, index: u64) -> Result<(), Refusal> {
 mod tests {
     use super::*;
 
+    fn address(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
     #[test]
     fn the_budget_counts_what_is_beyond_the_free_part_and_takes_it_back() {
         let budget = BodyBudget::new(100_000);
-        let mut small = budget.share();
+        let mut small = budget.share(address(1), false);
         small.cover(FREE_BYTES).unwrap();
         assert_eq!(budget.used(), 0);
-        let mut large = budget.share();
+        let mut large = budget.share(address(1), false);
         large.cover(FREE_BYTES + 60_000).unwrap();
         large.cover(FREE_BYTES + 80_000).unwrap();
         large.cover(10).unwrap();
         assert_eq!(budget.used(), 80_000);
-        budget.admit(FREE_BYTES + 20_000).unwrap();
-        assert!(budget.admit(FREE_BYTES + 20_001).is_err());
-        let mut refused = budget.share();
-        assert!(matches!(
-            refused.cover(FREE_BYTES + 20_001),
-            Err(Refusal::BodiesFull)
-        ));
-        drop(refused);
+        let mut other = budget.share(address(2), true);
+        other.admit(FREE_BYTES + 20_000).unwrap();
+        assert_eq!(other.admit(FREE_BYTES + 20_001), Err(Full::All));
+        assert_eq!(other.cover(FREE_BYTES + 20_001), Err(Full::All));
+        drop(other);
         small.cover(FREE_BYTES).unwrap();
         drop(large);
         assert_eq!(budget.used(), 0);
+        assert!(budget.lock().by_address.is_empty(), "nothing is left");
+    }
+
+    #[test]
+    fn an_address_has_three_quarters_and_its_only_body_what_is_left() {
+        let budget = BodyBudget::new(100_000);
+        let mut first = budget.share(address(1), false);
+        first.cover(FREE_BYTES + 70_000).unwrap();
+        let mut second = budget.share(address(1), false);
+        second.cover(FREE_BYTES + 5_000).unwrap();
+        assert_eq!(second.cover(FREE_BYTES + 5_001), Err(Full::Address));
+        let mut other = budget.share(address(2), false);
+        other.cover(FREE_BYTES + 25_000).unwrap();
+        drop((second, other));
+        first.cover(FREE_BYTES + 100_000).unwrap();
+    }
+
+    #[test]
+    fn senders_that_are_not_known_yet_have_half_until_they_are() {
+        let budget = BodyBudget::new(100_000);
+        let mut shares: Vec<_> = (1..=2).map(|at| budget.share(address(at), true)).collect();
+        for share in &mut shares {
+            share.cover(FREE_BYTES + 25_000).unwrap();
+        }
+        let mut unknown = budget.share(address(3), true);
+        assert_eq!(unknown.admit(FREE_BYTES + 1), Err(Full::Unknown));
+        let mut known = budget.share(address(3), false);
+        known.cover(FREE_BYTES + 50_000).unwrap();
+        drop(known);
+        shares[0].sender_is_known();
+        unknown.cover(FREE_BYTES + 25_000).unwrap();
+        drop(shares);
+        drop(unknown);
+        assert_eq!(budget.lock().total, Held::default());
+        // One address does not take all of that half either.
+        let mut first = budget.share(address(1), true);
+        first.cover(FREE_BYTES + 30_000).unwrap();
+        let second = budget.share(address(1), true);
+        second.admit(FREE_BYTES + 7_500).unwrap();
+        assert_eq!(second.admit(FREE_BYTES + 7_501), Err(Full::Address));
+    }
+
+    #[test]
+    fn a_network_of_ipv6_counts_as_one_address() {
+        let network = |text: &str| network(text.parse().unwrap());
+        assert_eq!(network("2001:db8:1:2:3:4:5:6"), network("2001:db8:1:2::"));
+        assert_ne!(network("2001:db8:1:2::1"), network("2001:db8:1:3::1"));
+        assert_eq!(network("::ffff:10.0.0.1"), address(1));
+        assert_ne!(network("::ffff:10.0.0.1"), network("::ffff:10.0.0.2"));
     }
 
     #[test]
     fn an_answer_holds_its_share_until_it_is_out() {
         let budget = Arc::new(BodyBudget::new(100_000));
-        assert!(budget.hold(FREE_BYTES).unwrap().is_none());
-        let share = budget.hold(FREE_BYTES + 60_000).unwrap();
-        assert!(matches!(
-            budget.hold(FREE_BYTES + 40_001),
-            Err(Refusal::AnswersFull)
-        ));
+        let hold = |at, bytes| budget.hold(address(at), FREE_BYTES + bytes);
+        assert!(hold(1, 0).unwrap().is_none());
+        let share = hold(1, 60_000).unwrap();
+        assert_eq!(hold(2, 40_001).unwrap_err(), Full::All);
+        assert_eq!(hold(1, 15_001).unwrap_err(), Full::Address);
         assert_eq!(budget.used(), 60_000);
         drop(share);
         assert_eq!(budget.used(), 0);

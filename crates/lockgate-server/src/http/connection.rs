@@ -56,10 +56,9 @@ enum End {
 /// hyper, set up for all connections of a server.
 ///
 /// Deadlines are ours ([`Progress`]): hyper's only one covers idling and heads alike, and nothing
-/// covers bodies and answers. A client that ends its sending side while it waits for an answer is
-/// taken for gone, because that is what a client that is gone looks like, and leases must not go to
-/// it; no client library of SQS half-closes. hyper looks for that end only while the client has sent
-/// nothing ahead.
+/// covers bodies and answers. hyper looks for the end of a client's sending side while that waits for
+/// its answer, unless the client has sent something ahead, and would cut the connection for it: the
+/// [`Wire`] keeps it from hyper until the answer is out.
 pub(crate) fn protocol(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder

@@ -53,6 +53,8 @@ labels! {
         BodyTooLarge = "body_too_large",
         BodyBroken = "body_broken",
         BodiesFull = "bodies_full",
+        BodiesOfAddress = "bodies_of_address",
+        BodiesOfUnknown = "bodies_of_unknown",
         AnswersFull = "answers_full",
         Backup = "backup",
     }

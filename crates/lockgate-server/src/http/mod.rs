@@ -18,7 +18,7 @@ pub(crate) mod hosts;
 mod listener;
 mod metrics;
 pub(crate) mod printable;
-mod progress;
+pub(crate) mod progress;
 mod refusal;
 mod router;
 mod space;

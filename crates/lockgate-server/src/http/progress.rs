@@ -6,12 +6,16 @@
 
 use std::{
     future::poll_fn,
-    sync::{Mutex, MutexGuard, PoisonError},
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
 use super::{
     body::AnswerShare,
@@ -22,11 +26,19 @@ use crate::{Deadlines, sqs::KeepGuard};
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    header: Duration,
-    idle: Duration,
-    transfer_grace: Duration,
-    transfer_rate_min: u64,
     inner: Mutex<Inner>,
+    hangup: Hangup,
+}
+
+/// Tells that the client has ended its side of the connection, once. It may be gone, or it may have
+/// nothing more to ask and wait for its answer: TCP tells these apart only when the answer is written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hangup(Arc<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
+    is: AtomicBool,
+    waiting: Notify,
 }
 
 /// What a client took too long for.
@@ -46,6 +58,7 @@ pub(crate) enum Overdue {
 
 #[derive(Debug)]
 struct Inner {
+    pace: Pace,
     framing: Framing,
     /// Requests the service has begun to answer, the current one included.
     begun: u64,
@@ -61,7 +74,18 @@ struct Inner {
     share: Option<AnswerShare>,
     /// A request that waits for the answer before it to be out.
     next: Option<Waker>,
+    /// Whoever reads, while the client's end is kept from it.
+    reader: Option<Waker>,
     ended: bool,
+}
+
+/// How long everything may take.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    header: Duration,
+    idle: Duration,
+    transfer_grace: Duration,
+    transfer_rate_min: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,39 +104,67 @@ enum Service {
 #[derive(Clone, Copy, Debug)]
 struct Span {
     what: Option<Overdue>,
-    since: Instant,
-    /// Bytes that came along since.
-    moved: u64,
+    until: Instant,
 }
 
 impl Progress {
     pub(crate) fn new(deadlines: &Deadlines, now: Instant) -> Self {
-        Self {
+        let pace = Pace {
             header: deadlines.header,
             idle: deadlines.idle,
             transfer_grace: deadlines.transfer_grace,
             transfer_rate_min: deadlines.transfer_rate_min.max(1),
+        };
+        Self {
             inner: Mutex::new(Inner {
+                pace,
                 framing: Framing::default(),
                 begun: 0,
                 service: Service::Free,
-                reading: Span::new(Some(Overdue::Idle), now),
+                reading: pace.span(Some(Overdue::Idle), now),
                 writing: None,
                 keep: None,
                 share: None,
                 next: None,
+                reader: None,
                 ended: false,
             }),
+            hangup: Hangup::default(),
         }
     }
 
     /// The wire has read `bytes`; none: the client has ended its side.
     pub(crate) fn read(&self, bytes: &[u8], now: Instant) {
         let mut inner = self.lock();
-        inner.ended |= bytes.is_empty();
+        if bytes.is_empty() {
+            inner.ended = true;
+            self.hangup.tell();
+        }
         inner.framing.observe(bytes);
-        inner.reading.moved += bytes.len() as u64;
+        let ahead = Some(inner.pace.transfer_grace);
+        inner.reading = inner.pace.moved(inner.reading, bytes.len(), ahead, now);
         inner.update(now);
+    }
+
+    /// What tells that the client has ended its side.
+    pub(crate) fn hangup(&self) -> &Hangup {
+        &self.hangup
+    }
+
+    /// Whether the client has ended its side.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.lock().ended
+    }
+
+    /// Whether the client has ended its side and is to have an answer before hyper learns of it: hyper
+    /// would end the connection. `cx` is woken when the answer is out.
+    pub(crate) fn owes_answer(&self, cx: &Context<'_>) -> bool {
+        let mut inner = self.lock();
+        let owes = inner.ended && inner.service != Service::Free && inner.owed().is_none();
+        if owes {
+            inner.reader = Some(cx.waker().clone());
+        }
+        owes
     }
 
     /// Whether the next byte written is the first of an answer with leases.
@@ -123,10 +175,13 @@ impl Progress {
     /// The wire has written `len` bytes of what hyper gave it. Returns what keeps the leases, if
     /// these are the first bytes of their answer; to be called outside.
     #[must_use]
-    pub(crate) fn wrote(&self, len: usize) -> Option<KeepGuard> {
+    pub(crate) fn wrote(&self, len: usize, now: Instant) -> Option<KeepGuard> {
         let mut inner = self.lock();
-        if let Some(writing) = &mut inner.writing {
-            writing.moved += len as u64;
+        if let Some(writing) = inner.writing {
+            // Who takes a backup writes it to a disk, which may stand still for a while.
+            let streams = inner.service == Service::Streaming;
+            let ahead = (!streams).then_some(inner.pace.transfer_grace);
+            inner.writing = Some(inner.pace.moved(writing, len, ahead, now));
         }
         inner.keep.take()
     }
@@ -134,9 +189,8 @@ impl Progress {
     /// The wire could not write: the client does not take what it gets.
     pub(crate) fn write_blocked(&self, now: Instant) {
         let mut inner = self.lock();
-        inner
-            .writing
-            .get_or_insert_with(|| Span::new(Some(Overdue::Answer), now));
+        let span = inner.pace.span(Some(Overdue::Answer), now);
+        inner.writing.get_or_insert(span);
     }
 
     /// All that hyper had to write is written. An answer is one buffer for hyper, so if there is
@@ -148,8 +202,8 @@ impl Progress {
             inner.service = Service::Free;
             inner.share = None;
             inner.update(now);
-            if let Some(waker) = inner.next.take() {
-                waker.wake();
+            for waker in [inner.next.take(), inner.reader.take()] {
+                waker.into_iter().for_each(Waker::wake);
             }
         }
     }
@@ -199,10 +253,7 @@ impl Progress {
         spans
             .into_iter()
             .flatten()
-            .filter_map(|span| {
-                let what = span.what?;
-                Some((span.since + self.allowed(what, span.moved), what))
-            })
+            .filter_map(|span| Some((span.until, span.what?)))
             .min_by_key(|&(at, _)| at)
     }
 
@@ -212,21 +263,9 @@ impl Progress {
         let mut inner = self.lock();
         let unread = !inner.ended && inner.framing.part() != Part::Between;
         if unread && inner.reading.what != Some(Overdue::Linger) {
-            inner.reading = Span::new(Some(Overdue::Linger), now);
+            inner.reading = inner.pace.span(Some(Overdue::Linger), now);
         }
         unread
-    }
-
-    fn allowed(&self, what: Overdue, moved: u64) -> Duration {
-        match what {
-            Overdue::Idle => self.idle,
-            Overdue::Header => self.header,
-            Overdue::Linger => self.transfer_grace,
-            Overdue::Body | Overdue::Answer => {
-                let earned_ms = moved.saturating_mul(1000) / self.transfer_rate_min;
-                self.transfer_grace + Duration::from_millis(earned_ms)
-            }
-        }
     }
 
     /// Nothing that holds the lock can panic between two changes that belong together.
@@ -240,7 +279,7 @@ impl Inner {
     fn update(&mut self, now: Instant) {
         let what = self.owed();
         if self.reading.what != what && self.reading.what != Some(Overdue::Linger) {
-            self.reading = Span::new(what, now);
+            self.reading = self.pace.span(what, now);
         }
     }
 
@@ -258,12 +297,52 @@ impl Inner {
     }
 }
 
-impl Span {
-    fn new(what: Option<Overdue>, now: Instant) -> Self {
-        Self {
+impl Pace {
+    fn span(&self, what: Option<Overdue>, now: Instant) -> Span {
+        let allowed = match what {
+            None => Duration::ZERO,
+            Some(Overdue::Idle) => self.idle,
+            Some(Overdue::Header) => self.header,
+            Some(Overdue::Body | Overdue::Answer | Overdue::Linger) => self.transfer_grace,
+        };
+        Span {
             what,
-            since: now,
-            moved: 0,
+            until: now + allowed,
+        }
+    }
+
+    /// The span after `len` bytes more. Those of a body or an answer earn time, up to `ahead` of now:
+    /// a client that has sent much and then falls silent would else be waited for for minutes.
+    fn moved(&self, span: Span, len: usize, ahead: Option<Duration>, now: Instant) -> Span {
+        if !matches!(span.what, Some(Overdue::Body | Overdue::Answer)) {
+            return span;
+        }
+        let nanos = len as u128 * 1_000_000_000 / u128::from(self.transfer_rate_min);
+        let earned = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let until = span.until + earned;
+        let until = ahead.map_or(until, |ahead| until.min(now + ahead));
+        Span { until, ..span }
+    }
+}
+
+impl Hangup {
+    fn tell(&self) {
+        if !self.0.is.swap(true, Ordering::AcqRel) {
+            self.0.waiting.notify_waiters();
+        }
+    }
+
+    /// Whether the client has ended its side.
+    pub(crate) fn has_come(&self) -> bool {
+        self.0.is.load(Ordering::Acquire)
+    }
+
+    /// Waits until the client has ended its side. Cancel safe.
+    pub(crate) async fn come(&self) {
+        let mut told = pin!(self.0.waiting.notified());
+        told.as_mut().enable();
+        if !self.has_come() {
+            told.await;
         }
     }
 }
@@ -324,19 +403,89 @@ mod tests {
         progress.read(&HEAD[9..], at(26));
         assert_eq!(begin(&progress, at(26)), 0);
         expect(31, Overdue::Body);
-        progress.read(&[b'x'; 20_000], at(27));
-        expect(51, Overdue::Body); // 20 s earned by 20,000 bytes
-        progress.read(&[b'x'; 30_000], at(28));
+        progress.read(&[b'x'; 500], at(30));
+        assert_eq!(
+            progress.deadline().unwrap().0,
+            at(31) + Duration::from_millis(500),
+            "500 bytes earn half a second"
+        );
+        progress.read(&[b'x'; 20_000], at(30));
+        expect(35, Overdue::Body); // and 20,000 no more than the grace: it may fall silent now
+        progress.read(&[b'x'; 29_500], at(28));
         assert_eq!(progress.deadline(), None); // now it is our turn, for as long as it takes
         progress.read(&HEAD[..5], at(29));
         assert_eq!(progress.deadline(), None); // sent ahead
         progress.answered(None, None);
         progress.write_blocked(at(40));
         expect(45, Overdue::Answer);
-        assert!(progress.wrote(3_000).is_none());
-        expect(48, Overdue::Answer);
+        assert!(progress.wrote(3_000, at(40)).is_none());
+        expect(45, Overdue::Answer); // it has the grace already
+        assert!(progress.wrote(3_000, at(42)).is_none());
+        expect(47, Overdue::Answer);
         progress.flushed(at(47));
         expect(57, Overdue::Header); // the second request has begun before
+    }
+
+    #[test]
+    fn a_slow_body_is_waited_for_and_a_trickle_after_a_burst_is_not() {
+        let start = Instant::now();
+        let deadlines = Deadlines {
+            transfer_grace: seconds(10),
+            transfer_rate_min: 16 << 10,
+            ..Deadlines::default()
+        };
+        let body = |len: usize| format!("POST / HTTP/1.1\r\nContent-Length: {len}\r\n\r\n");
+        let silent_for = |pieces: &[(u64, usize)]| {
+            let progress = Progress::new(&deadlines, start);
+            progress.read(body(4 << 20).as_bytes(), start);
+            begin(&progress, start);
+            for &(after, len) in pieces {
+                let (until, what) = progress.deadline().unwrap();
+                assert_eq!(what, Overdue::Body);
+                let now = start + seconds(after);
+                if until <= now {
+                    return Some(after);
+                }
+                progress.read(&vec![b'x'; len], now);
+            }
+            None
+        };
+        // 1 MiB at the lowest rate, and in bursts with silence in between.
+        let steady: Vec<_> = (1..=64).map(|at| (at, 16 << 10)).collect();
+        assert_eq!(silent_for(&steady), None);
+        let bursts: Vec<_> = (1..=8).map(|at| (at * 8, 128 << 10)).collect();
+        assert_eq!(silent_for(&bursts), None);
+        // 3 MiB at once earn no minutes for what comes then.
+        assert_eq!(silent_for(&[(0, 3 << 20), (9, 1)]), None);
+        assert_eq!(silent_for(&[(0, 3 << 20), (10, 1)]), Some(10));
+        let trickle: Vec<_> = [(0, 3 << 20)]
+            .into_iter()
+            .chain((1..).map(|at| (at * 4, 1)).take(10))
+            .collect();
+        assert_eq!(silent_for(&trickle), Some(12));
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_client_shows_and_is_kept_from_hyper_while_an_answer_is_owed() {
+        let now = Instant::now();
+        let cx = &Context::from_waker(Waker::noop());
+        let progress = Progress::new(&Deadlines::default(), now);
+        progress.read(b"GET / HTTP/1.1\r\n\r\n", now);
+        begin(&progress, now);
+        assert!(!progress.owes_answer(cx) && !progress.hangup().has_come());
+        progress.read(b"", now);
+        progress.hangup().come().await;
+        assert!(progress.owes_answer(cx));
+        progress.answered(None, None);
+        assert!(progress.owes_answer(cx), "it is not out");
+        progress.flushed(now);
+        assert!(!progress.owes_answer(cx));
+
+        let progress = Progress::new(&Deadlines::default(), now);
+        progress.read(HEAD, now);
+        begin(&progress, now);
+        progress.read(b"", now);
+        assert!(!progress.owes_answer(cx), "its body will never be whole");
     }
 
     #[test]
@@ -354,12 +503,12 @@ mod tests {
                 .poll_begin(&Context::from_waker(&waker), now)
                 .is_pending()
         );
-        assert!(progress.wrote(10).is_none());
+        assert!(progress.wrote(10, now).is_none());
         progress.flushed(now);
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
         assert_eq!(begin(&progress, now), 1);
         progress.answered(Some(KeepGuard::new(|| ())), None);
-        assert!(progress.wrote(1).is_some());
-        assert!(progress.wrote(1).is_none());
+        assert!(progress.wrote(1, now).is_some());
+        assert!(progress.wrote(1, now).is_none());
     }
 }

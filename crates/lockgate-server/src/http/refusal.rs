@@ -7,7 +7,7 @@ use hyper::{
 use lockgate_core::{NameError, with_sources};
 use lockgate_engine::BackupError;
 
-use super::{counters::Refused, framing::Violation, printable::Printable};
+use super::{body::Full, counters::Refused, framing::Violation, printable::Printable};
 use crate::{
     api::{Code, Problem},
     auth::AuthError,
@@ -57,8 +57,8 @@ pub(crate) enum Refusal {
     BodyTooLarge { max: usize },
     #[error("The request body ended early or is malformed.")]
     BodyBroken,
-    #[error("The server has as many large requests in memory as it may. Try again.")]
-    BodiesFull,
+    #[error("{}", explain_full(*.0))]
+    BodiesFull(Full),
     #[error("The server has as many answers in memory that nobody takes as it may. Try again.")]
     AnswersFull,
     #[error("A backup is being taken already. Try again when it is done.")]
@@ -90,7 +90,7 @@ impl Refusal {
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::ContentEncoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::BodiesFull | Self::AnswersFull | Self::BackupRunning | Self::Backup(_) => {
+            Self::BodiesFull(_) | Self::AnswersFull | Self::BackupRunning | Self::Backup(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
         }
@@ -107,7 +107,7 @@ impl Refusal {
             Self::Path { .. } => "InvalidAddress",
             Self::Method { .. } => "UnsupportedOperation",
             Self::BodyTooLarge { .. } => "RequestEntityTooLarge",
-            Self::BodiesFull | Self::AnswersFull | Self::BackupRunning | Self::Backup(_) => {
+            Self::BodiesFull(_) | Self::AnswersFull | Self::BackupRunning | Self::Backup(_) => {
                 "ServiceUnavailable"
             }
             Self::ContentEncoding { .. } => "UnsupportedMediaType",
@@ -129,7 +129,9 @@ impl Refusal {
             Self::Authentication { .. } => Refused::Authentication,
             Self::BodyTooLarge { .. } => Refused::BodyTooLarge,
             Self::BodyBroken => Refused::BodyBroken,
-            Self::BodiesFull => Refused::BodiesFull,
+            Self::BodiesFull(Full::All) => Refused::BodiesFull,
+            Self::BodiesFull(Full::Address) => Refused::BodiesOfAddress,
+            Self::BodiesFull(Full::Unknown) => Refused::BodiesOfUnknown,
             Self::AnswersFull => Refused::AnswersFull,
             Self::BackupRunning | Self::Backup(_) | Self::BackupDenied => Refused::Backup,
             Self::Consumer(_) => Refused::Malformed,
@@ -166,7 +168,7 @@ impl Refusal {
             Self::Method { .. } => Code::MethodNotAllowed,
             Self::BodyTooLarge { .. } => Code::BodyTooLarge,
             Self::ContentEncoding { .. } => Code::UnsupportedMediaType,
-            Self::BodiesFull | Self::AnswersFull | Self::BackupRunning | Self::Backup(_) => {
+            Self::BodiesFull(_) | Self::AnswersFull | Self::BackupRunning | Self::Backup(_) => {
                 Code::Unavailable
             }
             Self::Consumer(_)
@@ -190,7 +192,7 @@ impl Refusal {
             Self::Method { allowed, .. } => {
                 headers.insert(ALLOW, HeaderValue::from_static(allowed));
             }
-            Self::BodiesFull | Self::AnswersFull => {
+            Self::BodiesFull(_) | Self::AnswersFull => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
                 headers.insert("x-amz-retry-after", HeaderValue::from_static("1000"));
             }
@@ -202,6 +204,20 @@ impl Refusal {
         );
         if !keeps_alive {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
+}
+
+fn explain_full(full: Full) -> &'static str {
+    match full {
+        Full::All => "The server has as many large requests in memory as it may. Try again.",
+        Full::Address => {
+            "The server has as many large requests of your address in memory as it may. Try again."
+        }
+        Full::Unknown => {
+            "The server has as many large requests in memory as it may of which it cannot tell yet \
+             who sends them. Try again, or send X-Amz-Content-SHA256, signed: it tells before the \
+             body comes."
         }
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::{
     Endpoint,
     backup::{self, Answer},
-    body::{self, BodyBudget, BodyShare},
+    body,
     connection::Client,
     counters::{Action, Counters},
     health, metrics,
@@ -78,7 +78,11 @@ pub(crate) async fn answer(client: &Arc<Client>, request: Request<Incoming>) -> 
     };
     let outcome = outcome.and_then(|response| {
         // If it is refused, dropping it gives back the leases in it.
-        let share = client.core.answers.hold(response.body.len())?;
+        let share = client
+            .core
+            .answers
+            .hold(client.peer.ip(), response.body.len())
+            .map_err(|_| Refusal::AnswersFull)?;
         Ok((response, share))
     });
     let (response, share) = outcome.unwrap_or_else(|refusal| {
@@ -330,13 +334,11 @@ async fn serve_sqs(
             allowed: "GET, POST",
         });
     }
-    let identity = identify(client, index, parts, body).await?;
     let Identified {
         body,
         query,
         identity,
-        _share,
-    } = identity;
+    } = identify(client, index, parts, body).await?;
     let Endpoint::Queues { service, .. } = &client.core.endpoint else {
         return Ok(floor());
     };
@@ -344,9 +346,11 @@ async fn serve_sqs(
         let value = parts.headers.get(name)?;
         Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
     };
+    let target = text(TARGET);
+    let content_type = text(CONTENT_TYPE);
     let request = sqs::Request {
-        target: text(TARGET),
-        content_type: text(CONTENT_TYPE),
+        target,
+        content_type,
         accept: text(ACCEPT),
         path: parts.uri.path().to_owned(),
         query,
@@ -355,9 +359,10 @@ async fn serve_sqs(
             .headers
             .get(QUERY_MODE)
             .is_some_and(|mode| mode.as_bytes().eq_ignore_ascii_case(b"true")),
-        body,
+        body: body.bytes.clone(),
         holder: holder(client, &parts.headers)?,
         identity,
+        hangup: client.progress.hangup().clone(),
         host: client
             .core
             .advertised_host
@@ -378,7 +383,6 @@ async fn serve_api(
         body,
         query,
         identity,
-        _share,
     } = identify(client, index, parts, body).await?;
     let Endpoint::Queues { api, .. } = &client.core.endpoint else {
         return Ok(floor());
@@ -390,9 +394,10 @@ async fn serve_api(
         query: query.as_deref(),
         // What is no text is not what is wanted either.
         content_type: content_type.map(|value| value.to_str().unwrap_or("?")),
-        body,
+        body: body.bytes.clone(),
         holder: holder(client, &parts.headers)?,
         identity,
+        hangup: client.progress.hangup().clone(),
     };
     let mut response = api.handle(request).await;
     // A browser must not take an answer for anything else than it says.
@@ -403,11 +408,10 @@ async fn serve_api(
 
 /// A request whose body was read, and whose maker is known if that matters.
 struct Identified<'c> {
-    body: Bytes,
+    body: body::Whole<'c>,
     /// What follows the path's question mark, not decoded; of a signed request what was signed.
     query: Option<String>,
     identity: Option<Arc<AccessKey>>,
-    _share: BodyShare<&'c BodyBudget>,
 }
 
 /// Reads the body, after what can be refused without it.
@@ -424,12 +428,10 @@ async fn identify<'c>(
         headers: &parts.headers,
     };
     let Some(authenticator) = &client.core.authenticator else {
-        let (body, _share) = body::read(client, index, body).await?;
         return Ok(Identified {
-            body,
+            body: body::read(client, index, body, false).await?,
             query: head.query.map(ToOwned::to_owned),
             identity: None,
-            _share,
         });
     };
     let refused = |error: AuthError| Refusal::Authentication { error };
@@ -444,8 +446,8 @@ async fn identify<'c>(
         ),
         None => None,
     };
-    let (body, _share) = body::read(client, index, body).await?;
-    let digest = BodyDigest::of(&body);
+    let mut body = body::read(client, index, body, sender.is_none()).await?;
+    let digest = BodyDigest::of(&body.bytes);
     let key = match sender {
         Some(key) if announced.as_ref() == Some(&digest) => key,
         Some(_) => return Err(refused(AuthError::Mismatch)),
@@ -453,11 +455,11 @@ async fn identify<'c>(
             .verify(&claim, head, &digest)
             .map_err(refused)?,
     };
+    body.sender_is_known();
     Ok(Identified {
         body,
         query: claim.query(head),
         identity: Some(key),
-        _share,
     })
 }
 

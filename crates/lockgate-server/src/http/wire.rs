@@ -1,21 +1,24 @@
 //! The socket as hyper sees it, with every byte accounted for on the way.
 
 use std::{
+    future::Future,
     io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use rustix::net::{RecvFlags, recv};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    time::Instant,
+    time::{Instant, Sleep, sleep},
 };
 use tokio_rustls::server::TlsStream;
 
 use super::connection::Client;
+use crate::sqs::KeepGuard;
 
 /// A socket, or what decrypts one, whose traffic is followed by its client's [`Progress`](super::progress::Progress).
 #[derive(Debug)]
@@ -25,49 +28,105 @@ pub(crate) struct Wire<S> {
     /// How many more bytes are thrown away before the connection is closed on a client that goes on
     /// sending.
     linger_bytes: usize,
+    /// Set from when an answer is written to a client that has ended its side until it shows whether
+    /// the client was still there.
+    doubt: Option<Doubt>,
 }
+
+/// An answer that went out to a client that had ended its side. Whether that client is gone its system
+/// tells only now: it takes the answer, or it refuses it by a reset.
+#[derive(Debug, Default)]
+struct Doubt {
+    /// What keeps the leases in the answer, and in those before it.
+    keeps: Vec<KeepGuard>,
+    asked: u32,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+/// How often the system is asked whether a client has taken its answer: after 1 ms, 2 ms, 4 ms and so
+/// on, for 8 s in all. Nothing tells that by itself.
+const ASKED_MAX: u32 = 13;
 
 /// As much as common kernels keep in flight on a local connection, and a few times more.
 const LINGER_BYTES: usize = 16 << 20;
 
-impl<S> Wire<S> {
+impl<S: Peer> Wire<S> {
     pub(crate) fn new(socket: S, client: Arc<Client>) -> Self {
         Self {
             socket,
             client,
             linger_bytes: LINGER_BYTES,
+            doubt: None,
         }
     }
 
-    /// Refuses to write leases to a client that is gone: it would be taken for told.
-    ///
-    /// hyper looks for the client's end whenever the socket says that there is something to read, but
-    /// that may be on its way through a busy runtime while an answer overtakes it. So before the first
-    /// byte of an answer with leases the kernel is asked itself.
-    fn check_peer(&self) -> io::Result<()>
-    where
-        S: Peer,
-    {
-        if self.client.progress.holds_leases() && self.socket.has_ended() {
-            self.client.core.counters.abandoned();
-            let gone = "the client ended the connection before its answer";
-            return Err(io::Error::new(io::ErrorKind::BrokenPipe, gone));
+    /// Looks whether the client has ended its side, before an answer with leases is written. hyper
+    /// looks for that whenever the socket says that there is something to read, but this may be on its
+    /// way through a busy runtime while an answer overtakes it. So the kernel is asked itself.
+    fn look(&self) {
+        let progress = &self.client.progress;
+        if progress.holds_leases() && !progress.has_ended() && self.socket.has_ended() {
+            progress.read(&[], Instant::now());
         }
-        Ok(())
     }
 
     /// Accounts for a write that hyper asked for.
-    fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn wrote(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        let now = Instant::now();
+        let progress = &self.client.progress;
         match &written {
             Poll::Ready(Ok(len @ 1..)) => {
-                if let Some(keep) = self.client.progress.wrote(*len) {
+                let keep = progress.wrote(*len, now);
+                if progress.has_ended() {
+                    self.doubt.get_or_insert_default().keeps.extend(keep);
+                } else if let Some(keep) = keep {
                     keep.keep();
                 }
             }
-            Poll::Ready(_) => {}
-            Poll::Pending => self.client.progress.write_blocked(Instant::now()),
+            Poll::Ready(Ok(0)) => {}
+            Poll::Ready(Err(_)) => self.is_gone(),
+            Poll::Pending => progress.write_blocked(now),
         }
         written
+    }
+
+    /// The client has not taken its answer: leases in it go back.
+    fn is_gone(&mut self) {
+        let doubt = self.doubt.take();
+        if doubt.is_some() || self.client.progress.holds_leases() {
+            self.client.core.counters.abandoned();
+        }
+        if let Some(mut doubt) = doubt {
+            doubt.keeps.clear();
+        }
+    }
+
+    /// Waits until it shows whether a client that had ended its side was there for its answer.
+    fn poll_doubt(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Some(doubt) = &mut self.doubt {
+            if let Some(pause) = &mut doubt.pause {
+                ready!(pause.as_mut().poll(cx));
+            }
+            match self.socket.took_all() {
+                Some(false) => self.is_gone(),
+                None if doubt.asked < ASKED_MAX => {
+                    let pause = Duration::from_millis(1 << doubt.asked);
+                    doubt.asked += 1;
+                    doubt.pause = Some(Box::pin(sleep(pause)));
+                }
+                // Who does not say is taken for told: the message comes again when its lease ends.
+                Some(true) | None => drop(self.doubt.take()),
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Doubt {
+    fn drop(&mut self) {
+        for keep in self.keeps.drain(..) {
+            keep.keep();
+        }
     }
 }
 
@@ -75,6 +134,10 @@ impl<S> Wire<S> {
 pub(crate) trait Peer {
     /// Whether it has ended its side and everything it sent was read. Asks the kernel.
     fn has_ended(&self) -> bool;
+
+    /// Whether it took all that was written to it, once both sides have ended; `None`: that does not
+    /// show yet. Asks the kernel, which tells of a reset only once.
+    fn took_all(&self) -> Option<bool>;
 }
 
 impl Peer for TcpStream {
@@ -84,6 +147,14 @@ impl Peer for TcpStream {
         // An error is told by the write.
         matches!(recv(self, &mut byte, flags), Ok((0, _)))
     }
+
+    fn took_all(&self) -> Option<bool> {
+        // A socket has a peer until the last byte, our end among them, was acknowledged or refused.
+        match self.peer_addr() {
+            Ok(_) => None,
+            Err(_) => Some(matches!(self.take_error(), Ok(None))),
+        }
+    }
 }
 
 impl Peer for TlsStream<TcpStream> {
@@ -91,18 +162,28 @@ impl Peer for TlsStream<TcpStream> {
         // One that says goodbye, as TLS has it, has bytes to be read; hyper finds those.
         self.get_ref().0.has_ended()
     }
+
+    fn took_all(&self) -> Option<bool> {
+        self.get_ref().0.took_all()
+    }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
+impl<S: AsyncRead + Peer + Unpin> AsyncRead for Wire<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
-        let bytes = &buffer.filled()[before..];
-        self.client.progress.read(bytes, Instant::now());
+        if !self.client.progress.has_ended() {
+            let before = buffer.filled().len();
+            ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
+            let bytes = &buffer.filled()[before..];
+            self.client.progress.read(bytes, Instant::now());
+        }
+        // Who has asked all it wants to ask may end its side and wait for the answer.
+        if self.client.progress.owes_answer(cx) {
+            return Poll::Pending;
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -113,7 +194,7 @@ impl<S: AsyncRead + AsyncWrite + Peer + Unpin> AsyncWrite for Wire<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.check_peer()?;
+        self.look();
         let written = Pin::new(&mut self.socket).poll_write(cx, bytes);
         self.wrote(written)
     }
@@ -123,7 +204,7 @@ impl<S: AsyncRead + AsyncWrite + Peer + Unpin> AsyncWrite for Wire<S> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.check_peer()?;
+        self.look();
         let written = Pin::new(&mut self.socket).poll_write_vectored(cx, slices);
         self.wrote(written)
     }
@@ -136,7 +217,11 @@ impl<S: AsyncRead + AsyncWrite + Peer + Unpin> AsyncWrite for Wire<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // TLS has a buffer of its own behind hyper's.
         match Pin::new(&mut self.socket).poll_flush(cx) {
-            Poll::Ready(flushed) => flushed?,
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => {
+                self.is_gone();
+                return Poll::Ready(Err(error));
+            }
             Poll::Pending => {
                 self.client.progress.write_blocked(Instant::now());
                 return Poll::Pending;
@@ -150,7 +235,9 @@ impl<S: AsyncRead + AsyncWrite + Peer + Unpin> AsyncWrite for Wire<S> {
     /// read), goes on reading for a moment: a socket closed with unread bytes resets the connection,
     /// and the client's kernel would throw our answer away before the client has read it.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
+        let shut = ready!(Pin::new(&mut self.socket).poll_shutdown(cx));
+        ready!(self.poll_doubt(cx));
+        shut?;
         while self.linger_bytes > 0 && self.client.progress.linger(Instant::now()) {
             let mut thrown_away = [0; 8192];
             let mut buffer = ReadBuf::new(&mut thrown_away);

@@ -165,6 +165,7 @@ impl Service {
             holder: &request.holder,
             trace_id: request.trace_id.as_deref(),
             request: &request.body,
+            hangup: &request.hangup,
             identity: request.identity.as_deref(),
         };
         match action {

@@ -34,7 +34,10 @@ use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 use lockgate_core::HolderName;
 
-use crate::auth::{AccessKey, AuthError};
+use crate::{
+    auth::{AccessKey, AuthError},
+    http::progress::Hangup,
+};
 
 pub(crate) use actions::{Service, tags::check as check_tags};
 pub use declare::{
@@ -98,6 +101,8 @@ pub(crate) struct Request {
     pub(crate) query_mode: bool,
     /// The body.
     pub(crate) body: Bytes,
+    /// Tells when its client has ended its side: then it does not wait any more for what is not there.
+    pub(crate) hangup: Hangup,
     /// Who will hold the leases it takes.
     pub(crate) holder: HolderName,
     /// Who asks; `None` where nobody has to say.

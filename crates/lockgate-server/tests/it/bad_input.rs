@@ -211,7 +211,7 @@ async fn many_large_bodies_at_once_are_refused_and_small_ones_are_not() {
 async fn answers_that_nobody_takes_are_limited_and_their_messages_stay_for_others() {
     const MESSAGE_BYTES: usize = 1_000_000;
     let server =
-        TestServer::start_with(|options| options.limits.bodies_bytes_max = 11_500_000).await;
+        TestServer::start_with(|options| options.limits.bodies_bytes_max = 16_000_000).await;
     server.sqs("CreateQueue", &json!({"QueueName": "q"})).await;
     let message = json!({"QueueUrl": "q", "MessageBody": "x".repeat(MESSAGE_BYTES)});
     for _ in 0..20 {

@@ -99,16 +99,29 @@ async fn a_body_that_drips_is_closed_at_its_deadline() {
 #[tokio::test]
 async fn a_body_that_comes_along_is_not_closed() {
     let server = start(|deadlines| {
-        deadlines.transfer_grace = Duration::ZERO;
-        deadlines.transfer_rate_min = 1; // an hour for each 3,600 bytes
+        deadlines.transfer_rate_min = 1;
     })
     .await;
     let mut raw = server.connect().await;
     raw.send(post("Content-Length: 10001\r\n", &" ".repeat(10_000)))
         .await;
-    sleep(SHORT).await; // past the grace
+    sleep(SHORT).await;
     raw.send(" ").await;
     assert_eq!(raw.answer().await.status, 404, "read, and no action");
+}
+
+#[tokio::test]
+async fn a_body_that_falls_silent_is_closed_however_much_came_before() {
+    let server = start(|deadlines| {
+        deadlines.transfer_grace = SHORT;
+        deadlines.transfer_rate_min = 1; // hours for what comes here, if they were added up
+    })
+    .await;
+    let mut raw = server.connect().await;
+    raw.send(post("Content-Length: 10001\r\n", &" ".repeat(10_000)))
+        .await;
+    assert_eq!(raw.closed().await, b"");
+    counted(&server, "body_deadline").await;
 }
 
 #[tokio::test]

@@ -108,7 +108,10 @@ async fn an_error_has_its_status_code_fault_and_text_in_every_way_to_ask() {
             );
             let posted = post(&headers, &form).replacen("POST /", &format!("POST {path}"), 1);
             judge_xml(&row, &server.ask(posted).await);
-            judge_xml(&row, &server.get(&format!("{path}?{form}")).await);
+            let signed = format!(
+                "GET {path}?{form} HTTP/1.1\r\nHost: localhost\r\nAuthorization: AWS4-HMAC-SHA256 x\r\n\r\n"
+            );
+            judge_xml(&row, &server.ask(signed).await);
         }
     }
 }

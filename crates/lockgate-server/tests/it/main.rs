@@ -15,6 +15,7 @@ mod logs;
 mod metrics;
 mod pages;
 mod polling;
+mod senders;
 mod shutdown;
 mod space;
 mod support;

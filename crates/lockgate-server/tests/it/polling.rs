@@ -1,6 +1,7 @@
 //! Waiting receives, and clients that are gone before their answer.
 
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 
 use crate::support::{Raw, TestServer, in_time};
 
@@ -96,6 +97,82 @@ async fn a_lease_is_kept_once_its_answer_is_on_its_way() {
     let in_flight = "lockgate_queue_in_flight_messages{queue=\"q\"} 1\n";
     assert!(metrics.contains(in_flight), "{metrics}");
     assert_eq!(server.engine.metrics().given_back, 0);
+}
+
+/// As `nc -N` does: it has asked, and listens.
+#[tokio::test]
+async fn a_client_that_ends_its_side_gets_its_answer() {
+    let server = start().await;
+    let mut raw = poll(&server).await;
+    raw.0.shutdown().await.unwrap();
+    let answer = raw.answer().await;
+    assert_eq!(
+        (answer.status, &*answer.body),
+        (200, "{}"),
+        "its wait is over"
+    );
+    assert_eq!(raw.closed().await, b"");
+
+    let mut raw = server.connect().await;
+    let message = json!({ "QueueUrl": server.queue_url("q"), "MessageBody": "hello" });
+    raw.send(TestServer::sqs_request("SendMessage", &message))
+        .await;
+    raw.0.shutdown().await.unwrap();
+    assert_eq!(raw.answer().await.status, 200);
+
+    let mut raw = server.connect().await;
+    let asked = json!({ "QueueUrl": server.queue_url("q"), "WaitTimeSeconds": 20 });
+    raw.send(TestServer::sqs_request("ReceiveMessage", &asked))
+        .await;
+    raw.0.shutdown().await.unwrap();
+    let answer: Value = serde_json::from_str(&raw.answer().await.body).unwrap();
+    assert_eq!(answer["Messages"][0]["Body"], "hello", "it is there");
+    assert_eq!(raw.closed().await, b"");
+    drop(raw);
+    let report = server.stop().await;
+    assert_eq!(report.cut, 0);
+}
+
+#[tokio::test]
+async fn a_lease_of_a_client_that_has_only_ended_its_side_is_kept() {
+    let server = start().await;
+    send(&server).await;
+    let mut raw = server.connect().await;
+    let asked = json!({ "QueueUrl": server.queue_url("q") });
+    raw.send(TestServer::sqs_request("ReceiveMessage", &asked))
+        .await;
+    raw.0.shutdown().await.unwrap();
+    let answer: Value = serde_json::from_str(&raw.answer().await.body).unwrap();
+    assert_eq!(raw.closed().await, b"");
+    drop(raw);
+    let engine = server.engine.clone();
+    let handle = &answer["Messages"][0]["ReceiptHandle"];
+    let settle = json!({ "QueueUrl": server.queue_url("q"), "ReceiptHandle": handle });
+    // Whatever the server waits for to know, it knows when it has ended.
+    server.sqs("DeleteMessage", &settle).await;
+    server.stop().await;
+    assert_eq!(engine.metrics().given_back, 0);
+}
+
+/// It asks and is gone in the same instant, as one that is killed. That the message is there at once
+/// makes no difference.
+#[tokio::test]
+async fn a_client_that_is_gone_before_its_request_is_read_takes_no_message_along() {
+    let server = start().await;
+    send(&server).await;
+    let asked = json!({ "QueueUrl": server.queue_url("q"), "WaitTimeSeconds": 20 });
+    let request = TestServer::sqs_request("ReceiveMessage", &asked);
+    for round in 1..=20 {
+        // Without a turn for the server, which has this thread too.
+        let mut gone = std::net::TcpStream::connect(server.address).unwrap();
+        std::io::Write::write_all(&mut gone, request.as_bytes()).unwrap();
+        drop(gone);
+        abandoned(&server, round).await;
+    }
+    assert_eq!(server.engine.metrics().given_back, 20);
+    let answer = receive_at_once(&server).await;
+    let message = &answer["Messages"][0];
+    assert_eq!(message["Attributes"]["ApproximateReceiveCount"], "1");
 }
 
 #[tokio::test]

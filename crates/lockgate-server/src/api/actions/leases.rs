@@ -21,6 +21,7 @@ use crate::{
     },
     auth::Verb,
     sqs::KeepGuard,
+    waiting,
 };
 
 /// Messages of one receive: their bodies are in memory together.
@@ -56,7 +57,7 @@ impl Service {
         } else {
             tokio::select! {
                 biased;
-                batch = self.engine.receive(receive, wait) => batch?,
+                batch = waiting::receive(&self.engine, receive, wait, &request.hangup) => batch?,
                 () = self.drain.begun() => {
                     return Ok((ReceivedMessages { messages: vec![] }, None));
                 }

@@ -18,7 +18,10 @@ use serde_json::Value;
 use super::{Request, Service};
 use crate::{
     auth::AccessKey,
-    http::drain::{self, DrainTrigger},
+    http::{
+        drain::{self, DrainTrigger},
+        progress::Hangup,
+    },
     sqs::KeepGuard,
 };
 
@@ -85,6 +88,7 @@ impl Shop {
             body: body.into(),
             holder: HolderName::new("tester").unwrap(),
             identity: self.identity.clone(),
+            hangup: Hangup::default(),
         };
         let response = self.service.handle(request).await;
         Answer {

@@ -23,7 +23,7 @@ use self::{attempts::Attempts, moves::Mover, queues::Purges};
 use super::{Config, dispatch::RequestIds, error::SqsError, names, receipt::Receipts, text::Text};
 use crate::{
     auth::{AccessKey, AccessKeys, Verb},
-    http::drain::Drain,
+    http::{drain::Drain, progress::Hangup},
 };
 
 /// All actions, over one engine.
@@ -53,6 +53,8 @@ pub(crate) struct Call<'a> {
     pub(crate) trace_id: Option<&'a str>,
     /// What the texts of its input may be borrowed from.
     pub(crate) request: &'a Bytes,
+    /// Tells when its client has ended its side.
+    pub(crate) hangup: &'a Hangup,
     /// Who asks; `None` where nobody has to say.
     pub(crate) identity: Option<&'a AccessKey>,
 }

@@ -26,6 +26,7 @@ use crate::{
         },
         text::{Md5Hex, Text, UuidText},
     },
+    waiting,
 };
 
 impl Service {
@@ -92,7 +93,7 @@ impl Service {
             holder: call.holder.clone(),
         };
         let Some(attempt) = attempt else {
-            let Some(batch) = self.wait_for(&queue, receive, wait, None).await? else {
+            let Some(batch) = self.wait_for(call, &queue, receive, wait, None).await? else {
                 return Ok((ReceiveMessageOutput { messages: vec![] }, None));
             };
             let messages = self.messages(&queue, &batch, &system, &user);
@@ -106,7 +107,10 @@ impl Service {
             let guard = KeepGuard::new(move || claim.keep());
             return Ok((ReceiveMessageOutput { messages }, Some(guard)));
         }
-        match self.wait_for(&queue, receive, wait, Some(&turn)).await? {
+        match self
+            .wait_for(call, &queue, receive, wait, Some(&turn))
+            .await?
+        {
             Some(batch) if !batch.is_empty() => {
                 let messages = self.messages(&queue, &batch, &system, &user);
                 let claim = self.attempts.remember(&turn, &self.engine, batch);
@@ -117,9 +121,10 @@ impl Service {
         }
     }
 
-    /// `None`: nothing came before the time ran out or the server began to shut down.
+    /// `None`: nothing came before the server began to shut down.
     async fn wait_for(
         &self,
+        call: &Call<'_>,
         queue: &QueueEntry,
         receive: Receive,
         wait: Duration,
@@ -140,7 +145,7 @@ impl Service {
             };
             tokio::select! {
                 biased;
-                result = self.engine.receive(receive, wait) => result,
+                result = waiting::receive(&self.engine, receive, wait, call.hangup) => result,
                 () = self.drain.begun() => return Ok(None),
                 // The client asks again and does not wait for this answer any more. What is there
                 // is still taken: the repeat will have it.

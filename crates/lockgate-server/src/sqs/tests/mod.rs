@@ -24,7 +24,10 @@ use serde_json::{Value, json};
 
 use self::protocols::Speaks;
 use super::{Config, KeepGuard, Request, Service};
-use crate::http::drain::{self, DrainTrigger};
+use crate::http::{
+    drain::{self, DrainTrigger},
+    progress::Hangup,
+};
 
 const ACCOUNT: &str = "000000000000";
 const HOST: &str = "localhost:9324";
@@ -121,6 +124,7 @@ impl Shop {
             query: None,
             query_mode: true,
             body: body.into(),
+            hangup: Hangup::default(),
             holder: HolderName::new("tester").unwrap(),
             identity: None,
             host: HOST.into(),

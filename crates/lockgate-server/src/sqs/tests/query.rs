@@ -77,6 +77,7 @@ impl Shop {
             trace_id: None,
             query_mode: false,
             body: body.to_owned().into(),
+            hangup: Hangup::default(),
             holder: HolderName::new("tester").unwrap(),
             identity: None,
             host: HOST.into(),
