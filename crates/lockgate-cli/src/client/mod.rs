@@ -266,6 +266,8 @@ impl Client {
         let exchange = async {
             let mut request = Request::get(&path)
                 .header(HOST, self.endpoint.authority())
+                // What no web page can make a browser send without asking.
+                .header(CONTENT_TYPE, "application/json")
                 .body(Full::default())
                 .expect("path and authority were checked when they were read");
             self.sign("GET", &path, &mut request, b"");

@@ -50,6 +50,7 @@ labels! {
         /// Not signed, or not well.
         Authentication = "authentication",
         ContentEncoding = "content_encoding",
+        ContentType = "content_type",
         BodyTooLarge = "body_too_large",
         BodyBroken = "body_broken",
         BodiesFull = "bodies_full",

@@ -51,6 +51,17 @@ pub(crate) enum Refusal {
         method: String,
         allowed: &'static str,
     },
+    #[error(
+        "The body of a request without X-Amz-Target must be a form: Content-Type is '{}', not \
+         application/x-www-form-urlencoded.",
+        Printable(.kind)
+    )]
+    ContentType { kind: String },
+    #[error(
+        "A backup needs the header 'Content-Type: application/json' where requests are not signed: \
+         no web page can make a browser send it without asking. The command `lockgate backup` does."
+    )]
+    BackupByLink,
     #[error("Request bodies with Content-Encoding '{}' are not served.", Printable(.encoding))]
     ContentEncoding { encoding: String },
     #[error("The request body is larger than {max} bytes.")]
@@ -85,10 +96,13 @@ impl Refusal {
             | Self::Origin { .. }
             | Self::CrossSite
             | Self::BackupDenied
+            | Self::BackupByLink
             | Self::Authentication { .. } => StatusCode::FORBIDDEN,
             Self::Path { .. } => StatusCode::NOT_FOUND,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Self::ContentEncoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::ContentEncoding { .. } | Self::ContentType { .. } => {
+                StatusCode::UNSUPPORTED_MEDIA_TYPE
+            }
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodiesFull(_) | Self::AnswersFull | Self::BackupRunning | Self::Backup(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
@@ -103,6 +117,7 @@ impl Refusal {
             | Self::Origin { .. }
             | Self::CrossSite
             | Self::BackupDenied
+            | Self::BackupByLink
             | Self::Authentication { .. } => "AccessDenied",
             Self::Path { .. } => "InvalidAddress",
             Self::Method { .. } => "UnsupportedOperation",
@@ -110,7 +125,7 @@ impl Refusal {
             Self::BodiesFull(_) | Self::AnswersFull | Self::BackupRunning | Self::Backup(_) => {
                 "ServiceUnavailable"
             }
-            Self::ContentEncoding { .. } => "UnsupportedMediaType",
+            Self::ContentEncoding { .. } | Self::ContentType { .. } => "UnsupportedMediaType",
             Self::Consumer(_) => "InvalidParameterValue",
             Self::Framing(_) | Self::HostMissing | Self::HostRepeated | Self::BodyBroken => {
                 "MalformedHttpRequest"
@@ -122,10 +137,11 @@ impl Refusal {
         match self {
             Self::Framing(_) => Refused::Framing,
             Self::HostMissing | Self::HostRepeated | Self::Host { .. } => Refused::Host,
-            Self::Origin { .. } | Self::CrossSite => Refused::Origin,
+            Self::Origin { .. } | Self::CrossSite | Self::BackupByLink => Refused::Origin,
             Self::Path { .. } => Refused::Path,
             Self::Method { .. } => Refused::Method,
             Self::ContentEncoding { .. } => Refused::ContentEncoding,
+            Self::ContentType { .. } => Refused::ContentType,
             Self::Authentication { .. } => Refused::Authentication,
             Self::BodyTooLarge { .. } => Refused::BodyTooLarge,
             Self::BodyBroken => Refused::BodyBroken,
@@ -162,12 +178,12 @@ impl Refusal {
     pub(crate) fn problem(&self) -> sqs::Response {
         let code = match self {
             Self::Authentication { .. } => Code::Unauthenticated,
-            Self::BackupDenied => Code::AccessDenied,
+            Self::BackupDenied | Self::BackupByLink => Code::AccessDenied,
             Self::Host { .. } | Self::Origin { .. } | Self::CrossSite => Code::NotServed,
             Self::Path { .. } => Code::NotFound,
             Self::Method { .. } => Code::MethodNotAllowed,
             Self::BodyTooLarge { .. } => Code::BodyTooLarge,
-            Self::ContentEncoding { .. } => Code::UnsupportedMediaType,
+            Self::ContentEncoding { .. } | Self::ContentType { .. } => Code::UnsupportedMediaType,
             Self::BodiesFull(_) | Self::AnswersFull | Self::BackupRunning | Self::Backup(_) => {
                 Code::Unavailable
             }
@@ -200,7 +216,11 @@ impl Refusal {
         }
         let keeps_alive = matches!(
             self,
-            Self::Path { .. } | Self::Method { .. } | Self::AnswersFull | Self::Consumer(_)
+            Self::Path { .. }
+                | Self::Method { .. }
+                | Self::AnswersFull
+                | Self::ContentType { .. }
+                | Self::Consumer(_)
         );
         if !keeps_alive {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

@@ -299,6 +299,11 @@ async fn back_up(
             allowed: "GET",
         });
     }
+    let is_json = |kind: &HeaderValue| kind.as_bytes().eq_ignore_ascii_case(b"application/json");
+    if client.core.authenticator.is_none() && !parts.headers.get(CONTENT_TYPE).is_some_and(is_json)
+    {
+        return Err(Refusal::BackupByLink);
+    }
     let identified = identify(client, index, parts, body).await?;
     if identified.identity.is_some_and(|key| !key.may_everything()) {
         return Err(Refusal::BackupDenied);
@@ -348,6 +353,13 @@ async fn serve_sqs(
     };
     let target = text(TARGET);
     let content_type = text(CONTENT_TYPE);
+    if let (None, Some(kind)) = (&target, &content_type)
+        && !body.bytes.is_empty()
+        && !is_form_or_json(kind)
+    {
+        let kind = kind.clone();
+        return Err(Refusal::ContentType { kind });
+    }
     let request = sqs::Request {
         target,
         content_type,
@@ -361,6 +373,7 @@ async fn serve_sqs(
             .is_some_and(|mode| mode.as_bytes().eq_ignore_ascii_case(b"true")),
         body: body.bytes.clone(),
         holder: holder(client, &parts.headers)?,
+        by_link: identity.is_none() && is_link(parts),
         identity,
         hangup: client.progress.hangup().clone(),
         host: client
@@ -371,6 +384,21 @@ async fn serve_sqs(
             .unwrap_or_else(|| client.local.to_string()),
     };
     Ok(service.handle(request).await)
+}
+
+/// Whether the page of another site can make a browser send this without saying whose page it is: as
+/// a link, an image or a form. Only from such a page does every POST say so.
+fn is_link(parts: &Parts) -> bool {
+    let signed = |value: &HeaderValue| value.as_bytes().starts_with(b"AWS");
+    // A browser may send other authorizations by itself, such as a password that it remembers.
+    parts.method == Method::GET && !parts.headers.get(AUTHORIZATION).is_some_and(signed)
+}
+
+/// Whether a body of that type is read at all. What it says would else be passed over in silence.
+fn is_form_or_json(kind: &str) -> bool {
+    let kind = kind.split(';').next().unwrap_or("").trim();
+    kind.eq_ignore_ascii_case("application/x-www-form-urlencoded")
+        || kind.to_ascii_lowercase().contains("json")
 }
 
 async fn serve_api(

@@ -23,9 +23,17 @@ const MESSAGE_LEN: usize = 512;
 /// About what an entry of a batch takes in its answer.
 const SENT_LEN: usize = 256;
 
-/// Declares the actions once: the enum and their names.
+/// Whether an action changes anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Reads,
+    /// Also by a lease.
+    Changes,
+}
+
+/// Declares the actions once: the enum, their names, and what they do.
 macro_rules! actions {
-    ($($action:ident),* $(,)?) => {
+    ($($action:ident = $effect:ident),* $(,)?) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Action {
             $($action,)*
@@ -48,34 +56,40 @@ macro_rules! actions {
                     $(Self::$action => stringify!($action),)*
                 }
             }
+
+            pub(crate) const fn effect(self) -> Effect {
+                match self {
+                    $(Self::$action => Effect::$effect,)*
+                }
+            }
         }
     };
 }
 
 actions! {
-    AddPermission,
-    CancelMessageMoveTask,
-    ChangeMessageVisibility,
-    ChangeMessageVisibilityBatch,
-    CreateQueue,
-    DeleteMessage,
-    DeleteMessageBatch,
-    DeleteQueue,
-    GetQueueAttributes,
-    GetQueueUrl,
-    ListDeadLetterSourceQueues,
-    ListMessageMoveTasks,
-    ListQueueTags,
-    ListQueues,
-    PurgeQueue,
-    ReceiveMessage,
-    RemovePermission,
-    SendMessage,
-    SendMessageBatch,
-    SetQueueAttributes,
-    StartMessageMoveTask,
-    TagQueue,
-    UntagQueue,
+    AddPermission = Changes,
+    CancelMessageMoveTask = Changes,
+    ChangeMessageVisibility = Changes,
+    ChangeMessageVisibilityBatch = Changes,
+    CreateQueue = Changes,
+    DeleteMessage = Changes,
+    DeleteMessageBatch = Changes,
+    DeleteQueue = Changes,
+    GetQueueAttributes = Reads,
+    GetQueueUrl = Reads,
+    ListDeadLetterSourceQueues = Reads,
+    ListMessageMoveTasks = Reads,
+    ListQueueTags = Reads,
+    ListQueues = Reads,
+    PurgeQueue = Changes,
+    ReceiveMessage = Changes,
+    RemovePermission = Changes,
+    SendMessage = Changes,
+    SendMessageBatch = Changes,
+    SetQueueAttributes = Changes,
+    StartMessageMoveTask = Changes,
+    TagQueue = Changes,
+    UntagQueue = Changes,
 }
 
 /// How a request is read and its answer written.
@@ -123,6 +137,9 @@ impl Service {
         let action = protocol.action();
         let asked = action.as_ref().ok().map(|action| action.name());
         let outcome = match action {
+            Ok(action) if request.by_link && action.effect() == Effect::Changes => {
+                Err(SqsError::by_link(action.name()))
+            }
             Ok(action) => self.perform(action, protocol, request).await,
             Err(error) => Err(error),
         };

@@ -240,6 +240,18 @@ impl SqsError {
         )
     }
 
+    /// A GET that any web page can cause does not change anything.
+    pub(crate) fn by_link(action: &str) -> Self {
+        Self::new(
+            ErrorCode::AccessDenied,
+            format!(
+                "{action} changes something, which a GET does only with an Authorization header \
+                 of AWS Signature Version 4: web pages can make a browser send any other. Use POST, \
+                 or sign the request in its header; a signature in the address is not enough here."
+            ),
+        )
+    }
+
     /// No such queue.
     pub(crate) fn queue_does_not_exist() -> Self {
         Self::new(

@@ -101,6 +101,9 @@ pub(crate) struct Request {
     pub(crate) query_mode: bool,
     /// The body.
     pub(crate) body: Bytes,
+    /// Whether a web page may have made a browser send it, and nobody is known to ask: such a request
+    /// changes nothing.
+    pub(crate) by_link: bool,
     /// Tells when its client has ended its side: then it does not wait any more for what is not there.
     pub(crate) hangup: Hangup,
     /// Who will hold the leases it takes.

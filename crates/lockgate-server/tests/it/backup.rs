@@ -10,7 +10,8 @@ use tokio::io::AsyncReadExt as _;
 
 use crate::support::{Raw, TestServer, in_time};
 
-const GET: &str = "GET /api/v1/backup HTTP/1.0\r\nHost: localhost\r\n\r\n";
+const GET: &str = "GET /api/v1/backup HTTP/1.0\r\nHost: localhost\r\n\
+     Content-Type: application/json\r\n\r\n";
 
 /// Sends so many messages of 250 KiB.
 async fn fill(server: &TestServer, messages: usize) {

@@ -90,12 +90,76 @@ async fn an_address_that_a_page_of_another_site_loads_is_not_served() {
     let load = |site: &str| {
         // As a browser fetches the source of an image: no origin.
         let headers = format!("Host: localhost\r\nSec-Fetch-Site: {site}");
-        request("GET /?Action=CreateQueue&QueueName=q", &headers)
+        request("GET /?Action=ListQueues", &headers)
     };
     let answer = server.ask(load("cross-site")).await;
     answer.expect_refusal(403, "other sites");
     for site in ["none", "same-origin", "same-site"] {
         assert_eq!(server.ask(load(site)).await.status, 200, "{site}");
+    }
+}
+
+/// A page reached by plain HTTP says neither `Origin` nor `Sec-Fetch-Site` with a GET.
+#[tokio::test]
+async fn a_get_without_an_authorization_changes_nothing() {
+    let server = TestServer::start().await;
+    let ask = async |target: &str, headers: &str| {
+        let headers = format!("Host: localhost\r\n{headers}");
+        server.ask(request(target, headers.trim_end())).await
+    };
+    let create = "GET /?Action=CreateQueue&QueueName=q";
+    let signed =
+        "Authorization: AWS4-HMAC-SHA256 Credential=any/20261122/us-east-1/sqs/aws4_request";
+    let in_address = format!("{create}&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=00");
+    for (target, headers) in [
+        (create, ""),
+        (&in_address, ""),
+        // Browsers remember passwords and send them by themselves.
+        (create, "Authorization: Basic YTpi"),
+    ] {
+        let answer = ask(target, headers).await;
+        assert_eq!(answer.status, 403, "{headers}: {answer:?}");
+        assert!(answer.body.contains("Use POST"), "{answer:?}");
+    }
+    let mut raw = server.connect().await;
+    let head = "HEAD /?Action=ListQueues";
+    raw.send(request(head, "Host: localhost\r\nConnection: close"))
+        .await;
+    assert!(raw.closed().await.starts_with(b"HTTP/1.1 405"));
+    let list = ask("GET /?Action=ListQueues", "").await;
+    assert!(!list.body.contains("<QueueUrl>"), "{list:?}");
+    assert_eq!(ask(create, signed).await.status, 200);
+    assert_eq!(
+        ask("POST /?Action=PurgeQueue&QueueUrl=q", "").await.status,
+        200
+    );
+    for (target, status) in [
+        ("GET /000000000000/q?Action=ReceiveMessage", 403),
+        ("GET /000000000000/q?Action=DeleteQueue", 403),
+        ("GET /000000000000/q?Action=GetQueueAttributes", 200),
+        ("GET /api/v1/backup", 403),
+        ("GET /api/v1/queues", 200),
+    ] {
+        assert_eq!(ask(target, "").await.status, status, "{target}");
+    }
+}
+
+/// As a form of a page may have it, or a report of a browser about a page.
+#[tokio::test]
+async fn a_body_that_would_not_be_read_is_refused() {
+    let server = TestServer::start().await;
+    for kind in [
+        "text/plain",
+        "multipart/form-data; boundary=x",
+        "application/csp-report",
+    ] {
+        let answer = server
+            .ask(format!(
+                "POST /?Action=CreateQueue&QueueName=q HTTP/1.1\r\nHost: localhost\r\n\
+                 Content-Type: {kind}\r\nContent-Length: 2\r\n\r\nab"
+            ))
+            .await;
+        answer.expect_refusal(415, "must be a form");
     }
 }
 

@@ -258,7 +258,8 @@ pub(super) fn document(examples: &[Example]) -> Value {
             "tags": ["server"],
             "summary": "Take a backup of everything.",
             "description": "Streamed while it is taken; `lockgate restore` makes a data folder of \
-                it. Verbs: all, on all queues.",
+                it. Needs `Content-Type: application/json` where requests are not signed. Verbs: all, \
+                on all queues.",
             "responses": {
                 "200": {
                     "description": "The backup.",

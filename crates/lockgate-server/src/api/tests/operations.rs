@@ -6,7 +6,10 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::Shop;
-use crate::auth::{AccessKey, Grant, Secret, Verb};
+use crate::{
+    api::route::Operation,
+    auth::{AccessKey, Grant, Secret, Verb},
+};
 
 async fn queue(shop: &Shop, name: &str, settings: Value) {
     let body = json!({"name": name, "settings": settings});
@@ -863,4 +866,27 @@ async fn a_receive_that_reaches_nobody_gives_its_messages_back() {
     drop(unseen.guard);
     let received = receive(&shop, "q").await;
     assert_eq!(received[0]["attempt"], 1, "the first does not count");
+}
+
+/// So that no link of a web page changes anything.
+#[tokio::test]
+async fn what_is_asked_by_get_changes_nothing() {
+    let shop = Shop::open();
+    shop.ok(Method::POST, "/queues", json!({"name": "q.fifo"}))
+        .await;
+    let messages = json!({"messages": [{"body": "a", "key": "k"}, {"body": "b", "key": "k"}]});
+    shop.ok(Method::POST, "/queues/q.fifo/messages", messages)
+        .await;
+    receive(&shop, "q.fifo").await;
+    let peeked = shop.get("/queues/q.fifo/messages").await;
+    let id = peeked["messages"][0]["id"].as_str().unwrap().to_owned();
+    let before = shop.engine.metrics().records;
+    for operation in Operation::ALL {
+        if operation.method() == Method::GET {
+            let path = operation.path().replace("{queue}", "q.fifo");
+            shop.get(&path.replace("{key}", "k").replace("{id}", &id))
+                .await;
+        }
+    }
+    assert_eq!(shop.engine.metrics().records, before);
 }

@@ -124,6 +124,7 @@ impl Shop {
             query: None,
             query_mode: true,
             body: body.into(),
+            by_link: false,
             hangup: Hangup::default(),
             holder: HolderName::new("tester").unwrap(),
             identity: None,

@@ -1,7 +1,7 @@
 //! The Query protocol, as old SDKs and `curl` speak it.
 
 use super::*;
-use crate::sqs::Response;
+use crate::sqs::{Response, dispatch::Action};
 
 /// An answer in XML.
 pub(super) struct Xml {
@@ -77,6 +77,7 @@ impl Shop {
             trace_id: None,
             query_mode: false,
             body: body.to_owned().into(),
+            by_link: false,
             hangup: Hangup::default(),
             holder: HolderName::new("tester").unwrap(),
             identity: None,
@@ -355,4 +356,48 @@ async fn who_accepts_json_is_answered_in_it() {
     let (status, kind, body) = asked("application/json", q, "").await;
     assert_eq!((status, kind.as_str()), (404, "text/xml"));
     assert_eq!(body, "<UnknownOperationException/>\n");
+}
+
+/// One row for each action is in `dispatch`: whether it reads or changes.
+#[tokio::test]
+async fn a_link_of_a_web_page_reads_and_changes_nothing() {
+    let reads = [
+        "GetQueueAttributes",
+        "GetQueueUrl",
+        "ListDeadLetterSourceQueues",
+        "ListMessageMoveTasks",
+        "ListQueueTags",
+        "ListQueues",
+    ];
+    let shop = Shop::open();
+    shop.queue("q", json!({})).await;
+    for action in Action::ALL {
+        let name = action.name();
+        let request = |target: Option<String>, query: Option<String>| Request {
+            target,
+            content_type: None,
+            accept: None,
+            path: "/".into(),
+            query,
+            trace_id: None,
+            query_mode: false,
+            body: Bytes::new(),
+            by_link: true,
+            hangup: Hangup::default(),
+            holder: HolderName::new("tester").unwrap(),
+            identity: None,
+            host: HOST.into(),
+        };
+        let queue = format!("Action={name}&QueueUrl=q&QueueName=q");
+        for request in [
+            request(None, Some(queue)),
+            request(Some(format!("AmazonSQS.{name}")), None),
+        ] {
+            let response = shop.service.handle(request).await;
+            let body = String::from_utf8(response.body.to_vec()).unwrap();
+            let refused = body.contains("a GET does only with an Authorization header");
+            assert_eq!(refused, !reads.contains(&name), "{name}: {body}");
+            assert_eq!(refused, response.status == 403, "{name}: {body}");
+        }
+    }
 }
