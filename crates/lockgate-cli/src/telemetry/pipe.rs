@@ -231,7 +231,11 @@ mod tests {
                 turns: turn,
                 taken: taken.clone(),
             };
-            let pipe = Pipe::start(slow, move |lines| drop(tell.send(lines))).unwrap();
+            let tell = move |lines| {
+                // The test may be over.
+                let _ = tell.send(lines);
+            };
+            let pipe = Pipe::start(slow, tell).unwrap();
             pipe.push(b"first\n", false);
             begun.recv().unwrap();
             Self {

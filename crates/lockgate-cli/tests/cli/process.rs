@@ -3,7 +3,6 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
-    process::{Child, Stdio},
 };
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
@@ -188,32 +187,13 @@ fn a_server_out_of_descriptors_refuses_sends_and_goes_on() {
     assert_eq!(server.wait().code(), Some(0));
 }
 
-/// Starts a server that logs all it can, and reads its log up to the ready line.
-fn chatty(sandbox: &Sandbox) -> (Child, BufReader<std::process::ChildStderr>, String) {
-    let mut child = sandbox
-        .command("serve --listen 127.0.0.1:0 --data data --log-level trace")
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut log = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    loop {
-        line.clear();
-        assert!(log.read_line(&mut line).unwrap() > 0, "it is not ready");
-        let event: Value = serde_json::from_str(&line).unwrap();
-        if event["message"] == "ready" {
-            let url = event["url"].as_str().unwrap().to_owned();
-            return (child, log, url);
-        }
-    }
-}
-
 /// The pipe is full after 64 KiB, and a write to it then waits for ever: the server hung.
 #[test]
 fn a_log_that_nobody_reads_holds_nobody_up() {
     let sandbox = Sandbox::new();
-    let (mut child, mut log, url) = chatty(&sandbox);
-    let mut wire = Wire::to(&url);
+    let command = sandbox.command("serve --listen 127.0.0.1:0 --data data --log-level trace");
+    let mut server = Server::spawn(command, "data");
+    let mut wire = Wire::to(&server.url);
     wire.create();
     let dropped = "lockgate_stderr_lines_dropped_total";
     let mut log_until_dropped = |dropped_before: u64| {
@@ -227,20 +207,11 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
     };
     log_until_dropped(0);
     // Somebody reads again, and is told.
-    let mut line = String::new();
-    loop {
-        line.clear();
-        assert!(log.read_line(&mut line).unwrap() > 0, "it ended");
-        let event: Value = serde_json::from_str(&line).unwrap();
-        if event["message"] == "lines of this log were dropped: nobody read them in time" {
-            assert!(event["lines"].as_u64().unwrap() > 0, "{event}");
-            break;
-        }
-    }
+    let told = server.event("lines of this log were dropped: nobody read them in time");
+    assert!(told["lines"].as_u64().unwrap() > 0, "{told}");
     // And the end does not wait for a reader either.
     let before = log_until_dropped(0);
     log_until_dropped(before);
-    crate::support::signal(&child, Signal::TERM);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-    drop(log);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait_unread().code(), Some(0));
 }

@@ -238,6 +238,11 @@ impl Server {
         self::signal(&self.process, signal);
     }
 
+    /// Waits for its end with nobody reading its log.
+    pub(crate) fn wait_unread(mut self) -> ExitStatus {
+        self.process.wait().unwrap()
+    }
+
     pub(crate) fn wait(mut self) -> ExitStatus {
         // The log must be read, or the server could wait for room in the pipe.
         std::io::copy(&mut self.log, &mut std::io::sink()).unwrap();
