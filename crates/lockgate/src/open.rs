@@ -175,11 +175,11 @@ impl Builder {
         self
     }
 
-    /// Opens it although files of the folder are not there that messages have their bytes in, or that hold what was done
-    /// since the last snapshot; else that is refused with [`StartError::Missing`](crate::StartError::Missing), which lists them, and
-    /// nothing is changed. Those messages are then dropped as damaged, durably and for good: putting
-    /// the files back later brings nothing back. Say it for one opening, by somebody who
-    /// knows what is lost.
+    /// Opens it although files of the folder are not there that are needed: messages have their bytes in them, or
+    /// what was done since the last snapshot stands there. Without this the opening is refused with
+    /// [`StartError::Missing`](crate::StartError::Missing), which lists them, and nothing is changed. With it
+    /// those messages are dropped as damaged, durably and for good; putting the files back later brings
+    /// nothing back. For one opening, by somebody who knows what is lost.
     pub fn accept_loss(mut self) -> Self {
         self.engine.accept_loss = true;
         self

@@ -75,7 +75,11 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
         output.line(&format!("  snapshot {}: {state}", snapshot.position))?;
     }
     if let Some(start) = &findings.start {
-        output.line("a start")?;
+        output.line(if findings.missing.is_empty() {
+            "a start"
+        } else {
+            "a start with --accept-loss"
+        })?;
         output.line(&format!(
             "  would {}read {} ({}) and begin epoch {}",
             start
@@ -222,7 +226,7 @@ fn tell_unreadable(unreadable: &[Unreadable], output: &mut Output) -> Result<(),
     }
     if unreadable.iter().any(|place| place.file.is_some()) {
         output.line(
-            "    a server drops them as they come up for delivery: if you have those files, put them back before a start",
+            "    a server that starts drops them: if you have those files, put them back before a start",
         )?;
     }
     Ok(())

@@ -68,6 +68,7 @@ fn records(args: &Dump, place: &Place, output: &mut Output) -> Result<u64, Failu
     let from = from.map_or(Position(0), |found| found.position);
     drop(snapshots);
     let report = log.recover(from, &mut |_| {}).map_err(refused)?;
+    log.apply_recovery().map_err(refused)?;
     let bodies = if args.bodies {
         Bodies::Shown
     } else {

@@ -6,7 +6,7 @@ use lockgate_core::{
     Clock as _, Location, LogError, LogReader, Position, ReadError, Scanned, SnapshotStore,
     with_sources,
 };
-use lockgate_engine::{Driver, StartError, StartReport};
+use lockgate_engine::{Driver, MissingPart, StartError, StartReport};
 use lockgate_log::{SystemClock, is_log_file, segment_file};
 use lockgate_machine::{
     Answer, Effect, ImageLoader, Machine, MachineLimits, Query, QueueDescription, QueueTotals,
@@ -39,9 +39,13 @@ pub(crate) struct Findings {
     /// What a start would do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) start: Option<Start>,
-    /// Why a start would be refused.
+    /// Why a start would be refused. What `start` says holds for one with the loss accepted, if it is for
+    /// what is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) refused: Option<String>,
+    /// Parts of the log that are not there and that a start would not go without, unless told to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) missing: Vec<MissingFound>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) records: Option<Records>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -220,17 +224,29 @@ impl Findings {
             snapshots,
             start: None,
             refused: None,
+            missing: Vec::new(),
             records: None,
             queues: None,
             state_bytes: None,
             granted: None,
         };
-        match super::start(place) {
+        let started = match super::start(place, false) {
+            Err(error @ StartError::Missing { .. }) => {
+                findings.refused = Some(with_sources(&error));
+                if let StartError::Missing { parts } = error {
+                    findings.missing = parts.iter().map(MissingFound::of).collect();
+                }
+                // All else that there is to tell.
+                super::start(place, true)
+            }
+            started => started,
+        };
+        match started {
             Ok((mut driver, report)) => {
                 while driver.housekeep(usize::MAX) {}
                 let start = Start::of(&report, place);
                 let reader = driver.reader();
-                let records = Records::of(&*reader, &driver, &start.damaged, &report.missing);
+                let records = Records::of(&*reader, &driver, &start.damaged);
                 let mut records = records.map_err(|error| match error {
                     ReadError::Log(error) => error,
                     error => LogError::Remote {
@@ -238,9 +254,11 @@ impl Findings {
                         source: error.into(),
                     },
                 })?;
-                if let Some(overlay) = place.overlay() {
-                    records.name_files(overlay);
+                if place.overlay().is_some() {
+                    records.name_files();
                 }
+                // The start has dropped these.
+                records.miss(&report.missing, place.overlay().is_some());
                 findings.records = Some(records);
                 let descriptions = descriptions(driver.machine());
                 findings.queues = Some(descriptions.iter().map(QueueFound::of).collect());
@@ -373,7 +391,6 @@ impl Records {
         reader: &dyn LogReader,
         driver: &Driver<u64>,
         known: &[Stretch],
-        missing: &[(Position, u64)],
     ) -> Result<Self, ReadError> {
         let machine = driver.machine();
         let mut found = Self::default();
@@ -426,23 +443,73 @@ impl Records {
                 from,
                 messages,
                 file: None,
-                is_missing: missing.iter().any(|&(first, _)| first == from),
+                is_missing: false,
             })
             .collect();
         Ok(found)
     }
 
     /// Says in which files of a folder it is.
-    fn name_files(&mut self, overlay: &Overlay) {
-        let files = overlay.sizes();
+    fn name_files(&mut self) {
         for place in &mut self.unreadable_in {
-            let file = segment_file(place.from);
-            // A start does not tell one that is cut short from one that is not there.
-            place.is_missing = files.iter().all(|(name, _)| *name != file);
-            place.file = Some(file);
+            place.file = Some(segment_file(place.from));
         }
         for stretch in &mut self.damaged {
             stretch.kept_as = Some(segment_file(stretch.from));
+        }
+    }
+}
+
+impl Records {
+    /// Counts the messages of parts that are not there, which a start drops, with the others.
+    fn miss(&mut self, parts: &[MissingPart], is_folder: bool) {
+        for part in parts.iter().filter(|part| part.messages > 0) {
+            self.messages += part.messages;
+            self.unreadable += part.messages;
+            self.unreadable_in.push(Unreadable {
+                from: part.from,
+                messages: part.messages,
+                file: is_folder.then(|| part.name.clone()),
+                is_missing: true,
+            });
+        }
+        self.unreadable_in.sort_by_key(|place| place.from);
+    }
+}
+
+/// A part of the log that is not there.
+#[derive(Debug, Serialize)]
+pub(crate) struct MissingFound {
+    /// What it is called: a file, or rows.
+    pub(crate) name: String,
+    #[serde(serialize_with = "as_text")]
+    pub(crate) from: Position,
+    /// Whether something was done there that no snapshot covers.
+    pub(crate) holds_records: bool,
+    /// Messages that have their bytes there.
+    pub(crate) messages: u64,
+    /// Whose they are, most messages first.
+    pub(crate) queues: Vec<MissingOf>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct MissingOf {
+    queue: String,
+    messages: u64,
+}
+
+impl MissingFound {
+    fn of(part: &MissingPart) -> Self {
+        let queues = part.queues.iter().map(|(queue, messages)| MissingOf {
+            queue: queue.to_string(),
+            messages: *messages,
+        });
+        Self {
+            name: part.name.clone(),
+            from: part.from,
+            holds_records: part.holds_records,
+            messages: part.messages,
+            queues: queues.collect(),
         }
     }
 }

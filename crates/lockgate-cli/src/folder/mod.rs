@@ -6,6 +6,8 @@
 mod effects;
 mod findings;
 mod granted;
+#[cfg(test)]
+mod histories;
 mod overlay;
 mod unfinished;
 
@@ -143,8 +145,12 @@ fn open_folder(path: &Path) -> Result<Arc<Overlay>, Failure> {
     Ok(Arc::new(overlay))
 }
 
-/// Starts there as a server would, up to where it would serve; what it changes stays in memory.
-pub(crate) fn start(place: &Place) -> Result<(Driver<u64>, StartReport), StartError> {
+/// Starts there as a server would, up to where it would serve; what it changes stays in memory. The loss of
+/// what is missing is accepted or not.
+pub(crate) fn start(
+    place: &Place,
+    accept_loss: bool,
+) -> Result<(Driver<u64>, StartReport), StartError> {
     let clock = SystemClock::new();
     let beginning = Beginning {
         wall: clock.wall(),
@@ -154,5 +160,9 @@ pub(crate) fn start(place: &Place) -> Result<(Driver<u64>, StartReport), StartEr
         incarnation: Incarnation(0),
         secret: [0; 32],
     };
-    Driver::recover(place.log(), &EngineOptions::default(), beginning)
+    let options = EngineOptions {
+        accept_loss,
+        ..EngineOptions::default()
+    };
+    Driver::recover(place.log(), &options, beginning)
 }

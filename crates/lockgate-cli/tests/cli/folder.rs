@@ -531,7 +531,8 @@ fn payloads_that_a_start_does_not_look_for_are_missed_by_file() {
     sandbox.run("check data").ok();
     let unreadable = |messages: u64, is_missing: bool| {
         let done = sandbox.run("check --json data");
-        assert_eq!(done.code, Some(8), "{done:?}");
+        let code = if is_missing { 9 } else { 8 };
+        assert_eq!(done.code, Some(code), "{done:?}");
         let found: Value = serde_json::from_str(&done.stdout).unwrap();
         let is_in = json!([{
             "from": "0x100000000",
@@ -563,12 +564,79 @@ fn payloads_that_a_start_does_not_look_for_are_missed_by_file() {
     fs::remove_file(file).unwrap();
     assert_eq!(unreadable(6, true), json!([]));
     let text = sandbox.run("check data").stdout;
+    assert!(text.contains("REFUSED: a start would"), "{text}");
     assert!(
         text.contains("6 of them in 00000001.log, which is not there"),
         "{text}"
     );
     fs::write(file, whole).unwrap();
     sandbox.run("check data").ok();
+}
+
+/// What is needed and not there refuses a start, which changes nothing; the file put back heals it. With the
+/// loss accepted it serves, and the next start need not be told again.
+#[test]
+fn a_start_without_a_file_is_refused_until_the_loss_is_accepted() {
+    let sandbox = restored();
+    let file = &segments(&sandbox)[0];
+    let whole = fs::read(file).unwrap();
+    fs::remove_file(file).unwrap();
+    // But for the lock, which names its holder.
+    let kept = || {
+        let mut files = contents(&sandbox.path().join("data"));
+        files.remove("lock");
+        files
+    };
+    let before = kept();
+    let serve = "serve --listen 127.0.0.1:0 --data data";
+    let refused = |command: &str| {
+        let command = format!("{command} --log-format text");
+        let error = sandbox.run(&command).fails_with(9);
+        for told in [
+            "00000001.log (6 messages: ",
+            "Put them back",
+            "--accept-loss",
+        ] {
+            assert!(error.contains(told), "{error}");
+        }
+        assert!(kept() == before, "it was changed");
+    };
+    refused(serve);
+    let checked = sandbox.run("check --json data");
+    assert_eq!(checked.code, Some(9), "{checked:?}");
+    let found: Value = serde_json::from_str(&checked.stdout).unwrap();
+    assert_eq!(found["verdict"], "refused", "{found}");
+    let missing = &found["missing"][0];
+    assert_eq!(
+        (
+            &missing["name"],
+            &missing["messages"],
+            &missing["holds_records"]
+        ),
+        (&json!("00000001.log"), &json!(6), &json!(false))
+    );
+    assert!(kept() == before, "a look changed it");
+    // Not by a variable or the file, which might be forgotten there.
+    fs::write(sandbox.path().join("accept.toml"), "accept_loss = true\n").unwrap();
+    let command = format!("{serve} --log-format text --config accept.toml");
+    let error = sandbox.run(&command).fails_with(2);
+    assert!(error.contains("accept_loss"), "{error}");
+
+    fs::write(file, &whole).unwrap();
+    sandbox.run("check data").ok();
+    let start = |command: &str| Server::spawn(sandbox.command(command), "data");
+    let end = |server: Server| {
+        server.signal(Signal::TERM);
+        server.wait();
+    };
+    end(start(serve));
+    sandbox.run("check data").ok();
+
+    fs::remove_file(file).unwrap();
+    end(start(&format!("{serve} --accept-loss")));
+    let text = sandbox.run("check data").ok();
+    assert!(text.contains("all readable"), "{text}");
+    end(start(serve));
 }
 
 #[test]

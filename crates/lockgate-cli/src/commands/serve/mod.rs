@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         telemetry::start(format, &settings.get(&table::LOG_LEVEL)).map_err(|error| {
             Failure::from_error(Exit::Failed, error).context("starting the log's thread")
         })?;
-    let result = serve(&settings, lines_dropped);
+    let result = serve(&settings, args.accept_loss, lines_dropped);
     match result {
         // Whoever reads the log as JSON must find the end in it too.
         Err(failure) if !telemetry::is_text(format) => {
@@ -59,7 +59,11 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     }
 }
 
-fn serve(settings: &Resolved, lines_dropped: Arc<AtomicU64>) -> Result<(), Failure> {
+fn serve(
+    settings: &Resolved,
+    accept_loss: bool,
+    lines_dropped: Arc<AtomicU64>,
+) -> Result<(), Failure> {
     let mut options = server_options(settings);
     let key_file = match key_file(settings)? {
         Some((file, keys)) => {
@@ -87,7 +91,7 @@ fn serve(settings: &Resolved, lines_dropped: Arc<AtomicU64>) -> Result<(), Failu
         Harmless::new()?
     };
     let signals = end_at_once(&runtime)?;
-    let (engine, was_deposed) = start_engine(settings)?;
+    let (engine, was_deposed) = start_engine(settings, accept_loss)?;
     let scheme = if options.tls.is_some() {
         "https"
     } else {
@@ -205,7 +209,7 @@ fn place_of(settings: &Resolved) -> String {
 type WasDeposed = Box<dyn Fn() -> bool>;
 
 /// Recovers what is there and starts serving it.
-fn start_engine(settings: &Resolved) -> Result<(Engine, WasDeposed), Failure> {
+fn start_engine(settings: &Resolved, accept_loss: bool) -> Result<(Engine, WasDeposed), Failure> {
     let (log, was_deposed) = match settings.get(&table::POSTGRES) {
         Some(url) => open_database(&url, settings)?,
         None => {
@@ -214,7 +218,10 @@ fn start_engine(settings: &Resolved) -> Result<(Engine, WasDeposed), Failure> {
             (log, Box::new(|| false) as WasDeposed)
         }
     };
-    let mut options = EngineOptions::default();
+    let mut options = EngineOptions {
+        accept_loss,
+        ..EngineOptions::default()
+    };
     options.sync_window.after = settings.get(&table::SYNC_WINDOW);
     let (engine, report) = Engine::start(log, Arc::new(SystemClock::new()), options)
         .map_err(|error| start_failure(error, settings))?;
@@ -270,6 +277,7 @@ fn start_failure(error: StartError, settings: &Resolved) -> Failure {
     let refused = match &error {
         StartError::NewerFormat { .. }
         | StartError::NoSnapshot { .. }
+        | StartError::Missing { .. }
         | StartError::UnfinishedRestore => true,
         StartError::Recover(error) => {
             matches!(
@@ -281,10 +289,14 @@ fn start_failure(error: StartError, settings: &Resolved) -> Failure {
         }
         _ => false,
     };
+    let is_missing = matches!(error, StartError::Missing { .. });
     let exit = if refused { Exit::Refused } else { Exit::Failed };
     let place = place_of(settings);
     let failure = Failure::from_error(exit, error).context(format!("starting on {place}"));
     match settings.get(&table::POSTGRES) {
+        _ if is_missing => failure.hint(
+            "to start without them and drop their messages for good, say --accept-loss this once",
+        ),
         Some(_) => failure,
         None => failure.hint(format!("see what is there with `lockgate check {place}`")),
     }
@@ -314,12 +326,30 @@ fn log_start(report: &StartReport) {
             "a part of the log is damaged; it was set aside and what it held is lost"
         );
     }
-    for (from, messages) in &report.missing {
+    for part in &report.missing {
+        let (name, messages) = (&part.name, part.messages);
+        if part.may_be_given_back {
+            warn!(
+                name,
+                messages,
+                "a part of the log is not there; what is damaged may have settled its messages, so that it was \
+                 given back: they were dropped"
+            );
+        } else {
+            error!(
+                name,
+                messages,
+                records = part.holds_records,
+                "a part of the log is not there; as that loss was accepted, its messages were dropped"
+            );
+        }
+    }
+    for part in &report.cut_short {
         error!(
-            %from,
-            messages,
-            "a part of the log is not there, or cut short; messages whose bytes are missing are dropped \
-             as they come up for delivery: if you have its file, stop at once and put it back"
+            name = part.name,
+            messages = part.messages,
+            "a part of the log is cut short; messages whose bytes are missing are dropped as they come up \
+             for delivery: if you have all of it, stop at once and put it back"
         );
     }
     if report.possibly_lost > 0 {

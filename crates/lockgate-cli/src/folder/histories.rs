@@ -1,0 +1,252 @@
+//! Random histories: after each crash, what a start says, what a check says and what is true are the same.
+//!
+//! For long: `LOCKGATE_SEEDS=2000 cargo test -p lockgate-cli --lib histories`, from `LOCKGATE_FIRST_SEED` on.
+//! Those of `lockgate-sim` (`a_start_misses_what_is_missing_and_nothing_else`) take files away.
+
+use std::{collections::BTreeMap, fs};
+
+use lockgate_core::{HolderName, Key, LeaseToken, Message, Now, QueueName};
+use lockgate_engine::{ChoreStep, Outcome, Request, What, Work};
+use lockgate_machine::{
+    Command, CreateQueue, KeyAction, QueueSettings, Receive, SendMessage, Settle, SettleAction,
+    read_message,
+};
+use lockgate_sim::{FaultyDisk, ManualClock, PowerCut, SeededRandom};
+
+use super::*;
+
+/// Histories of a plain run.
+const SEEDS: u64 = 12;
+const LIVES: u64 = 5;
+const STEPS: u64 = 80;
+const QUEUES: [&str; 2] = ["a", "b"];
+
+#[test]
+fn a_start_and_a_check_say_what_is_true() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().unwrap());
+    let first = number("LOCKGATE_FIRST_SEED").unwrap_or(0);
+    for seed in first..first + number("LOCKGATE_SEEDS").unwrap_or(SEEDS) {
+        println!("seed {seed}: LOCKGATE_FIRST_SEED={seed} LOCKGATE_SEEDS=1");
+        History::new(seed).run();
+    }
+}
+
+struct History {
+    random: SeededRandom,
+    disk: FaultyDisk,
+    clock: ManualClock,
+}
+
+fn open(disk: &FaultyDisk, clock: &ManualClock) -> (Driver<u64>, StartReport) {
+    let options = LocalLogOptions {
+        segment_bytes: 8 << 10,
+        record_bytes_max: 4_000,
+        free_bytes_min: 0,
+        ..LocalLogOptions::default()
+    };
+    let log = LocalLog::open(Arc::new(disk.clone()), options).unwrap();
+    let beginning = Beginning {
+        wall: clock.wall(),
+        since_boot: clock.since_boot(),
+        boot_id: clock.boot_id(),
+        incarnation: Incarnation(1),
+        secret: [7; 32],
+    };
+    let options = EngineOptions {
+        snapshot_bytes_min: 2_000,
+        ..EngineOptions::default()
+    };
+    Driver::recover(Box::new(log), &options, beginning).unwrap()
+}
+
+/// Messages there are, and those whose bytes cannot be read.
+fn truth(driver: &Driver<u64>) -> (u64, u64) {
+    let reader = driver.reader();
+    let (mut messages, mut unreadable) = (0, 0);
+    for queue in driver.machine().snapshot().queues.into_values() {
+        for message in queue.messages.into_values() {
+            let record = reader.read(message.location.position);
+            let stored = record.map(|record| read_message(&record, message.location.part));
+            let is_it = matches!(stored, Ok(Ok(stored)) if stored.id == message.id);
+            messages += 1;
+            unreadable += u64::from(!is_it);
+        }
+    }
+    (messages, unreadable)
+}
+
+impl History {
+    fn new(seed: u64) -> Self {
+        Self {
+            random: SeededRandom::new(seed),
+            disk: FaultyDisk::new(),
+            clock: ManualClock::default(),
+        }
+    }
+
+    fn run(&mut self) {
+        for _ in 0..LIVES {
+            let (driver, _) = open(&self.disk, &self.clock);
+            let mut life = Life {
+                durable: driver.tail(),
+                driver,
+                random: &mut self.random,
+                clock: &self.clock,
+            };
+            life.make_queues();
+            for _ in 0..STEPS {
+                life.step();
+            }
+            drop(life);
+            self.disk = if self.random.chance(50) {
+                self.disk.kill()
+            } else {
+                self.disk.crash(PowerCut::Seeded(self.random.next_u64()))
+            };
+            self.compare();
+        }
+    }
+
+    fn compare(&self) {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, bytes) in self.disk.image() {
+            fs::write(folder.path().join(name), bytes).unwrap();
+        }
+        let place = Place::Folder(open_folder(folder.path()).unwrap());
+        let found = Findings::of(&place, String::new()).unwrap();
+        let (driver, report) = open(&self.disk.kill(), &self.clock);
+        let (messages, unreadable) = truth(&driver);
+        assert_eq!(unreadable, 0, "nothing was damaged");
+        assert!(report.is_clean(), "{report:?}");
+        assert_eq!(report.messages, messages);
+        assert_eq!(found.verdict, Verdict::Clean, "{found:?}");
+        let records = found.records.as_ref().unwrap();
+        assert_eq!((records.messages, records.unreadable), (messages, 0));
+    }
+}
+
+struct Life<'a> {
+    driver: Driver<u64>,
+    durable: lockgate_core::Position,
+    random: &'a mut SeededRandom,
+    clock: &'a ManualClock,
+}
+
+impl Life<'_> {
+    fn now(&self) -> Now {
+        Now {
+            wall: self.clock.wall(),
+            machine: self.driver.machine_time(self.clock.since_boot()),
+        }
+    }
+
+    /// Runs it, and tells the leases it gave.
+    fn work(&mut self, work: Work) -> Vec<LeaseToken> {
+        let mut tokens = Vec::new();
+        let now = self.now();
+        let request = Request { work, ticket: 0 };
+        self.driver.run_group([request], now, &mut |output| {
+            if let What::Answer { result, .. } = output.what
+                && let Ok(Outcome::Received(Ok(deliveries))) = result
+            {
+                tokens.extend(deliveries.iter().map(|delivery| delivery.token));
+            }
+        });
+        tokens
+    }
+
+    fn sync(&mut self) {
+        self.durable = self.driver.syncer().sync().unwrap();
+        self.driver.reached(self.durable);
+    }
+
+    fn make_queues(&mut self) {
+        for name in QUEUES {
+            self.work(Work::one(Command::CreateQueue(Box::new(CreateQueue {
+                name: QueueName::new(name).unwrap(),
+                settings: QueueSettings {
+                    keyed: name == "a",
+                    ..QueueSettings::default()
+                },
+                annotations: BTreeMap::new(),
+                tags: BTreeMap::new(),
+            }))));
+        }
+    }
+
+    fn step(&mut self) {
+        let queue = QueueName::new(QUEUES[self.random.index(2)]).unwrap();
+        let key = Key::new(&format!("key {}", self.random.below(4))).unwrap();
+        match self.random.below(40) {
+            0..14 => {
+                let sends = (0..=self.random.below(6)).map(|_| {
+                    let length = self.random.index(900);
+                    let mut message = Message::new(vec![b'x'; length]).with_key(key.clone());
+                    if self.random.chance(20) {
+                        message.due = Some(self.clock.wall().plus(5_000));
+                    }
+                    message.time_to_live = self.random.chance(20).then_some(20_000);
+                    let queue = queue.clone();
+                    Command::Send(Box::new(SendMessage { queue, message }))
+                });
+                let sends: Vec<Command> = sends.collect();
+                self.work(Work::Commands(sends.into()));
+            }
+            14..24 => {
+                let tokens = self.work(Work::Receive {
+                    receive: Receive {
+                        queue,
+                        max: 8,
+                        lease: Some(3_000),
+                        holder: HolderName::new("test").unwrap(),
+                    },
+                    until: None,
+                });
+                let settles = tokens.into_iter().map(|token| {
+                    let action = match self.random.below(6) {
+                        0 => SettleAction::Nack { delay: 2_000 },
+                        _ => SettleAction::Ack,
+                    };
+                    Command::Settle(Settle { token, action })
+                });
+                let settles: Vec<Command> = settles.collect();
+                self.work(Work::Commands(settles.into()));
+            }
+            24 | 25 => _ = self.work(Work::one(Command::Purge { queue })),
+            26 => {
+                self.work(Work::one(Command::DeleteQueue { queue }));
+                self.make_queues();
+            }
+            27 => {
+                let action = KeyAction::Drop;
+                self.work(Work::one(Command::Key { queue, key, action }));
+            }
+            28..30 => self.clock.advance(1_000 + self.random.below(8_000)),
+            30..34 => self.sync(),
+            _ => self.keep(),
+        }
+        // Some of what a purge has left is freed, and some is not.
+        self.driver.housekeep(self.random.index(12));
+    }
+
+    /// Does what the driver says is to be done: snapshots, moving messages, giving back space.
+    fn keep(&mut self) {
+        let now = self.now();
+        let Some(mut chore) = self.driver.next_chore(now).unwrap() else {
+            return;
+        };
+        loop {
+            match chore.step(self.durable).unwrap() {
+                ChoreStep::More => {}
+                ChoreStep::WaitDurable(_) => self.sync(),
+                ChoreStep::Commands(commands) => _ = self.work(Work::Commands(commands.into())),
+                ChoreStep::Done => break,
+            }
+        }
+        self.sync();
+        let rest = self.driver.finish_chore(chore, Ok(()), now).unwrap();
+        for position in rest.snapshots {
+            self.driver.snapshots().remove(position).unwrap();
+        }
+    }
+}
