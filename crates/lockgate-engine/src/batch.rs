@@ -42,6 +42,16 @@ impl Batch {
         std::mem::take(&mut self.received)
     }
 
+    /// Keeps the first `len` messages. The leases of the others go back at once, without their
+    /// attempts counting: for callers that have no room for all.
+    pub fn truncate(&mut self, len: usize) {
+        let rest = self.received.split_off(len.min(self.received.len()));
+        if !rest.is_empty() {
+            let tokens = rest.iter().map(|received| received.delivery.token);
+            give_back(&self.leases.inbox, tokens);
+        }
+    }
+
     /// Joins payloads to `leases`: those that `stored` has no message for go back at once.
     pub(crate) fn new(received: Vec<Received>, leases: Leases) -> Self {
         Self { received, leases }

@@ -171,8 +171,8 @@ impl Engine {
     }
 
     /// Looks at messages without leasing them: a page of those that [`Query::Messages`] names, each
-    /// with its payload. Payloads are read in the caller's task, as those of a
-    /// [`receive`](Self::receive).
+    /// with its payload; fewer, if they have [`Peek::BYTES_MAX`] bytes together. Payloads are read in
+    /// the caller's task, as those of a [`receive`](Self::receive).
     ///
     /// # Errors
     /// See [`EngineError`]; [`EngineError::Unreadable`] if storage failed.

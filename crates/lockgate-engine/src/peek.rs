@@ -1,7 +1,7 @@
 //! Messages that somebody looks at.
 
 use lockgate_core::Sequence;
-use lockgate_machine::{MessageStatus, StoredMessage};
+use lockgate_machine::{MessageStatus, Receive, StoredMessage};
 
 /// A page of messages, see [`Engine::peek`](crate::Engine::peek).
 #[derive(Clone, Debug, PartialEq)]
@@ -10,6 +10,12 @@ pub struct Peek {
     pub messages: Vec<Peeked>,
     /// Behind which one the next page begins; `None`: there is no more.
     pub next: Option<Sequence>,
+}
+
+impl Peek {
+    /// A page ends with the message with which its messages have so many bytes, as a batch of a receive
+    /// does: their payloads are in memory together.
+    pub const BYTES_MAX: u64 = Receive::BYTES_MAX;
 }
 
 /// A message that somebody looks at.

@@ -367,8 +367,19 @@ impl Shared {
     }
 
     /// Reads the payloads of messages somebody looks at.
-    pub(crate) fn read_page(&self, page: MessagePage) -> Result<Peek, EngineError> {
+    pub(crate) fn read_page(&self, mut page: MessagePage) -> Result<Peek, EngineError> {
         let _pin = page.pin;
+        let mut bytes = 0;
+        let fits = page.messages.iter().take_while(|status| {
+            let room = bytes < Peek::BYTES_MAX;
+            bytes += u64::from(status.size);
+            room
+        });
+        let fits = fits.count();
+        if fits < page.messages.len() {
+            page.messages.truncate(fits);
+            page.next = page.messages.last().map(|status| status.sequence);
+        }
         let places = page.messages.iter().map(|status| status.location);
         let mut reading = Reading::of(&*self.reader, places);
         let mut messages = Vec::with_capacity(page.messages.len());

@@ -45,8 +45,11 @@
 //! # }
 //! ```
 
+mod answer;
 mod api;
 mod auth;
+mod fault;
+mod few;
 mod hex;
 mod http;
 mod server;

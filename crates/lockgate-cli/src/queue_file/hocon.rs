@@ -8,6 +8,8 @@
 //! Follows the HOCON specification (<https://github.com/lightbend/config/blob/main/HOCON.md>). The
 //! readers there are as packages do not tell lines.
 
+use std::collections::HashMap;
+
 /// A value, and where it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Node {
@@ -29,6 +31,8 @@ pub(super) enum Value {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Object {
     pub(super) members: Vec<(String, Node)>,
+    /// Where each member stands among them: a file may have very many.
+    places: HashMap<String, usize>,
     /// `include ...`, as written, with its line.
     pub(super) includes: Vec<(usize, String)>,
 }
@@ -38,9 +42,7 @@ pub(super) type Unreadable = (usize, String);
 
 impl Object {
     pub(super) fn get(&self, name: &str) -> Option<&Node> {
-        self.members
-            .iter()
-            .find_map(|(key, node)| (key == name).then_some(node))
+        self.places.get(name).map(|&at| &self.members[at].1)
     }
 
     fn put(&mut self, path: &[String], node: Node) {
@@ -54,9 +56,12 @@ impl Object {
             let value = Value::Object(inner);
             Node { line, value }
         };
-        match self.members.iter().position(|(key, _)| key == first) {
-            Some(at) => self.members[at].1.join(node),
-            None => self.members.push((first.clone(), node)),
+        match self.places.get(first) {
+            Some(&at) => self.members[at].1.join(node),
+            None => {
+                self.places.insert(first.clone(), self.members.len());
+                self.members.push((first.clone(), node));
+            }
         }
     }
 }
@@ -106,8 +111,8 @@ struct Reader<'t> {
     depth: usize,
 }
 
-/// Objects and arrays within each other; more are no configuration.
-const DEPTH_MAX: usize = 64;
+/// Objects and arrays within each other, by braces or by the dots of a key; more are no configuration.
+const DEPTH_MAX: usize = 32;
 /// What ends an unquoted text, beside the end of its line.
 const SPECIAL: &[char] = &[
     '{', '}', '[', ']', ',', '=', ':', '"', '$', '#', '+', '`', '^', '?', '!', '@', '*', '&', '\\',
@@ -157,9 +162,13 @@ impl<'t> Reader<'t> {
     fn deeper(&mut self) -> Result<(), Unreadable> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
-            return Err(self.wrong(format!("more than {DEPTH_MAX} braces within each other")));
+            return Err(self.too_deep());
         }
         Ok(())
+    }
+
+    fn too_deep(&self) -> Unreadable {
+        self.wrong(format!("more than {DEPTH_MAX} objects within each other"))
     }
 
     /// The members of an object, behind its opening brace if it has one.
@@ -244,6 +253,9 @@ impl<'t> Reader<'t> {
             path.push(part);
             if !self.take(".") {
                 return Ok(path);
+            }
+            if self.depth + path.len() > DEPTH_MAX {
+                return Err(self.too_deep());
             }
         }
     }
@@ -411,6 +423,34 @@ mod tests {
         assert_eq!(object.get("a").unwrap().line, 2);
         assert_eq!(a.get("b").unwrap().line, 4);
         assert_eq!(a.get("c").unwrap().line, 7);
+    }
+
+    #[test]
+    fn no_file_uses_up_the_stack_or_much_time() {
+        let small = std::thread::Builder::new().stack_size(128 << 10);
+        let reading = small.spawn(|| {
+            for text in [
+                "a {".repeat(300_000),
+                "a = ".to_owned() + &"[".repeat(300_000),
+                "a = ".to_owned() + &"[{a=".repeat(300_000),
+                "a.".repeat(300_000) + "b = 1",
+                "\"\".".repeat(300_000) + "b = 1",
+                "a {".repeat(DEPTH_MAX - 2) + &"a.".repeat(300_000) + "b = 1",
+            ] {
+                let (_, what) = parse(&text).unwrap_err();
+                assert!(what.contains("within each other"), "{text:.20}: {what}");
+            }
+            let deepest = "a {".repeat(DEPTH_MAX - 1) + "b=1" + &"}".repeat(DEPTH_MAX - 1);
+            let object = parse(&deepest).unwrap();
+            assert_eq!(object.clone(), object);
+            // Each is looked up among all others.
+            let many: String = (0..200_000).map(|n| format!("k{n} = {n}\n")).collect();
+            assert_eq!(parse(&many).unwrap().members.len(), 200_000);
+            // An object that is given again joins the one before.
+            let again = format!("a {{ {many} }}\n").repeat(2);
+            assert!(parse(&again).unwrap().get("a").is_some());
+        });
+        reading.unwrap().join().unwrap();
     }
 
     #[test]

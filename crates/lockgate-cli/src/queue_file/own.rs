@@ -31,8 +31,9 @@ const KNOWN: &str = "there are name, lease, delay, retention, dead_letter, attri
 const EXAMPLE: &str = "dead_letter = { queue = \"orders-dead\", attempts = 5 }";
 
 pub(super) fn parse(text: &str) -> Parsed {
+    let ends = text.match_indices('\n').map(|(at, _)| at);
     let mut reading = Reading {
-        text,
+        line_ends: ends.collect(),
         problems: Vec::new(),
     };
     let (table, errors) = DeTable::parse_recoverable(text);
@@ -63,15 +64,15 @@ pub(super) fn parse(text: &str) -> Parsed {
     }
 }
 
-struct Reading<'t> {
-    text: &'t str,
+struct Reading {
+    /// Where lines end, in bytes: counting them anew for every key would take time with its square.
+    line_ends: Vec<usize>,
     problems: Vec<Remark>,
 }
 
-impl Reading<'_> {
+impl Reading {
     fn line(&self, at: usize) -> usize {
-        let before = &self.text.as_bytes()[..at.min(self.text.len())];
-        1 + before.iter().filter(|byte| **byte == b'\n').count()
+        1 + self.line_ends.partition_point(|&end| end < at)
     }
 
     fn problem(&mut self, at: usize, text: impl Into<String>) {
@@ -235,5 +236,30 @@ fn plain(value: &DeValue<'_>) -> Option<String> {
         DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().replace('_', "")),
         DeValue::Boolean(truth) => Some(truth.to_string()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_file_uses_up_the_stack() {
+        let small = std::thread::Builder::new().stack_size(128 << 10);
+        let reading = small.spawn(|| {
+            for text in [
+                "a = ".to_owned() + &"[".repeat(300_000),
+                "a = ".to_owned() + &"{a=".repeat(300_000),
+                "a = ".to_owned() + &"[{a=".repeat(300_000),
+                "a.".repeat(300_000) + "b = 1",
+                "[".to_owned() + &"a.".repeat(300_000) + "b]",
+                "[[".to_owned() + &"a.".repeat(300_000) + "b]]",
+                "a = {".to_owned() + &"a.".repeat(300_000) + "b = 1}",
+                "[[queue]]\n[queue.a]\n".repeat(20_000),
+            ] {
+                parse(&text).unwrap_err();
+            }
+        });
+        reading.unwrap().join().unwrap();
     }
 }

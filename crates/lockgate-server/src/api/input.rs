@@ -1,6 +1,8 @@
 //! Reading what a request brings, so strictly that a misspelt name is an error and every error says
 //! where.
 
+use std::cell::Cell;
+
 use hyper::Method;
 use percent_encoding::percent_decode_str;
 use serde::{
@@ -12,8 +14,15 @@ use serde::{
 };
 
 use super::problem::{Code, Problem};
+use crate::{
+    fault::{Fault, Typed},
+    few::Raw,
+};
 
-/// Reads a JSON body.
+/// Parameters of an address; no operation takes as many.
+const PARAMETERS_MAX: usize = 16;
+
+/// Reads a JSON body: the decoder of this API, from bytes to an input.
 pub(super) fn body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     // An operation that needs nothing needs no body either.
     let body = if body.is_empty() { b"{}" } else { body };
@@ -24,27 +33,48 @@ pub(super) fn body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem>
             "the body must be a JSON object, not a list",
         ));
     }
+    let (fault, inner) = (Cell::new(None), Cell::new(None));
     let mut json = serde_json::Deserializer::from_slice(body);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        let error = error.into_inner();
-        if !error.is_data() {
-            return Problem::new(
-                Code::MalformedRequest,
-                format!("the body is no JSON: {error}"),
-            );
-        }
-        let text = without_place(&error.to_string());
-        let field = field(&path, &text);
-        Problem::invalid(&field, text)
+    let typed = Typed::new(&mut json, &fault, &inner);
+    let value = serde_path_to_error::deserialize(typed).map_err(|error| match inner.take() {
+        Some(error) => no_json(&error),
+        None => problem(&error),
     })?;
-    json.end().map_err(|error| {
-        Problem::new(
-            Code::MalformedRequest,
-            format!("the body is no JSON: {error}"),
-        )
-    })?;
+    json.end().map_err(|error| no_json(&error))?;
     Ok(value)
+}
+
+/// Reads an entry of a list that waited as text.
+pub(super) fn entry<'a, T: Deserialize<'a>>(raw: Raw<'a>) -> Result<T, Problem> {
+    match raw {
+        Raw::Json(text) => body(text.as_bytes()),
+        Raw::Form(_) => Err(Problem::new(Code::MalformedRequest, "the body is no JSON")),
+    }
+}
+
+fn no_json(error: &serde_json::Error) -> Problem {
+    Problem::new(
+        Code::MalformedRequest,
+        format!("the body is no JSON: {error}"),
+    )
+}
+
+/// What is wrong with a value, and where. The path of an unknown or missing field is that of what it
+/// stands in.
+fn problem(error: &serde_path_to_error::Error<Fault>) -> Problem {
+    let path = error.path().to_string();
+    let named = match error.inner() {
+        Fault::UnknownField { name, .. } => Some(&**name),
+        Fault::MissingField { name, .. } => Some(*name),
+        _ => None,
+    };
+    let field = match (&*path, named) {
+        (".", Some(named)) => named.to_owned(),
+        (".", None) => "body".to_owned(),
+        (path, Some(named)) if !path.ends_with(named) => format!("{path}.{named}"),
+        (path, _) => path.to_owned(),
+    };
+    Problem::invalid(&field, error.inner())
 }
 
 /// Reads the parameters of an address.
@@ -64,15 +94,16 @@ pub(super) fn query<T: DeserializeOwned>(query: Option<&str>) -> Result<T, Probl
         if pairs.iter().any(|(known, _)| *known == name) {
             return Err(Problem::invalid(&name, "the parameter comes twice"));
         }
+        if pairs.len() == PARAMETERS_MAX {
+            return Err(Problem::new(
+                Code::MalformedRequest,
+                format!("the address has more than {PARAMETERS_MAX} parameters"),
+            ));
+        }
         pairs.push((name, Parameter(decode(value)?)));
     }
-    let pairs = MapDeserializer::<_, de::value::Error>::new(pairs.into_iter());
-    serde_path_to_error::deserialize(pairs).map_err(|error| {
-        let path = error.path().to_string();
-        let text = error.into_inner().to_string();
-        let field = field(&path, &text);
-        Problem::invalid(&field, text)
-    })
+    let pairs = MapDeserializer::<_, Fault>::new(pairs.into_iter());
+    serde_path_to_error::deserialize(pairs).map_err(|error| problem(&error))
 }
 
 /// State changes need a JSON content type: pages of other sites cannot make a browser send one
@@ -108,34 +139,10 @@ fn decode(text: &str) -> Result<String, Problem> {
     }
 }
 
-/// The field an error is about: the path, which for an unknown or missing one is that of what it
-/// stands in.
-fn field(path: &str, text: &str) -> String {
-    let named = text
-        .strip_prefix("unknown field `")
-        .or_else(|| text.strip_prefix("missing field `"))
-        .and_then(|rest| rest.split_once('`'))
-        .map(|(name, _)| name);
-    match (path, named) {
-        (".", Some(named)) => named.to_owned(),
-        (".", None) => "body".to_owned(),
-        (path, Some(named)) if !path.ends_with(named) => format!("{path}.{named}"),
-        (path, _) => path.to_owned(),
-    }
-}
-
-/// Without the line and column, which say less than the field.
-fn without_place(text: &str) -> String {
-    match text.rfind(" at line ") {
-        Some(at) => text[..at].to_owned(),
-        None => text.to_owned(),
-    }
-}
-
 /// A parameter's text, read as what its place wants.
 struct Parameter(String);
 
-impl<'de> IntoDeserializer<'de> for Parameter {
+impl<'de> IntoDeserializer<'de, Fault> for Parameter {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {
@@ -158,7 +165,7 @@ macro_rules! numbers {
 }
 
 impl<'de> de::Deserializer<'de> for Parameter {
-    type Error = de::value::Error;
+    type Error = Fault;
 
     numbers! {
         deserialize_u16 visit_u16 u16,
@@ -249,6 +256,10 @@ mod tests {
             (r#"{"inner":{"limit":"x"}}"#, "inner.limit: invalid type"),
             (r#"{"inner":{"limt":1}}"#, "inner.limt: unknown field"),
             (r#"{"limt":1}"#, "limt: unknown field"),
+            (
+                r#"{"inner":{"inner":{"limit":-1}}}"#,
+                "inner.inner.limit: invalid value: integer `-1`, expected u16",
+            ),
             (r#" []"#, "the body must be a JSON object"),
             (r#""x""#, "body: "),
             (r#"{"limit":1"#, "the body is no JSON"),
@@ -259,6 +270,13 @@ mod tests {
             assert!(problem.detail.starts_with(about), "{text}: {problem:?}");
         }
         assert!(body::<Input>(b"").is_ok());
+    }
+
+    #[test]
+    fn many_parameters_are_refused_before_they_cost_anything() {
+        let many: String = (0..5_000).map(|n| format!("p{n}&")).collect();
+        let problem = query::<Input>(Some(&many)).unwrap_err();
+        assert_eq!(problem.detail, "the address has more than 16 parameters");
     }
 
     #[test]

@@ -9,7 +9,10 @@ use lockgate_machine::{Rejection, SettingsError, StaleReason};
 use serde::Serialize;
 
 use super::shapes::StaleWord;
-use crate::sqs;
+use crate::{
+    fault::{shorten, shortened},
+    sqs,
+};
 
 /// Declares the codes once: the enum, the status and the title of each.
 macro_rules! codes {
@@ -119,7 +122,9 @@ impl Problem {
 
     /// A value that is not allowed, and where it stands.
     pub(super) fn invalid(field: &str, detail: impl std::fmt::Display) -> Self {
-        Self::new(Code::InvalidValue, format!("{field}: {detail}")).at(field)
+        let field = &*shorten(field);
+        let detail = shortened(format_args!("{field}: {detail}"));
+        Self::new(Code::InvalidValue, detail).at(field)
     }
 
     /// A queue that is not there, or not for this caller.

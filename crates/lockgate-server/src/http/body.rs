@@ -105,7 +105,17 @@ impl BodyBudget {
             bytes: 0,
             unknown: false,
         };
-        share.cover(len).map(|()| Some(share))
+        let mut used = self.lock();
+        let more = share.missing(len);
+        // Alone it is sent whatever its length: a message that is larger than the budget could
+        // otherwise never be had.
+        if used.total.all > 0 {
+            share.room(&used, more)?;
+        }
+        used.add(share.address, more, 0);
+        drop(used);
+        share.bytes = more;
+        Ok(Some(share))
     }
 
     fn lock(&self) -> MutexGuard<'_, Used> {
@@ -139,11 +149,7 @@ impl<B: Deref<Target = BodyBudget>> BodyShare<B> {
         }
         let mut used = self.budget.lock();
         self.room(&used, more)?;
-        let unknown = if self.unknown { more } else { 0 };
-        used.change(self.address, |held| {
-            held.all += more;
-            held.unknown += unknown;
-        });
+        used.add(self.address, more, if self.unknown { more } else { 0 });
         drop(used);
         self.bytes += more;
         Ok(())
@@ -185,6 +191,13 @@ impl<B: Deref<Target = BodyBudget>> BodyShare<B> {
 }
 
 impl Used {
+    fn add(&mut self, address: IpAddr, all: usize, unknown: usize) {
+        self.change(address, |held| {
+            held.all += all;
+            held.unknown += unknown;
+        });
+    }
+
     fn change(&mut self, address: IpAddr, change: impl Fn(&mut Held)) {
         change(&mut self.total);
         let of_address = self.by_address.entry(address).or_default();
@@ -366,6 +379,10 @@ mod tests {
         assert_eq!(hold(1, 15_001).unwrap_err(), Full::Address);
         assert_eq!(budget.used(), 60_000);
         drop(share);
+        assert_eq!(budget.used(), 0);
+        let alone = hold(1, 100_001).unwrap();
+        assert!(hold(1, 1).is_err());
+        drop(alone);
         assert_eq!(budget.used(), 0);
     }
 }

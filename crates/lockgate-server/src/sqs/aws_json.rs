@@ -1,6 +1,6 @@
 //! The AWS JSON 1.0 protocol, which every AWS SDK has spoken to SQS since the end of 2023.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, cell::Cell};
 
 use bytes::Bytes;
 use hyper::{
@@ -14,6 +14,10 @@ use super::{
     dispatch::{Action, Protocol},
     error::{Blame, ErrorCode, SqsError},
     text::Object,
+};
+use crate::{
+    answer::{TextLen, json_len},
+    fault::{Fault, Found, Typed, Wanted},
 };
 
 /// What the target of every action starts with.
@@ -61,9 +65,7 @@ impl Protocol for AwsJson<'_> {
         } else {
             self.body
         };
-        serde_json::from_slice::<Object<T>>(body)
-            .map(|object| object.0)
-            .map_err(|error| SqsError::serialization(worded(error.to_string())))
+        read(body)
     }
 
     /// Actions that answer with nothing have an empty object.
@@ -72,6 +74,10 @@ impl Protocol for AwsJson<'_> {
         serde_json::to_writer(&mut body, output)
             .map_err(|error| SqsError::new(ErrorCode::InternalFailure, error.to_string()))?;
         Ok(body)
+    }
+
+    fn text_len(&self) -> TextLen {
+        json_len
     }
 
     fn error(&self, error: &SqsError) -> Response {
@@ -103,35 +109,45 @@ pub(super) fn say_when(error: &SqsError, response: &mut Response) {
     }
 }
 
-/// What is wrong with a body: AWS's words for it where it has a text or a number of the wrong type, and
-/// what was expected and where.
-fn worded(message: String) -> String {
-    let words = message
-        .strip_prefix("invalid type: ")
-        .and_then(|message| message.rsplit_once(", expected "))
-        .and_then(|(found, expected)| {
-            let wanted = match expected.split_once(" at ")?.0 {
-                "a string" => "a String",
-                "i64" => "an Integer",
-                _ => return None,
-            };
-            let found = match found.split(' ').next()? {
-                "map" => return Some("Start of structure or map found where not expected.".into()),
-                "sequence" => return Some("Start of list found where not expected".into()),
-                "string" => "STRING_VALUE",
-                "integer" | "floating" if wanted == "a String" => "NUMBER_VALUE",
-                "boolean" if found.contains("true") => "TRUE_VALUE",
-                "boolean" => "FALSE_VALUE",
-                _ => return None,
-            };
-            Some(Cow::from(format!(
-                "{found} can not be converted to {wanted}"
-            )))
-        });
-    match words {
-        Some(words) => format!("{words} ({message})"),
-        None => message,
+/// Reads what a body, or an entry of one that waited as text, says: the decoder of this protocol, from
+/// bytes to an input.
+pub(super) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, SqsError> {
+    match serde_json::from_slice::<Object<T>>(body) {
+        Ok(object) => Ok(object.0),
+        Err(error) => {
+            let message = error.to_string();
+            Err(SqsError::serialization(match words::<T>(body) {
+                Some(words) => format!("{words} ({message})"),
+                None => message,
+            }))
+        }
     }
+}
+
+/// AWS's words for a body that has a text or a number of the wrong type. Read once more, it tells by
+/// type what is wrong with it.
+fn words<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Option<String> {
+    let (fault, inner) = (Cell::new(None), Cell::new(None));
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let read = Object::<T>::deserialize(Typed::new(&mut json, &fault, &inner));
+    let Err(Fault::Type { found, wanted, .. }) = read else {
+        return None;
+    };
+    let wanted = match wanted {
+        Wanted::Text => "a String",
+        Wanted::Integer => "an Integer",
+        Wanted::Other => return None,
+    };
+    let found = match found {
+        Found::Object => return Some("Start of structure or map found where not expected.".into()),
+        Found::List => return Some("Start of list found where not expected".into()),
+        Found::Text => "STRING_VALUE",
+        Found::Number | Found::Float if wanted == "a String" => "NUMBER_VALUE",
+        Found::Truth(true) => "TRUE_VALUE",
+        Found::Truth(false) => "FALSE_VALUE",
+        _ => return None,
+    };
+    Some(format!("{found} can not be converted to {wanted}"))
 }
 
 /// The body of an error.

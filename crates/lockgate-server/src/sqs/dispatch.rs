@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use super::{
     KeepGuard, Request, Response,
     actions::{Call, Service},
-    aws_json::AwsJson,
+    aws_json::{self, AwsJson},
     error::SqsError,
-    query::Query,
+    query::{self, Query},
     shapes::ReceivedMessage,
     text::UuidText,
 };
-use crate::http::printable::Printable;
+use crate::{answer::TextLen, few::Raw, http::printable::Printable};
 
 /// About what a received message takes in an answer beside its body.
 const MESSAGE_LEN: usize = 512;
@@ -103,11 +103,22 @@ pub(super) trait Protocol {
     /// The answer to an action that was done. `capacity` is about how many bytes its output takes.
     fn write(&self, output: &impl Serialize, capacity: usize) -> Result<Vec<u8>, SqsError>;
 
+    /// How long a text is in an answer.
+    fn text_len(&self) -> TextLen;
+
     /// The answer to an action that was refused: status, headers and body.
     fn error(&self, error: &SqsError) -> Response;
 
     /// The type of every body.
     fn content_type(&self) -> HeaderValue;
+}
+
+/// Reads an entry of a batch that waited as text, in whichever protocol it came.
+pub(super) fn read_entry<'a, T: Deserialize<'a>>(raw: Raw<'a>) -> Result<T, SqsError> {
+    match raw {
+        Raw::Json(text) => aws_json::read(text.as_bytes()),
+        Raw::Form(form) => query::read_entry(&form),
+    }
 }
 
 /// What an action's answer becomes: a body, and what keeps the leases it hands out.
@@ -184,6 +195,7 @@ impl Service {
             request: &request.body,
             hangup: &request.hangup,
             identity: request.identity.as_deref(),
+            text_len: protocol.text_len(),
         };
         match action {
             Action::SendMessage => {

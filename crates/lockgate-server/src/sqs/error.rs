@@ -7,7 +7,10 @@ use std::borrow::Cow;
 use hyper::StatusCode;
 use lockgate_core::QueueName;
 
-use crate::auth::{AuthError, Verb};
+use crate::{
+    auth::{AuthError, Verb},
+    fault::{shorten, shortened},
+};
 
 /// Declares the codes once: the enum, and what each is called on the wire.
 macro_rules! error_codes {
@@ -161,9 +164,6 @@ struct InEntry {
     reason: usize,
 }
 
-/// The longest piece of a request that an error text repeats, in bytes.
-const ECHO_LEN_MAX: usize = 1024;
-
 impl SqsError {
     /// An error with a text of its own.
     pub(crate) fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
@@ -201,8 +201,7 @@ impl SqsError {
         parameter: &str,
         reason: impl std::fmt::Display,
     ) -> Self {
-        let value = value.to_string();
-        let value = shorten(&value);
+        let value = shortened(format_args!("{value}"));
         let mut message = format!("Value {value} for parameter {parameter} is invalid. Reason: ");
         let entry = InEntry {
             code: ErrorCode::InvalidParameterValue,
@@ -312,19 +311,6 @@ impl From<AuthError> for SqsError {
         };
         Self::new(code, error.to_string())
     }
-}
-
-/// At most the first [`ECHO_LEN_MAX`] bytes of a text, so that an error is never as large as the
-/// request that caused it.
-fn shorten(text: &str) -> Cow<'_, str> {
-    if text.len() <= ECHO_LEN_MAX {
-        return text.into();
-    }
-    let mut end = ECHO_LEN_MAX;
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}...", &text[..end]).into()
 }
 
 #[cfg(test)]

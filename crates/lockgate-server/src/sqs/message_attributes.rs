@@ -1,25 +1,105 @@
 //! Attributes of a message: what is allowed, how they are kept, filtered and summed up.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    collections::{BTreeMap, btree_map},
+    fmt,
+    sync::{Arc, LazyLock},
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use lockgate_core::Header;
 use md5::{Digest as _, Md5};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, IgnoredAny, Visitor},
+};
 
 use super::{
     digests::md5_each,
     error::{ErrorCode, SqsError},
-    shapes::{AttributeMap, AttributeValue},
-    text::{Md5Hex, Object, Text},
+    shapes::AttributeValue,
+    text::{Md5Hex, Object, Text, twice, wrong_text},
 };
 
 /// How many attributes a message may have.
-const ATTRIBUTES_MAX: usize = 10;
+pub(crate) const ATTRIBUTES_MAX: usize = 10;
 /// The longest attribute name and data type, in bytes.
 const NAME_LEN_MAX: usize = 256;
 /// The only attribute a client may set for the system's own use.
 pub(crate) const TRACE_HEADER: &str = "AWSTraceHeader";
+
+/// Values by name, as many as a message may have. Further ones are counted and not kept.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AttributeMap<'a> {
+    kept: BTreeMap<Text<'a>, Object<AttributeValue<'a>>>,
+    len: usize,
+}
+
+impl AttributeMap<'_> {
+    /// How many the request has, also those that are not kept.
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl<'a> IntoIterator for AttributeMap<'a> {
+    type Item = (Text<'a>, Object<AttributeValue<'a>>);
+    type IntoIter = btree_map::IntoIter<Text<'a>, Object<AttributeValue<'a>>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.kept.into_iter()
+    }
+}
+
+impl<'m, 'a> IntoIterator for &'m AttributeMap<'a> {
+    type Item = (&'m Text<'a>, &'m Object<AttributeValue<'a>>);
+    type IntoIter = btree_map::Iter<'m, Text<'a>, Object<AttributeValue<'a>>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.kept.iter()
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for AttributeMap<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MapVisitor;
+
+        impl<'de> Visitor<'de> for MapVisitor {
+            type Value = AttributeMap<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut attributes = AttributeMap::default();
+                while attributes.kept.len() < ATTRIBUTES_MAX {
+                    let Some(name) = map.next_key::<Text<'de>>()? else {
+                        break;
+                    };
+                    if attributes.kept.contains_key(&name) {
+                        return Err(twice(&name));
+                    }
+                    attributes.kept.insert(name, map.next_value()?);
+                }
+                attributes.len = attributes.kept.len();
+                if attributes.len == ATTRIBUTES_MAX {
+                    while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+                        attributes.len += 1;
+                    }
+                }
+                Ok(attributes)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                Err(wrong_text(text, &self))
+            }
+        }
+
+        deserializer.deserialize_any(MapVisitor)
+    }
+}
 
 /// The MD5 of each body.
 pub(crate) fn body_digests(bodies: &[&[u8]]) -> Vec<Md5Hex> {
@@ -100,9 +180,7 @@ fn to_header(name: &str, value: AttributeValue<'_>, request: &Bytes) -> Result<H
         ));
     }
     check_name(name)?;
-    let has_list =
-        |list: &Option<Vec<Text<'_>>>| list.as_ref().is_some_and(|list| !list.is_empty());
-    if has_list(&value.string_list_values) || has_list(&value.binary_list_values) {
+    if value.string_list_values.0 || value.binary_list_values.0 {
         return Err(SqsError::new(
             ErrorCode::UnsupportedOperation,
             "Message attribute list values in SendMessage operation are not supported.",

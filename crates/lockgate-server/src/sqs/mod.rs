@@ -21,12 +21,11 @@ mod policy;
 mod query;
 mod queue_attributes;
 mod receipt;
-mod redrive_allow;
+mod redrive;
 mod shapes;
 #[cfg(test)]
 mod tests;
 mod text;
-mod unique;
 
 use std::{fmt, sync::Arc};
 
@@ -47,9 +46,9 @@ pub use declare::{
 pub(crate) use extension::apply as apply_tags;
 pub(crate) use message_attributes::check_header;
 pub(crate) use names::{ELASTICMQ_PREFIX, check_queue_name};
-pub(crate) use query::{Format as QueryFormat, speaks as speaks_query};
 #[cfg(test)]
 pub(crate) use query::parameters;
+pub(crate) use query::{Format as QueryFormat, speaks as speaks_query};
 pub(crate) use receipt::Receipts;
 
 /// The answer to whom nobody is believed to be, in the protocol of the request: AWS JSON, or the

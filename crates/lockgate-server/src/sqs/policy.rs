@@ -1,8 +1,18 @@
-//! How much a queue's policy may say. What it says is without effect here.
+//! Policies: JSON within the text of an attribute, and how much of it there may be. What a queue's own
+//! policy says is without effect here.
+//!
+//! They are looked at as text, so that neither their depth nor their length costs stack or memory.
 
-use serde_json::Value;
+use std::fmt;
+
+use serde::{
+    Deserializer,
+    de::{self, IgnoredAny, Visitor},
+};
+use serde_json::value::RawValue;
 
 use super::error::{ErrorCode, SqsError};
+use super::text::Text;
 
 /// How many statements a policy may have.
 pub(super) const STATEMENTS_MAX: usize = 20;
@@ -15,33 +25,43 @@ const BYTES_MAX: usize = 8_192;
 
 /// Checks a policy that is set as an attribute.
 pub(super) fn check(text: &str) -> Result<(), SqsError> {
-    let Ok(Value::Object(policy)) = serde_json::from_str(text) else {
+    let Some(Members {
+        known: [statements],
+        ..
+    }) = members(text, ["Statement"])
+    else {
         return Err(SqsError::invalid_attribute_value("Policy"));
     };
     let over = |message: String| Err(SqsError::new(ErrorCode::OverLimit, message));
     check_size(text)?;
-    let statements = one_or_more(policy.get("Statement"));
-    if statements.len() > STATEMENTS_MAX {
+    let found = count(statements);
+    if found > STATEMENTS_MAX {
         return over(format!(
-            "{} statements were found in the submitted policy, max allowed is {STATEMENTS_MAX}",
-            statements.len()
+            "{found} statements were found in the submitted policy, max allowed is {STATEMENTS_MAX}"
         ));
     }
-    for statement in statements {
-        let actions = one_or_more(statement.get("Action")).len();
-        if actions > ACTIONS_MAX {
-            return over(format!(
-                "{actions} actions were found in a statement from the submitted policy, max \
-                 allowed is {ACTIONS_MAX}"
-            ));
+    let (mut actions_most, mut principals_most) = (0, 0);
+    each(statements, |statement| {
+        if let Some(Members {
+            known: [actions, principal],
+            ..
+        }) = members(statement.get(), ["Action", "Principal"])
+        {
+            actions_most = actions_most.max(count(actions));
+            principals_most = principals_most.max(principals(principal));
         }
-        let principals = principals(statement);
-        if principals > PRINCIPALS_MAX {
-            return over(format!(
-                "{principals} principals were found in a statement from the submitted policy, max \
-                 allowed is {PRINCIPALS_MAX}"
-            ));
-        }
+    });
+    if actions_most > ACTIONS_MAX {
+        return over(format!(
+            "{actions_most} actions were found in a statement from the submitted policy, max allowed \
+             is {ACTIONS_MAX}"
+        ));
+    }
+    if principals_most > PRINCIPALS_MAX {
+        return over(format!(
+            "{principals_most} principals were found in a statement from the submitted policy, max \
+             allowed is {PRINCIPALS_MAX}"
+        ));
     }
     Ok(())
 }
@@ -58,18 +78,150 @@ pub(super) fn check_size(text: &str) -> Result<(), SqsError> {
 }
 
 /// How many principals a statement names, of all kinds.
-fn principals(statement: &Value) -> usize {
-    match statement.get("Principal") {
-        Some(Value::Object(kinds)) => kinds.values().map(|ids| one_or_more(Some(ids)).len()).sum(),
-        principal => one_or_more(principal).len(),
+fn principals(principal: Option<&RawValue>) -> usize {
+    struct Kinds(usize);
+
+    impl<'de> Visitor<'de> for Kinds {
+        type Value = usize;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: de::MapAccess<'de>>(mut self, mut map: A) -> Result<usize, A::Error> {
+            while let Some((_, ids)) = map.next_entry::<IgnoredAny, &RawValue>()? {
+                self.0 += count(Some(ids));
+            }
+            Ok(self.0)
+        }
+    }
+
+    match principal {
+        Some(kinds) if kinds.get().starts_with('{') => {
+            let mut json = serde_json::Deserializer::from_str(kinds.get());
+            // It was read as JSON before.
+            json.deserialize_map(Kinds(0)).unwrap_or_default()
+        }
+        principal => count(principal),
     }
 }
 
-/// A list, or the one value that stands for a list of one.
-fn one_or_more(value: Option<&Value>) -> &[Value] {
+/// Members of a JSON object.
+pub(super) struct Members<'a, const N: usize> {
+    /// Those with a name that was asked for, as written; of a name that comes again the last.
+    pub(super) known: [Option<&'a RawValue>; N],
+    /// Whether there are others.
+    pub(super) others: bool,
+}
+
+/// The members of the object that a text is; `None`: it is no JSON object.
+pub(super) fn members<'a, const N: usize>(
+    text: &'a str,
+    names: [&str; N],
+) -> Option<Members<'a, N>> {
+    struct MembersVisitor<'n, const N: usize>([&'n str; N]);
+
+    impl<'de, const N: usize> Visitor<'de> for MembersVisitor<'_, N> {
+        type Value = Members<'de, N>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut members = Members {
+                known: [None; N],
+                others: false,
+            };
+            while let Some(name) = map.next_key::<Text<'de>>()? {
+                match self.0.iter().position(|known| **known == *name) {
+                    Some(at) => members.known[at] = Some(map.next_value()?),
+                    None => {
+                        members.others = true;
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+            }
+            Ok(members)
+        }
+    }
+
+    let mut json = serde_json::Deserializer::from_str(text);
+    let members = json.deserialize_map(MembersVisitor(names)).ok()?;
+    json.end().ok()?;
+    Some(members)
+}
+
+/// Looks at every value of a list, or at the one that stands for a list of one.
+pub(super) fn each<'a>(value: Option<&'a RawValue>, mut look: impl FnMut(&'a RawValue)) {
+    struct ListVisitor<F>(F);
+
+    impl<'de, F: FnMut(&'de RawValue)> Visitor<'de> for ListVisitor<F> {
+        type Value = ();
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: de::SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+            while let Some(value) = list.next_element()? {
+                (self.0)(value);
+            }
+            Ok(())
+        }
+    }
+
     match value {
-        None => &[],
-        Some(Value::Array(values)) => values,
-        Some(value) => std::slice::from_ref(value),
+        Some(list) if is_list(list) => {
+            let mut json = serde_json::Deserializer::from_str(list.get());
+            // It was read as JSON before.
+            let _ = json.deserialize_seq(ListVisitor(look));
+        }
+        Some(one) => look(one),
+        None => {}
+    }
+}
+
+/// How many values there are in a list, or in the one that stands for a list of one.
+pub(super) fn count(value: Option<&RawValue>) -> usize {
+    let mut count = 0;
+    each(value, |_| count += 1);
+    count
+}
+
+/// Whether a value is a list.
+pub(super) fn is_list(value: &RawValue) -> bool {
+    value.get().starts_with('[')
+}
+
+/// The text that a value is, if it is one.
+pub(super) fn text(value: &RawValue) -> Option<Text<'_>> {
+    serde_json::from_str(value.get()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_costs_no_stack() {
+        let small = std::thread::Builder::new().stack_size(128 << 10);
+        let checking = small.spawn(|| {
+            let deep = |open: &str, close: &str| {
+                let (open, close) = (open.repeat(500_000), close.repeat(500_000));
+                [
+                    format!("{{\"Statement\":{open}1{close}}}"),
+                    format!("{{\"Statement\":[{{\"Action\":{open}1{close}}}]}}"),
+                    format!("{{\"x\":{open}1{close}}}"),
+                    format!("{{\"Statement\":{open}"),
+                ]
+            };
+            for text in [deep("[", "]"), deep("{\"a\":", "}")].as_flattened() {
+                check(text).unwrap_err();
+            }
+            let nested = format!("{{\"Statement\":{}1{}}}", "[".repeat(900), "]".repeat(900));
+            check(&nested).unwrap();
+        });
+        checking.unwrap().join().unwrap();
     }
 }

@@ -6,15 +6,15 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use lockgate_core::{Millis, QueueName};
-use lockgate_machine::{DeadLetter, DedupScope, KeyProfile, QueueCounts, QueueSettings};
-use serde_json::{Value, json};
+use lockgate_machine::{DedupScope, KeyProfile, QueueCounts, QueueSettings};
+use serde_json::Value;
 
 use super::{
     Config,
     error::{ErrorCode, SqsError},
     extension,
-    names::{self, Kind},
-    policy, redrive_allow,
+    names::Kind,
+    policy, redrive,
     shapes::TextMap,
 };
 
@@ -100,7 +100,6 @@ const KMS_REUSE_SECONDS_MAX: u64 = 86_400;
 const KMS_REUSE_SECONDS_DEFAULT: u64 = 300;
 /// The longest id of a key, in bytes, as KMS has it.
 const KMS_KEY_ID_LEN_MAX: usize = 2_048;
-const RECEIVE_COUNT_MAX: u64 = 1_000;
 
 /// The part of a queue that attributes describe.
 #[derive(Clone, Debug, PartialEq)]
@@ -249,18 +248,18 @@ impl Form {
                 let policy = if value.is_empty() {
                     None
                 } else {
-                    Some(redrive_policy(value, self.kind, name, config, targets)?)
+                    Some(redrive::policy(value, self.kind, name, config, targets)?)
                 };
                 // AWS lets a queue name itself. Its messages would never leave, so the policy is
                 // kept, returned, and moves nothing.
                 let own = policy.as_ref().filter(|policy| policy.queue == *name);
-                let kept = own.map(|own| redrive_policy_text(own, config));
+                let kept = own.map(|own| redrive::policy_text(own, config));
                 self.keep(attribute, &kept.unwrap_or_default());
                 self.settings.dead_letter = policy.filter(|policy| policy.queue != *name);
             }
             Attribute::RedriveAllowPolicy => {
                 if !value.is_empty() {
-                    redrive_allow::check(value)?;
+                    redrive::check_allow_policy(value)?;
                 }
                 self.keep(attribute, value);
             }
@@ -370,7 +369,7 @@ impl Form {
                 Some(self.settings.message_bytes_max.to_string().into())
             }
             Attribute::RedrivePolicy => match &self.settings.dead_letter {
-                Some(dead_letter) => Some(redrive_policy_text(dead_letter, config).into()),
+                Some(dead_letter) => Some(redrive::policy_text(dead_letter, config).into()),
                 None => kept(),
             },
             Attribute::Policy | Attribute::RedriveAllowPolicy | Attribute::KmsMasterKeyId => kept(),
@@ -483,102 +482,11 @@ fn boolean(attribute: Attribute, value: &str) -> Result<bool, SqsError> {
     }
 }
 
-fn redrive_policy_text(dead_letter: &DeadLetter, config: &Config) -> String {
-    json!({
-        "deadLetterTargetArn": names::queue_arn(config, &dead_letter.queue),
-        "maxReceiveCount": dead_letter.attempts_max,
-    })
-    .to_string()
-}
-
-/// Reads a redrive policy and checks its target.
-fn redrive_policy(
-    value: &str,
-    kind: Kind,
-    name: &QueueName,
-    config: &Config,
-    targets: &impl Targets,
-) -> Result<DeadLetter, SqsError> {
-    let refuse = |reason: &str| SqsError::invalid_value(value, "RedrivePolicy", reason);
-    let Ok(Value::Object(policy)) = serde_json::from_str(value) else {
-        return Err(SqsError::invalid_parameter(
-            "Invalid value for the parameter RedrivePolicy. Reason: Redrive policy is not a valid \
-             JSON map.",
-        ));
-    };
-    let member = |key| {
-        policy.get(key).ok_or_else(|| {
-            refuse(&format!(
-                "Redrive policy does not contain mandatory attribute: {key}."
-            ))
-        })
-    };
-    let count = member("maxReceiveCount")?;
-    let arn = member("deadLetterTargetArn")?;
-    let attempts = match count {
-        Value::Number(number) => number.as_u64(),
-        Value::String(text) => text.parse().ok(),
-        _ => None,
-    };
-    let attempts_max = attempts
-        .filter(|attempts| (1..=RECEIVE_COUNT_MAX).contains(attempts))
-        .and_then(|attempts| u16::try_from(attempts).ok())
-        .ok_or_else(|| {
-            refuse(&format!(
-                "Invalid value for maxReceiveCount: {}, valid values are from 1 to \
-                 {RECEIVE_COUNT_MAX} both inclusive.",
-                count.to_string().trim_matches('"')
-            ))
-        })?;
-    let known = ["deadLetterTargetArn", "maxReceiveCount"];
-    if policy.keys().any(|key| !known.contains(&key.as_str())) {
-        return Err(refuse(
-            "Only following attributes are supported: [deadLetterTargetArn, maxReceiveCount].",
-        ));
-    }
-    let missing = || refuse("Dead letter target does not exist.");
-    let arn = arn
-        .as_str()
-        .ok_or_else(|| refuse("Invalid value for deadLetterTargetArn."))?;
-    let queue = names::queue_in_arn(config, arn)
-        .ok_or_else(|| foreign_target(config, arn).map_or_else(missing, refuse))?;
-    let (target_kind, target_annotations) = targets.target(&queue).ok_or_else(missing)?;
-    if target_kind != kind {
-        return Err(refuse(
-            "Dead-letter queue must be same type of queue as the source.",
-        ));
-    }
-    if let Some(allowed) = target_annotations.get(Attribute::RedriveAllowPolicy.name())
-        && !redrive_allow::allows(allowed, &names::queue_arn(config, name))
-    {
-        return Err(refuse(
-            "The redrive allow policy of the dead-letter queue does not include this queue.",
-        ));
-    }
-    Ok(DeadLetter {
-        queue,
-        attempts_max,
-    })
-}
-
-/// Why an ARN can be no target, in AWS's words; `None` if it could be the ARN of a queue of ours.
-fn foreign_target(config: &Config, arn: &str) -> Option<&'static str> {
-    let Some([service, region, account, _]) = names::arn_parts(arn) else {
-        return Some("Dead-letter target ARN should be fully qualified ARN.");
-    };
-    if service != "sqs" {
-        Some("Only SQS queues are valid resources for deadLetterTargetArn.")
-    } else if region != config.region {
-        Some("Dead-letter target must be in same region as the source.")
-    } else if account != config.account {
-        Some("Dead-letter target owner should be same as the source.")
-    } else {
-        None
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use lockgate_machine::DeadLetter;
+    use serde_json::json;
+
     use super::*;
 
     fn config() -> Config {

@@ -11,15 +11,13 @@ use lockgate_core::{Header, MessageId, Sequence, WallTime};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
-    message_attributes,
-    text::{Md5Hex, Object, Text, UuidText},
-    unique::UniqueMap,
+    message_attributes::{self, AttributeMap},
+    text::{Given, Md5Hex, Object, Text, UuidText, integer, text_map, texts},
 };
+use crate::few::Few;
 
-/// Named attribute values, by name.
-pub(crate) type AttributeMap<'a> = UniqueMap<'a, Object<AttributeValue<'a>>>;
 /// Named texts, by name: queue attributes and tags.
-pub(crate) type TextMap<'a> = UniqueMap<'a, Text<'a>>;
+pub(crate) type TextMap<'a> = BTreeMap<Text<'a>, Text<'a>>;
 
 /// The value of a message attribute.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -29,16 +27,20 @@ pub(crate) struct AttributeValue<'a> {
     pub(crate) string_value: Option<Text<'a>>,
     /// In base64.
     pub(crate) binary_value: Option<Text<'a>>,
-    pub(crate) string_list_values: Option<Vec<Text<'a>>>,
-    pub(crate) binary_list_values: Option<Vec<Text<'a>>>,
+    /// There are no lists of values: only whether one is given matters.
+    #[serde(default)]
+    pub(crate) string_list_values: Given,
+    #[serde(default)]
+    pub(crate) binary_list_values: Given,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub(crate) struct CreateQueueInput<'a> {
     pub(crate) queue_name: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "text_map")]
     pub(crate) attributes: Option<TextMap<'a>>,
-    #[serde(rename = "tags")]
+    #[serde(rename = "tags", default, deserialize_with = "text_map")]
     pub(crate) tags: Option<TextMap<'a>>,
 }
 
@@ -61,6 +63,7 @@ pub(crate) struct QueueInput<'a> {
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub(crate) struct ListQueuesInput<'a> {
     pub(crate) queue_name_prefix: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "integer")]
     pub(crate) max_results: Option<i64>,
     pub(crate) next_token: Option<Text<'a>>,
 }
@@ -69,6 +72,7 @@ pub(crate) struct ListQueuesInput<'a> {
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub(crate) struct ListDeadLetterSourceQueuesInput<'a> {
     pub(crate) queue_url: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "integer")]
     pub(crate) max_results: Option<i64>,
     pub(crate) next_token: Option<Text<'a>>,
 }
@@ -77,6 +81,7 @@ pub(crate) struct ListDeadLetterSourceQueuesInput<'a> {
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub(crate) struct GetQueueAttributesInput<'a> {
     pub(crate) queue_url: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "texts")]
     pub(crate) attribute_names: Option<Vec<Text<'a>>>,
 }
 
@@ -84,6 +89,7 @@ pub(crate) struct GetQueueAttributesInput<'a> {
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub(crate) struct SetQueueAttributesInput<'a> {
     pub(crate) queue_url: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "text_map")]
     pub(crate) attributes: Option<TextMap<'a>>,
 }
 
@@ -91,6 +97,7 @@ pub(crate) struct SetQueueAttributesInput<'a> {
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub(crate) struct TagQueueInput<'a> {
     pub(crate) queue_url: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "text_map")]
     pub(crate) tags: Option<TextMap<'a>>,
 }
 
@@ -98,6 +105,7 @@ pub(crate) struct TagQueueInput<'a> {
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub(crate) struct UntagQueueInput<'a> {
     pub(crate) queue_url: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "texts")]
     pub(crate) tag_keys: Option<Vec<Text<'a>>>,
 }
 
@@ -106,8 +114,9 @@ pub(crate) struct UntagQueueInput<'a> {
 pub(crate) struct AddPermissionInput<'a> {
     pub(crate) queue_url: Option<Text<'a>>,
     pub(crate) label: Option<Text<'a>>,
-    #[serde(rename = "AWSAccountIds")]
+    #[serde(rename = "AWSAccountIds", default, deserialize_with = "texts")]
     pub(crate) accounts: Option<Vec<Text<'a>>>,
+    #[serde(default, deserialize_with = "texts")]
     pub(crate) actions: Option<Vec<Text<'a>>>,
 }
 
@@ -123,6 +132,7 @@ pub(crate) struct RemovePermissionInput<'a> {
 pub(crate) struct StartMessageMoveTaskInput<'a> {
     pub(crate) source_arn: Option<Text<'a>>,
     pub(crate) destination_arn: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "integer")]
     pub(crate) max_number_of_messages_per_second: Option<i64>,
 }
 
@@ -130,6 +140,7 @@ pub(crate) struct StartMessageMoveTaskInput<'a> {
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub(crate) struct ListMessageMoveTasksInput<'a> {
     pub(crate) source_arn: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "integer")]
     pub(crate) max_results: Option<i64>,
 }
 
@@ -144,6 +155,7 @@ pub(crate) struct CancelMessageMoveTaskInput<'a> {
 pub(crate) struct SendMessageInput<'a> {
     pub(crate) queue_url: Option<Text<'a>>,
     pub(crate) message_body: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "integer")]
     pub(crate) delay_seconds: Option<i64>,
     pub(crate) message_attributes: Option<AttributeMap<'a>>,
     pub(crate) message_system_attributes: Option<AttributeMap<'a>>,
@@ -155,7 +167,7 @@ pub(crate) struct SendMessageInput<'a> {
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub(crate) struct SendMessageBatchInput<'a> {
     pub(crate) queue_url: Option<Text<'a>>,
-    pub(crate) entries: Option<Vec<Object<SendMessageEntry<'a>>>>,
+    pub(crate) entries: Option<Few<'a, Object<SendMessageEntry<'a>>>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -163,6 +175,7 @@ pub(crate) struct SendMessageBatchInput<'a> {
 pub(crate) struct SendMessageEntry<'a> {
     pub(crate) id: Option<Text<'a>>,
     pub(crate) message_body: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "integer")]
     pub(crate) delay_seconds: Option<i64>,
     pub(crate) message_attributes: Option<AttributeMap<'a>>,
     pub(crate) message_system_attributes: Option<AttributeMap<'a>>,
@@ -175,11 +188,17 @@ pub(crate) struct SendMessageEntry<'a> {
 pub(crate) struct ReceiveMessageInput<'a> {
     pub(crate) queue_url: Option<Text<'a>>,
     /// The older name of the next member; both are honoured.
+    #[serde(default, deserialize_with = "texts")]
     pub(crate) attribute_names: Option<Vec<Text<'a>>>,
+    #[serde(default, deserialize_with = "texts")]
     pub(crate) message_system_attribute_names: Option<Vec<Text<'a>>>,
+    #[serde(default, deserialize_with = "texts")]
     pub(crate) message_attribute_names: Option<Vec<Text<'a>>>,
+    #[serde(default, deserialize_with = "integer")]
     pub(crate) max_number_of_messages: Option<i64>,
+    #[serde(default, deserialize_with = "integer")]
     pub(crate) visibility_timeout: Option<i64>,
+    #[serde(default, deserialize_with = "integer")]
     pub(crate) wait_time_seconds: Option<i64>,
     pub(crate) receive_request_attempt_id: Option<Text<'a>>,
 }
@@ -196,6 +215,7 @@ pub(crate) struct DeleteMessageInput<'a> {
 pub(crate) struct ChangeMessageVisibilityInput<'a> {
     pub(crate) queue_url: Option<Text<'a>>,
     pub(crate) receipt_handle: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "integer")]
     pub(crate) visibility_timeout: Option<i64>,
 }
 
@@ -204,7 +224,7 @@ pub(crate) struct ChangeMessageVisibilityInput<'a> {
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub(crate) struct SettleBatchInput<'a> {
     pub(crate) queue_url: Option<Text<'a>>,
-    pub(crate) entries: Option<Vec<Object<SettleEntry<'a>>>>,
+    pub(crate) entries: Option<Few<'a, Object<SettleEntry<'a>>>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -213,6 +233,7 @@ pub(crate) struct SettleEntry<'a> {
     pub(crate) id: Option<Text<'a>>,
     pub(crate) receipt_handle: Option<Text<'a>>,
     /// Of ChangeMessageVisibilityBatch only.
+    #[serde(default, deserialize_with = "integer")]
     pub(crate) visibility_timeout: Option<i64>,
 }
 

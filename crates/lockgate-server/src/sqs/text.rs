@@ -1,6 +1,6 @@
 //! The two scalar types of the protocol, read strictly.
 
-use std::{borrow::Cow, fmt, ops::Deref};
+use std::{borrow::Cow, collections::BTreeMap, fmt, ops::Deref};
 
 use bytes::Bytes;
 use serde::{
@@ -8,7 +8,13 @@ use serde::{
     de::{self, Visitor},
 };
 
-use crate::hex::write_hex;
+use crate::{
+    fault::{INTEGER, shorten},
+    hex::write_hex,
+};
+
+/// The most texts that a list or a map of a request may have. AWS has no list as long.
+pub(crate) const TEXTS_MAX: usize = 500;
 
 /// A string of a request: borrowed from it wherever JSON had nothing escaped in it, so that reading
 /// a request copies no message body.
@@ -107,10 +113,197 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
             fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
                 T::deserialize(de::value::MapAccessDeserializer::new(map)).map(Object)
             }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Object<T>, E> {
+                Err(wrong_text(text, &self))
+            }
         }
 
-        deserializer.deserialize_map(ObjectVisitor(std::marker::PhantomData))
+        deserializer.deserialize_any(ObjectVisitor(std::marker::PhantomData))
     }
+}
+
+/// A list of texts, of at most [`TEXTS_MAX`].
+pub(crate) fn texts<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<Text<'de>>>, D::Error> {
+    struct Texts<'a>(Vec<Text<'a>>);
+    struct TextsVisitor;
+
+    impl<'de> Deserialize<'de> for Texts<'de> {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_any(TextsVisitor).map(Self)
+        }
+    }
+
+    impl<'de> Visitor<'de> for TextsVisitor {
+        type Value = Vec<Text<'de>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a sequence")
+        }
+
+        fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut texts = Vec::new();
+            while let Some(text) = list.next_element()? {
+                if texts.len() == TEXTS_MAX {
+                    return Err(too_many("list"));
+                }
+                texts.push(text);
+            }
+            Ok(texts)
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            Err(wrong_text(text, &self))
+        }
+    }
+
+    Ok(Option::<Texts<'de>>::deserialize(deserializer)?.map(|texts| texts.0))
+}
+
+/// Whether a list has texts in it. What they are does not matter, so they are not kept.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Given(pub(crate) bool);
+
+impl<'de> Deserialize<'de> for Given {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct GivenVisitor;
+
+        impl<'de> Visitor<'de> for GivenVisitor {
+            type Value = Given;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a sequence")
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Given, A::Error> {
+                let mut given = Given(false);
+                while list.next_element::<Text<'de>>()?.is_some() {
+                    given.0 = true;
+                }
+                Ok(given)
+            }
+
+            fn visit_some<D: Deserializer<'de>>(self, list: D) -> Result<Given, D::Error> {
+                list.deserialize_any(self)
+            }
+
+            fn visit_none<E>(self) -> Result<Given, E> {
+                Ok(Given(false))
+            }
+
+            fn visit_unit<E>(self) -> Result<Given, E> {
+                Ok(Given(false))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Given, E> {
+                Err(wrong_text(text, &self))
+            }
+        }
+
+        deserializer.deserialize_option(GivenVisitor)
+    }
+}
+
+/// Texts by name, at most [`TEXTS_MAX`], no name twice: who sent two texts of one name meant something
+/// else than the last.
+pub(crate) fn text_map<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<BTreeMap<Text<'de>, Text<'de>>>, D::Error> {
+    struct TextMap<'a>(BTreeMap<Text<'a>, Text<'a>>);
+    struct MapVisitor;
+
+    impl<'de> Deserialize<'de> for TextMap<'de> {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_any(MapVisitor).map(Self)
+        }
+    }
+
+    impl<'de> Visitor<'de> for MapVisitor {
+        type Value = BTreeMap<Text<'de>, Text<'de>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a map")
+        }
+
+        fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut texts = BTreeMap::new();
+            while let Some(name) = map.next_key::<Text<'de>>()? {
+                if texts.contains_key(&name) {
+                    return Err(twice(&name));
+                }
+                if texts.len() == TEXTS_MAX {
+                    return Err(too_many("map"));
+                }
+                texts.insert(name, map.next_value()?);
+            }
+            Ok(texts)
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            Err(wrong_text(text, &self))
+        }
+    }
+
+    Ok(Option::<TextMap<'de>>::deserialize(deserializer)?.map(|texts| texts.0))
+}
+
+/// A whole number.
+pub(crate) fn integer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    struct Integer(i64);
+    struct IntegerVisitor;
+
+    impl<'de> Deserialize<'de> for Integer {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let number = deserializer.deserialize_newtype_struct(INTEGER, IntegerVisitor);
+            number.map(Self)
+        }
+    }
+
+    impl<'de> Visitor<'de> for IntegerVisitor {
+        type Value = i64;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("i64")
+        }
+
+        fn visit_newtype_struct<D: Deserializer<'de>>(self, number: D) -> Result<i64, D::Error> {
+            number.deserialize_any(self)
+        }
+
+        fn visit_i64<E>(self, number: i64) -> Result<i64, E> {
+            Ok(number)
+        }
+
+        fn visit_u64<E: de::Error>(self, number: u64) -> Result<i64, E> {
+            i64::try_from(number)
+                .map_err(|_| E::invalid_value(de::Unexpected::Unsigned(number), &self))
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<i64, E> {
+            Err(wrong_text(text, &self))
+        }
+    }
+
+    Ok(Option::<Integer>::deserialize(deserializer)?.map(|integer| integer.0))
+}
+
+/// That a text stands where something else is wanted. serde and serde_json would repeat it, however long;
+/// so whatever may find a text where it wants something else asks for anything, and says this.
+pub(super) fn wrong_text<E: de::Error>(text: &str, expected: &dyn de::Expected) -> E {
+    E::invalid_type(de::Unexpected::Str(&shorten(text)), expected)
+}
+
+/// That a map has a name twice.
+pub(super) fn twice<E: de::Error>(name: &str) -> E {
+    E::custom(format_args!("duplicate field `{}`", shorten(name)))
+}
+
+fn too_many<E: de::Error>(what: &str) -> E {
+    E::custom(format_args!(
+        "a {what} may have at most {TEXTS_MAX} entries"
+    ))
 }
 
 /// A number of 128 bits in the form of a UUID. A batch's answer has ten, and general formatting takes

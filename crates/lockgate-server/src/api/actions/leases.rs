@@ -11,12 +11,14 @@ use lockgate_machine::{
 
 use super::{check_len, in_range, messages::BATCH_MAX, mismatched};
 use crate::{
+    answer,
     api::{
         Code, Problem, Request, Service,
+        input::entry,
         shapes::{
             Content, Encoding, HeaderView, Instant, OriginReasonWord, OriginView, ReceiveMessages,
             ReceivedMessage, ReceivedMessages, SettleActionWord, SettleInput, SettleMessages,
-            SettleResult, SettleResults, Transacted, Transaction, WAIT_MS_MAX,
+            SettleResult, SettleResults, Transacted, Transaction, TransactionSend, WAIT_MS_MAX,
         },
     },
     auth::Verb,
@@ -52,7 +54,7 @@ impl Service {
             holder,
         };
         let wait = Duration::from_millis(wait.unwrap_or(queue.settings.receive_wait));
-        let batch = if wait.is_zero() || self.drain.has_begun() {
+        let mut batch = if wait.is_zero() || self.drain.has_begun() {
             self.engine.receive(receive, Duration::ZERO).await?
         } else {
             tokio::select! {
@@ -63,6 +65,9 @@ impl Service {
                 }
             }
         };
+        let stored = batch.iter().map(|received| Some(&received.stored));
+        let fits = answer::fitting(stored, answer::json_len, true);
+        batch.truncate(fits);
         let messages = batch
             .iter()
             .map(|received| self.received(&queue, received))
@@ -75,13 +80,14 @@ impl Service {
         &self,
         request: &Request<'_>,
         queue: &str,
-        input: SettleMessages,
+        input: SettleMessages<'_>,
     ) -> Result<SettleResults, Problem> {
         let queue = self.queue(request, Verb::Receive, queue)?;
         check_len("settles", input.settles.len(), BATCH_MAX)?;
         let mut results = Vec::with_capacity(input.settles.len());
         let mut commands = Vec::with_capacity(input.settles.len());
-        for (at, settle) in input.settles.into_iter().enumerate() {
+        for (at, settle) in input.settles.into_entries(entry).enumerate() {
+            let settle = settle.map_err(|problem| problem.within(&format!("settles[{at}]")))?;
             let prepared = self.settle(settle).and_then(|settle| {
                 if settle.token.queue == queue.id {
                     Ok(settle)
@@ -127,7 +133,7 @@ impl Service {
     pub(in crate::api) async fn transact(
         &self,
         request: &Request<'_>,
-        input: Transaction,
+        input: Transaction<'_>,
     ) -> Result<Transacted, Problem> {
         check_len(
             "settles and sends",
@@ -135,9 +141,11 @@ impl Service {
             BATCH_MAX,
         )?;
         let mut settles = Vec::with_capacity(input.settles.len());
-        for (at, settle) in input.settles.into_iter().enumerate() {
+        for (at, settle) in input.settles.into_entries(entry).enumerate() {
             let within = |problem: Problem| problem.within(&format!("settles[{at}]"));
-            let settle = self.settle(settle).map_err(within)?;
+            let settle = settle
+                .and_then(|settle| self.settle(settle))
+                .map_err(within)?;
             // A queue that was deleted: its leases are gone, which is for the machine to say.
             if let Some(entry) = self.engine.directory().by_id(settle.token.queue) {
                 self.queue(request, Verb::Receive, entry.name.as_str())
@@ -146,7 +154,9 @@ impl Service {
             settles.push(settle);
         }
         let mut sends = Vec::with_capacity(input.sends.len());
-        for (at, send) in input.sends.into_iter().enumerate() {
+        for (at, send) in input.sends.into_entries(entry).enumerate() {
+            let send: TransactionSend =
+                send.map_err(|problem| problem.within(&format!("sends[{at}]")))?;
             let queue = self
                 .queue(request, Verb::Send, &send.queue)
                 .map_err(|problem| problem.within(&format!("sends[{at}].queue")))?;

@@ -13,20 +13,20 @@ use super::{check_len, mismatched};
 use crate::{
     api::{
         Code, Problem, Request, Service,
+        input::entry,
         shapes::{
             Encoding, HeaderValue, OutgoingMessage, Reschedule, Rescheduled, SendMessages,
             SendResult, SendResults, SentMessage,
         },
     },
     auth::Verb,
+    few::ENTRIES_MAX,
     hex::hex,
     sqs::check_header,
 };
 
 /// Messages of one request.
-pub(super) const BATCH_MAX: usize = 1000;
-/// Headers of a message.
-const HEADERS_MAX: usize = 10;
+pub(super) const BATCH_MAX: usize = ENTRIES_MAX;
 /// Bytes of a content type or trace context.
 const LABEL_BYTES_MAX: usize = 1024;
 
@@ -35,13 +35,14 @@ impl Service {
         &self,
         request: &Request<'_>,
         queue: &str,
-        input: SendMessages,
+        input: SendMessages<'_>,
     ) -> Result<SendResults, Problem> {
         let queue = self.queue(request, Verb::Send, queue)?;
         check_len("messages", input.messages.len(), BATCH_MAX)?;
         let mut results = Vec::with_capacity(input.messages.len());
         let mut commands = Vec::with_capacity(input.messages.len());
-        for (at, message) in input.messages.into_iter().enumerate() {
+        for (at, message) in input.messages.into_entries(entry).enumerate() {
+            let message = message.map_err(|problem| problem.within(&format!("messages[{at}]")))?;
             match self.message(&queue, message) {
                 Ok(message) => {
                     commands.push(Command::Send(Box::new(SendMessage {
@@ -143,7 +144,12 @@ impl Service {
             return Err(Problem::invalid("time_to_live_ms", "0 is not 1 or more"));
         }
         Ok(Message {
-            headers: headers(given.headers)?,
+            headers: headers(
+                given
+                    .headers
+                    .all()
+                    .map_err(|error| Problem::invalid("headers", error))?,
+            )?,
             key: named("key", given.key)?,
             group: named("group", given.group)?,
             unique_id,
@@ -195,12 +201,6 @@ impl Encoding {
 
 /// Headers of a message, in order of their names. They must be such as SQS's clients can take.
 fn headers(given: BTreeMap<String, HeaderValue>) -> Result<Vec<Header>, Problem> {
-    if given.len() > HEADERS_MAX {
-        return Err(Problem::invalid(
-            "headers",
-            format_args!("there may be {HEADERS_MAX}, not {}", given.len()),
-        ));
-    }
     given
         .into_iter()
         .map(|(name, header)| {

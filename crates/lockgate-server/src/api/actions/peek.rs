@@ -10,6 +10,7 @@ use super::{
     mismatched, page_after, page_start,
 };
 use crate::{
+    answer,
     api::{
         Problem, Request, Service,
         shapes::{
@@ -20,7 +21,7 @@ use crate::{
     auth::Verb,
 };
 
-/// Messages of a page: their bodies are in memory together.
+/// Messages of a page. It has fewer if they are large.
 const PAGE_MAX: u16 = 100;
 const PAGE_DEFAULT: u16 = 10;
 
@@ -106,14 +107,18 @@ impl Service {
             return Err(mismatched());
         };
         let mut found = Vec::new();
+        let mut bytes = 0;
         for status in messages.iter().filter(|&status| wanted(status)) {
-            if found.len() == page.limit {
+            if found.len() == page.limit || bytes >= Peek::BYTES_MAX {
                 next = found.last().map(|found: &Peeked| found.status.sequence);
                 break;
             }
             match self.engine.peek_one(queue.name.clone(), status.id).await {
                 // By now it may stand otherwise.
-                Ok(peeked) if wanted(&peeked.status) => found.push(peeked),
+                Ok(peeked) if wanted(&peeked.status) => {
+                    bytes += u64::from(peeked.status.size);
+                    found.push(peeked);
+                }
                 Ok(_) => {}
                 Err(lockgate_engine::EngineError::Rejected(_)) => {}
                 Err(error) => return Err(error.into()),
@@ -126,7 +131,13 @@ impl Service {
         Ok(self.page(queue, found, page.bodies))
     }
 
-    fn page(&self, queue: &QueueEntry, found: Peek, bodies: bool) -> PeekedMessages {
+    fn page(&self, queue: &QueueEntry, mut found: Peek, bodies: bool) -> PeekedMessages {
+        let stored = found.messages.iter().map(|peeked| peeked.stored.as_ref());
+        let fits = answer::fitting(stored, answer::json_len, bodies);
+        if fits < found.messages.len() {
+            found.messages.truncate(fits);
+            found.next = found.messages.last().map(|last| last.status.sequence);
+        }
         let messages = found.messages.into_iter();
         PeekedMessages {
             messages: messages

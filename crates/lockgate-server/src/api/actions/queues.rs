@@ -9,6 +9,7 @@ use lockgate_machine::{
 
 use super::{in_range, invalid_page, mismatched, page_after, page_start};
 use crate::{
+    answer::json_len,
     api::{
         Code, Problem, Request, Service,
         shapes::{ChangeQueue, CreateQueue, ListQueues, Purged, Queue, Queues, default_settings},
@@ -20,6 +21,16 @@ use crate::{
 /// Queues of a page that does not say.
 const PAGE_DEFAULT: u16 = 100;
 const PAGE_MAX: u16 = 1000;
+/// Queues that a page is made longer by at a time.
+const PAGE_STEP: usize = 100;
+/// A page is not made longer when the tags of its queues have so many bytes as they are written.
+const TAGS_BYTES_MAX: usize = 4 << 20;
+
+/// How many bytes a queue's tags have as they are written.
+fn tags_len(queue: &QueueDescription) -> usize {
+    let texts = queue.tags.iter().flat_map(|(tag, value)| [tag, value]);
+    texts.map(|text| json_len(text.as_bytes())).sum()
+}
 
 impl Service {
     pub(in crate::api) async fn list_queues(
@@ -38,23 +49,26 @@ impl Service {
         };
         let prefix = input.prefix.unwrap_or_default();
         let mut queues: Vec<Queue> = Vec::new();
-        // Pages are filled up where some queues are not for the caller to see.
+        let mut bytes = 0;
+        // Pages are filled up where some queues are not for the caller to see, and step by step, because
+        // the tags of one queue may take a hundred kilobytes.
         loop {
             let asked = Query::Queues {
                 prefix: prefix.clone(),
                 after: after.clone(),
-                limit: limit - queues.len(),
+                limit: (limit - queues.len()).min(PAGE_STEP),
             };
             let Answer::Queues { queues: page, more } = self.engine.query(asked).await? else {
                 return Err(mismatched());
             };
             after = page.last().map(|queue| queue.name.clone());
+            bytes += page.iter().map(tags_len).sum::<usize>();
             queues.extend(
                 page.into_iter()
                     .filter(|queue| request.may(Verb::Read, &queue.name))
                     .map(Into::into),
             );
-            if !more || queues.len() == limit {
+            if !more || queues.len() == limit || bytes >= TAGS_BYTES_MAX {
                 let next_page = after.filter(|_| more);
                 return Ok(Queues {
                     queues,
@@ -73,10 +87,14 @@ impl Service {
         let (name, keyed) = check_queue_name(&input.name)
             .map_err(|error| Problem::invalid("name", error.message))?;
         request.check(Verb::Manage, &name)?;
-        check_tags(&input.tags).map_err(|error| Problem::invalid("tags", error.message))?;
+        let tags = input
+            .tags
+            .all()
+            .map_err(|error| Problem::invalid("tags", error))?;
+        check_tags(&tags).map_err(|error| Problem::invalid("tags", error.message))?;
         let mut settings = default_settings(keyed);
         // What is set by name wins over what a tag says.
-        apply_tags(&BTreeMap::new(), &input.tags, &mut settings)
+        apply_tags(&BTreeMap::new(), &tags, &mut settings)
             .map_err(|error| Problem::invalid("tags", error.message))?;
         input.settings.apply(&mut settings)?;
         self.check_dead_letter(request, &settings)?;
@@ -84,7 +102,7 @@ impl Service {
             name,
             settings: settings.clone(),
             annotations: BTreeMap::new(),
-            tags: input.tags,
+            tags,
         }));
         let Reply::Queue {
             existed,
@@ -122,7 +140,11 @@ impl Service {
         let before = self.describe(&entry.name).await?;
         let mut settings = before.settings.clone();
         let mut tags = before.tags.clone();
-        for (tag, value) in input.tags {
+        let changed = input
+            .tags
+            .all()
+            .map_err(|error| Problem::invalid("tags", error))?;
+        for (tag, value) in changed {
             match value {
                 Some(value) => tags.insert(tag, value),
                 None => tags.remove(&tag),

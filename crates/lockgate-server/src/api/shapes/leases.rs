@@ -7,6 +7,7 @@ use lockgate_machine::StaleReason;
 use serde::{Deserialize, Serialize};
 
 use super::{super::problem::Problem, Encoding, Instant, OutgoingMessage};
+use crate::few::Few;
 
 /// The longest a receive may wait.
 pub(crate) const WAIT_MS_MAX: Millis = 20_000;
@@ -167,10 +168,10 @@ pub(crate) enum OriginReasonWord {
 /// Leases to settle.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct SettleMessages {
+#[serde(deny_unknown_fields, bound(deserialize = "'de: 'a"))]
+pub(crate) struct SettleMessages<'a> {
     /// 1 to 1000 leases.
-    pub(crate) settles: Vec<SettleInput>,
+    pub(crate) settles: Few<'a, SettleInput>,
 }
 
 /// A lease to settle.
@@ -267,14 +268,14 @@ impl From<StaleReason> for StaleWord {
 /// What is to happen together. Up to 1000 of both.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Transaction {
+#[serde(deny_unknown_fields, bound(deserialize = "'de: 'a"))]
+pub(crate) struct Transaction<'a> {
     /// Leases to settle, of any queues.
     #[serde(default)]
-    pub(crate) settles: Vec<SettleInput>,
+    pub(crate) settles: Few<'a, SettleInput>,
     /// Messages to send, to any queues.
     #[serde(default)]
-    pub(crate) sends: Vec<TransactionSend>,
+    pub(crate) sends: Few<'a, TransactionSend>,
 }
 
 /// A message of a transaction.

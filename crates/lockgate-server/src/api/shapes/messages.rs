@@ -1,19 +1,18 @@
 //! Messages on their way in.
 
-use std::collections::BTreeMap;
-
 use lockgate_core::Millis;
 use serde::{Deserialize, Serialize};
 
 use super::{super::problem::Problem, Instant, LevelWord};
+use crate::few::{Few, FewByName};
 
 /// Messages to send.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(crate) struct SendMessages {
+#[serde(deny_unknown_fields, bound(deserialize = "'de: 'a"))]
+pub(crate) struct SendMessages<'a> {
     /// 1 to 1000 messages.
-    pub(crate) messages: Vec<OutgoingMessage>,
+    pub(crate) messages: Few<'a, OutgoingMessage>,
 }
 
 /// A message to send.
@@ -47,7 +46,7 @@ pub(crate) struct OutgoingMessage {
     pub(crate) time_to_live_ms: Option<Millis>,
     /// Named values beside the body, up to 10 (SQS: message attributes).
     #[serde(default)]
-    pub(crate) headers: BTreeMap<String, HeaderValue>,
+    pub(crate) headers: FewByName<HeaderValue, 10>,
     /// Media type of the body.
     #[serde(default)]
     pub(crate) content_type: Option<String>,

@@ -10,6 +10,12 @@ use lockgate_machine::{
 use serde::{Deserialize, Serialize};
 
 use super::{super::problem::Problem, Instant, given};
+use crate::few::FewByName;
+
+/// Tags of a queue.
+const TAGS_MAX: usize = 50;
+/// Tags that one request changes: all of a queue's are removed, and as many are added.
+const TAG_CHANGES_MAX: usize = 2 * TAGS_MAX;
 
 /// A page of queues.
 #[derive(Debug, Serialize)]
@@ -297,7 +303,7 @@ pub(crate) struct CreateQueue {
     pub(crate) settings: SettingsChange,
     /// Its tags, up to 50.
     #[serde(default)]
-    pub(crate) tags: BTreeMap<String, String>,
+    pub(crate) tags: FewByName<String, TAGS_MAX>,
 }
 
 /// What is to change about a queue.
@@ -310,7 +316,7 @@ pub(crate) struct ChangeQueue {
     pub(crate) settings: SettingsChange,
     /// Tags that change; `null` removes one.
     #[serde(default)]
-    pub(crate) tags: BTreeMap<String, Option<String>>,
+    pub(crate) tags: FewByName<Option<String>, TAG_CHANGES_MAX>,
 }
 
 /// Settings that are to change, or not to be the default. What is not named stays; `null` is the

@@ -142,7 +142,7 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
         },
         Operation::SendMessages => Described {
             tag: "messages",
-            body: to.input::<SendMessages>(),
+            body: to.input::<SendMessages<'_>>(),
             ..queue("send", to.ok::<SendResults>())
         },
         Operation::PeekMessages => Described {
@@ -183,7 +183,7 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
         },
         Operation::SettleMessages => Described {
             tag: "messages",
-            body: to.input::<SettleMessages>(),
+            body: to.input::<SettleMessages<'_>>(),
             ..queue("receive", to.ok::<SettleResults>())
         },
         Operation::ListDeadLetterSources => Described {
@@ -206,7 +206,7 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
         },
         Operation::Transact => Described {
             tag: "transactions",
-            body: to.input::<Transaction>(),
+            body: to.input::<Transaction<'_>>(),
             codes: &[
                 Code::QueueNotFound,
                 Code::InvalidReceipt,

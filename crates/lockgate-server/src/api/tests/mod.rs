@@ -1,5 +1,6 @@
 //! The API over a real engine and a real log, on a disk in memory and a clock set by hand.
 
+mod decoders;
 mod describe;
 mod examples;
 mod operations;

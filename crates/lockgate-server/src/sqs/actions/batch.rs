@@ -2,11 +2,17 @@
 
 use std::collections::HashSet;
 
-use crate::sqs::{
-    error::{Blame, ErrorCode, SqsError},
-    names,
-    shapes::{BatchOutput, FailedEntry},
-    text::{Object, Text},
+use serde::Deserialize;
+
+use crate::{
+    few::Few,
+    sqs::{
+        dispatch::read_entry,
+        error::{Blame, ErrorCode, SqsError},
+        names,
+        shapes::{BatchOutput, FailedEntry},
+        text::{Object, Text},
+    },
 };
 
 /// Entries of a batch that are few, as all are on AWS.
@@ -23,12 +29,13 @@ pub(super) trait Entry {
 
 /// Checks what holds for a batch as a whole, of at most `max` entries, and joins each entry with its
 /// id.
-pub(super) fn check<E: Entry>(
-    entries: Option<Vec<Object<E>>>,
+pub(super) fn check<'a, T: Deserialize<'a>, E: Entry>(
+    entries: Option<Few<'a, Object<T>>>,
     max: usize,
+    entry: impl Fn(T) -> E,
 ) -> Result<Vec<(String, E)>, SqsError> {
     let entries = entries.unwrap_or_default();
-    if entries.is_empty() {
+    if entries.len() == 0 {
         return Err(SqsError::new(
             ErrorCode::EmptyBatchRequest,
             format!("There should be at least one {} in the request.", E::NAME),
@@ -45,7 +52,8 @@ pub(super) fn check<E: Entry>(
     }
     let mut seen = HashSet::new();
     let mut checked: Vec<(String, E)> = Vec::with_capacity(entries.len());
-    for (number, Object(entry)) in (1..).zip(entries) {
+    for (number, given) in (1..).zip(entries.into_entries(|raw| read_entry(raw).map(Object))) {
+        let entry = entry(given?.0);
         let id = entry.id().ok_or_else(|| missing::<E>(number, "Id"))?;
         names::entry_id(id)?;
         // Looking through ten is cheaper than anything that would not have to.

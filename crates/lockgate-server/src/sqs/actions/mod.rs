@@ -22,6 +22,7 @@ use tokio::sync::Mutex;
 use self::{attempts::Attempts, moves::Mover, queues::Purges};
 use super::{Config, dispatch::RequestIds, error::SqsError, names, receipt::Receipts, text::Text};
 use crate::{
+    answer::TextLen,
     auth::{AccessKey, AccessKeys, Verb},
     http::{drain::Drain, progress::Hangup},
 };
@@ -57,6 +58,8 @@ pub(crate) struct Call<'a> {
     pub(crate) hangup: &'a Hangup,
     /// Who asks; `None` where nobody has to say.
     pub(crate) identity: Option<&'a AccessKey>,
+    /// How long a text is in the answer.
+    pub(crate) text_len: TextLen,
 }
 
 impl Call<'_> {

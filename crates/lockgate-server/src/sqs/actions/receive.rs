@@ -12,6 +12,7 @@ use super::{
     in_range,
 };
 use crate::{
+    answer,
     auth::Verb,
     sqs::{
         KeepGuard,
@@ -93,9 +94,10 @@ impl Service {
             holder: call.holder.clone(),
         };
         let Some(attempt) = attempt else {
-            let Some(batch) = self.wait_for(call, &queue, receive, wait, None).await? else {
+            let Some(mut batch) = self.wait_for(call, &queue, receive, wait, None).await? else {
                 return Ok((ReceiveMessageOutput { messages: vec![] }, None));
             };
+            batch.truncate(fitting(call, &batch));
             let messages = self.messages(&queue, &batch, &system, &user);
             let guard = (!batch.is_empty()).then(|| KeepGuard::new(move || drop(batch.keep())));
             return Ok((ReceiveMessageOutput { messages }, guard));
@@ -103,7 +105,10 @@ impl Service {
         let turn = self.attempts.turn(attempt).await;
         let lease = receive.lease.unwrap_or(queue.settings.lease);
         if let Some((received, claim)) = self.attempts.repeat(&turn, &self.engine, lease).await? {
-            let messages = self.messages(&queue, &received, &system, &user);
+            // Asked in the other protocol they may take more room than they did. What has none is not
+            // lost: its lease ends.
+            let fits = &received[..fitting(call, &received)];
+            let messages = self.messages(&queue, fits, &system, &user);
             let guard = KeepGuard::new(move || claim.keep());
             return Ok((ReceiveMessageOutput { messages }, Some(guard)));
         }
@@ -111,7 +116,8 @@ impl Service {
             .wait_for(call, &queue, receive, wait, Some(&turn))
             .await?
         {
-            Some(batch) if !batch.is_empty() => {
+            Some(mut batch) if !batch.is_empty() => {
+                batch.truncate(fitting(call, &batch));
                 let messages = self.messages(&queue, &batch, &system, &user);
                 let claim = self.attempts.remember(&turn, &self.engine, batch);
                 let guard = KeepGuard::new(move || claim.keep());
@@ -269,6 +275,12 @@ impl Service {
                 .map(|number| number - 1),
         }
     }
+}
+
+/// How many of the messages the answer has room for.
+fn fitting(call: &Call<'_>, received: &[Received]) -> usize {
+    let stored = received.iter().map(|received| Some(&received.stored));
+    answer::fitting(stored, call.text_len, true)
 }
 
 /// How often the message was received. AWS goes on counting in the dead-letter queue, where our

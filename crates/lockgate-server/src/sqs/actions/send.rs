@@ -82,7 +82,9 @@ impl Service {
         input: SendMessageBatchInput<'_>,
     ) -> Result<BatchOutput<SentEntry>, SqsError> {
         let queue = self.queue(call, Verb::Send, input.queue_url.as_ref())?;
-        let entries = batch::check(input.entries, extension::batch_max(&queue.tags))?;
+        let entries = batch::check(input.entries, extension::batch_max(&queue.tags), |entry| {
+            entry
+        })?;
         check_fifo_entries(&queue, &entries)?;
         let sizes: Vec<u64> = entries.iter().map(|(_, entry)| size(entry)).collect();
         let total: u64 = sizes.iter().sum();

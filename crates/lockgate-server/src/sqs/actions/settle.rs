@@ -20,7 +20,7 @@ use crate::{
             BatchOutput, ChangeMessageVisibilityInput, DeleteMessageInput, Nothing,
             SettleBatchInput, SettleEntry, SettledEntry,
         },
-        text::{Object, Text},
+        text::Text,
     },
 };
 
@@ -62,8 +62,8 @@ impl Service {
         input: SettleBatchInput<'_>,
     ) -> Result<BatchOutput<SettledEntry>, SqsError> {
         let queue = self.queue(call, Verb::Receive, input.queue_url.as_ref())?;
-        let entries = input.entries.map(|entries| wrap(entries, DeleteEntry));
-        let entries = batch::check(entries, extension::batch_max(&queue.tags))?;
+        let max = extension::batch_max(&queue.tags);
+        let entries = batch::check(input.entries, max, DeleteEntry)?;
         self.settle_all(&queue, entries, |_, _| Ok(Wanted::Delete))
             .await
     }
@@ -75,8 +75,8 @@ impl Service {
         input: SettleBatchInput<'_>,
     ) -> Result<BatchOutput<SettledEntry>, SqsError> {
         let queue = self.queue(call, Verb::Receive, input.queue_url.as_ref())?;
-        let entries = input.entries.map(|entries| wrap(entries, VisibilityEntry));
-        let entries = batch::check(entries, extension::batch_max(&queue.tags))?;
+        let max = extension::batch_max(&queue.tags);
+        let entries = batch::check(input.entries, max, VisibilityEntry)?;
         self.settle_all(&queue, entries, |number, entry| {
             visibility(entry.visibility_timeout)?
                 .ok_or_else(|| batch::missing::<VisibilityEntry<'_>>(number, "VisibilityTimeout"))
@@ -240,16 +240,6 @@ fn visibility(seconds: Option<i64>) -> Result<Option<Wanted>, SqsError> {
 /// The same entry under the two names AWS has for it.
 struct DeleteEntry<'a>(SettleEntry<'a>);
 struct VisibilityEntry<'a>(SettleEntry<'a>);
-
-fn wrap<'a, E>(
-    entries: Vec<Object<SettleEntry<'a>>>,
-    entry: impl Fn(SettleEntry<'a>) -> E,
-) -> Vec<Object<E>> {
-    entries
-        .into_iter()
-        .map(|Object(inner)| Object(entry(inner)))
-        .collect()
-}
 
 impl batch::Entry for DeleteEntry<'_> {
     const NAME: &'static str = "DeleteMessageBatchRequestEntry";

@@ -6,37 +6,78 @@ use percent_encoding::percent_decode;
 
 use crate::sqs::error::SqsError;
 
-/// Names and values, in order. Bytes that are no text are an error: they could not be given back as
-/// they came.
-pub(super) fn parse(bytes: &[u8]) -> Result<Vec<(String, String)>, SqsError> {
-    bytes
-        .split(|&byte| byte == b'&')
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| {
-            let at = pair.iter().position(|&byte| byte == b'=');
-            let (name, value) = match at {
-                Some(at) => (&pair[..at], &pair[at + 1..]),
-                None => (pair, &[][..]),
-            };
-            Ok((decode(name, name)?, decode(value, name)?))
-        })
-        .collect()
+/// A parameter, its name decoded; the value stays as it came until somebody wants it.
+#[derive(Clone, Debug)]
+pub(super) struct Parameter<'f> {
+    pub(super) name: Cow<'f, str>,
+    /// The whole of it, as it came.
+    pub(super) written: &'f [u8],
 }
 
-fn decode(bytes: &[u8], of: &[u8]) -> Result<String, SqsError> {
-    let spaced: Cow<'_, [u8]> = if bytes.contains(&b'+') {
-        let space = |&byte: &u8| if byte == b'+' { b' ' } else { byte };
-        bytes.iter().map(space).collect()
-    } else {
-        bytes.into()
-    };
-    match percent_decode(&spaced).decode_utf8() {
-        Ok(text) => Ok(text.into_owned()),
-        Err(_) => Err(SqsError::invalid_parameter(format!(
-            "The parameter {:.100} is not UTF-8.",
-            String::from_utf8_lossy(of)
-        ))),
+impl<'f> Parameter<'f> {
+    /// Reads one that is not empty. A name that is no text is an error.
+    pub(super) fn read(written: &'f [u8]) -> Result<Self, SqsError> {
+        let (name, _) = parts(written);
+        let name = decode(name, name)?;
+        Ok(Self { name, written })
     }
+
+    /// Whether it has no value.
+    pub(super) fn is_bare(&self) -> bool {
+        parts(self.written).1.is_empty()
+    }
+
+    /// Its value. Bytes that are no text are an error: they could not be given back as they came.
+    pub(super) fn value(&self) -> Result<Cow<'f, str>, SqsError> {
+        let (name, value) = parts(self.written);
+        decode(value, name)
+    }
+}
+
+/// The parameters of a form, in order. Nothing is kept of them.
+pub(super) fn parameters(
+    form: &[u8],
+) -> impl Iterator<Item = Result<Parameter<'_>, SqsError>> + Clone {
+    form.split(|&byte| byte == b'&')
+        .filter(|written| !written.is_empty())
+        .map(Parameter::read)
+}
+
+fn parts(written: &[u8]) -> (&[u8], &[u8]) {
+    match written.iter().position(|&byte| byte == b'=') {
+        Some(at) => (&written[..at], &written[at + 1..]),
+        None => (written, &[]),
+    }
+}
+
+fn decode<'f>(bytes: &'f [u8], of: &[u8]) -> Result<Cow<'f, str>, SqsError> {
+    let escaped = |&byte: &u8| matches!(byte, b'%' | b'+');
+    let decoded = if bytes.iter().any(escaped) {
+        unescaped(bytes).map(Cow::Owned)
+    } else {
+        str::from_utf8(bytes).ok().map(Cow::Borrowed)
+    };
+    decoded.ok_or_else(|| {
+        let name = of.get(..100).unwrap_or(of);
+        SqsError::invalid_parameter(format!(
+            "The parameter {} is not UTF-8.",
+            String::from_utf8_lossy(name)
+        ))
+    })
+}
+
+fn unescaped(bytes: &[u8]) -> Option<String> {
+    let decoded = percent_decode(bytes).count();
+    let mut text = Vec::with_capacity(decoded);
+    let mut from = 0;
+    // A plus is a space only where it stands as it is: `%2B` is a plus.
+    while let Some(len) = bytes[from..].iter().position(|&byte| byte == b'+') {
+        text.extend(percent_decode(&bytes[from..from + len]));
+        text.push(b' ');
+        from += len + 1;
+    }
+    text.extend(percent_decode(&bytes[from..]));
+    String::from_utf8(text).ok()
 }
 
 #[cfg(test)]
@@ -45,8 +86,15 @@ mod tests {
 
     #[test]
     fn forms_are_read_as_browsers_and_sdks_write_them() {
-        let pairs = parse(b"Action=SendMessage&MessageBody=a+b%2Bc%3D%26%C3%A4&Empty=&Bare&&x=1=2")
-            .unwrap();
+        let form =
+            b"Action=SendMessage&MessageBody=a+b%2Bc%3D%26%C3%A4&Empty=&Bare&&x=1=2&a%2Eb=%2b++";
+        let pairs: Vec<(Cow<'_, str>, Cow<'_, str>)> = parameters(form)
+            .map(|parameter| {
+                let parameter = parameter.unwrap();
+                let value = parameter.value().unwrap();
+                (parameter.name, value)
+            })
+            .collect();
         let pairs: Vec<(&str, &str)> = pairs.iter().map(|(n, v)| (&**n, &**v)).collect();
         assert_eq!(
             pairs,
@@ -56,14 +104,24 @@ mod tests {
                 ("Empty", ""),
                 ("Bare", ""),
                 ("x", "1=2"),
+                ("a.b", "+  "),
             ]
         );
-        assert!(parse(b"").unwrap().is_empty());
+        assert!(parameters(b"&&").next().is_none());
     }
 
     #[test]
     fn what_is_no_text_is_refused_by_name() {
-        let error = parse(b"a=1&MessageBody=%ff").unwrap_err();
-        assert!(error.message.contains("MessageBody"), "{error}");
+        for form in [
+            &b"MessageBody=%ff"[..],
+            b"MessageBody=\xff",
+            b"MessageBody=+\xff",
+        ] {
+            let parameter = Parameter::read(form).unwrap();
+            let error = parameter.value().unwrap_err();
+            assert!(error.message.contains("MessageBody"), "{error}");
+        }
+        let error = Parameter::read(b"%ff=x").unwrap_err();
+        assert_eq!(error.message, "The parameter %ff is not UTF-8.");
     }
 }

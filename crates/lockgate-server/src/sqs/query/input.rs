@@ -1,10 +1,29 @@
 //! From numbered parameters to the members that the actions' shapes have.
+//!
+//! A form is read parameter by parameter. Only what the action knows is kept, and no more of it than a
+//! request may have, so a form costs no more memory than it has bytes. Names are looked at as deep as
+//! the shapes are, three numbers at most; what stands behind that is not looked at.
 
-use std::collections::BTreeMap;
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
-use serde_json::{Map, Value};
+use serde::{
+    Deserialize, Deserializer,
+    de::{
+        self, DeserializeSeed, IntoDeserializer, SeqAccess, Visitor,
+        value::{MapDeserializer, SeqDeserializer},
+    },
+};
 
-use crate::sqs::{dispatch::Action, error::SqsError};
+use super::form::{Parameter, parameters};
+use crate::{
+    fault::shortened,
+    few::is_raw,
+    sqs::{dispatch::Action, error::SqsError, message_attributes::ATTRIBUTES_MAX, text::TEXTS_MAX},
+};
 
 /// What a parameter holds.
 #[derive(Clone, Copy)]
@@ -24,10 +43,9 @@ enum Kind {
     Entries,
 }
 
-/// The member that a parameter's first name stands for, and what it holds.
+/// The member that a parameter's first name stands for, and what it holds; `None`: no action knows it.
 fn member(action: Action, name: &str) -> Option<(&'static str, Kind)> {
     Some(match name {
-        "Action" | "Version" => return None,
         "QueueUrl" => ("QueueUrl", Kind::Text),
         "QueueName" => ("QueueName", Kind::Text),
         "QueueNamePrefix" => ("QueueNamePrefix", Kind::Text),
@@ -72,139 +90,200 @@ fn member(action: Action, name: &str) -> Option<(&'static str, Kind)> {
         "MessageSystemAttribute" => ("MessageSystemAttributes", Kind::Attributes),
         "SendMessageBatchRequestEntry"
         | "DeleteMessageBatchRequestEntry"
-        | "ChangeMessageVisibilityBatchRequestEntry" => ("Entries", Kind::Entries),
+        | "ChangeMessageVisibilityBatchRequestEntry"
+            if matches!(
+                action,
+                Action::SendMessageBatch
+                    | Action::DeleteMessageBatch
+                    | Action::ChangeMessageVisibilityBatch
+            ) =>
+        {
+            ("Entries", Kind::Entries)
+        }
         _ => return None,
     })
 }
 
-/// What comes behind a parameter's first name, and its value.
-type Rest<'p> = Vec<(&'p str, &'p str)>;
+/// What a request asks, by member.
+#[derive(Debug, Default)]
+pub(super) struct Members<'f>(BTreeMap<&'static str, Member<'f>>);
 
-/// The members that the parameters give. What no action knows is passed over, as by AWS: it may be
-/// part of a signature.
-pub(super) fn build(
-    action: Action,
-    parameters: &[(String, String)],
-) -> Result<Map<String, Value>, SqsError> {
-    let pairs = parameters
-        .iter()
-        .map(|(name, value)| (&**name, &**value))
-        .collect();
-    members(action, pairs)
+/// What was given of a member so far.
+#[derive(Debug)]
+enum Member<'f> {
+    Text(Cow<'f, str>),
+    /// Under the name of its parameter.
+    Integer(String, Cow<'f, str>),
+    List(BTreeMap<u64, Cow<'f, str>>),
+    Map(BTreeMap<u64, (Cow<'f, str>, Cow<'f, str>)>),
+    Attributes(Attributes<'f>),
+    /// Entries as they came, each parameter with its entry's number.
+    Entries(Vec<(u64, &'f [u8])>),
 }
 
-fn members(action: Action, parameters: Rest<'_>) -> Result<Map<String, Value>, SqsError> {
-    let mut groups: BTreeMap<&str, Rest<'_>> = BTreeMap::new();
-    for (name, value) in parameters {
-        let (first, rest) = split(name);
-        groups.entry(first).or_default().push((rest, value));
-    }
-    let mut members = Map::new();
-    for (name, parts) in groups {
-        let Some((member, kind)) = member(action, name) else {
-            continue;
-        };
-        let value = match kind {
-            Kind::Text => scalar(&parts).into(),
-            Kind::Integer => integer(name, scalar(&parts))?.into(),
-            Kind::List => numbered(parts)
-                .iter()
-                .map(|parts| Value::from(scalar(parts)))
-                .collect(),
-            Kind::Map { key, value } => unique(numbered(parts).iter().map(|parts| {
-                let value = Value::from(field(parts, value));
-                (field(parts, key).to_owned(), value)
-            }))?,
-            Kind::Attributes => unique(
-                numbered(parts)
-                    .iter()
-                    .map(|parts| (field(parts, "Name").to_owned(), attribute(parts))),
-            )?,
-            Kind::Entries => numbered(parts)
-                .into_iter()
-                .map(|parts| members_of_entry(action, parts))
-                .collect::<Result<Vec<_>, _>>()?
-                .into(),
-        };
-        members.insert(member.to_owned(), value);
-    }
-    Ok(members)
+/// Message attributes by their numbers, as many as a message may have. Further ones are only counted.
+#[derive(Debug, Default)]
+struct Attributes<'f> {
+    kept: BTreeMap<u64, Attribute<'f>>,
+    counted: BTreeSet<u64>,
 }
 
-fn members_of_entry(action: Action, parts: Rest<'_>) -> Result<Value, SqsError> {
-    members(action, parts).map(Value::Object)
+#[derive(Debug, Default)]
+struct Attribute<'f> {
+    name: Cow<'f, str>,
+    value: BTreeMap<&'static str, Cow<'f, str>>,
+    /// Whether lists of values are given. They are refused later, and by what they are.
+    string_list: bool,
+    binary_list: bool,
 }
 
-/// A map, in which no name may be twice.
-fn unique(pairs: impl Iterator<Item = (String, Value)>) -> Result<Value, SqsError> {
-    let mut map = Map::new();
-    for (name, value) in pairs {
-        if map.contains_key(&name) {
-            let message = format!("duplicate field `{name:.100}`");
-            return Err(SqsError::serialization(message));
-        }
-        map.insert(name, value);
-    }
-    Ok(Value::Object(map))
-}
-
-/// The value of a message attribute: whatever stands under `Value`. Its lists are refused later, and
-/// by what they are.
-fn attribute(parts: &Rest<'_>) -> Value {
-    let mut fields = Map::new();
-    for &(name, text) in parts {
-        let ("Value", field) = split(name) else {
-            continue;
-        };
-        match split(field).0 {
-            "" => {}
-            // An empty list.
-            "StringListValue" | "BinaryListValue" if is_empty((split(field).1, text)) => {}
-            list @ ("StringListValue" | "BinaryListValue") => {
-                fields.insert(format!("{list}s"), vec![text].into());
-            }
-            _ => {
-                fields.insert(field.to_owned(), text.into());
+impl<'f> Members<'f> {
+    /// The members that the parameters of `forms` give. What the action does not know is passed over,
+    /// as by AWS: it may be part of a signature.
+    pub(super) fn read(action: Action, forms: [&'f [u8]; 2]) -> Result<Self, SqsError> {
+        let mut members = Self::default();
+        for parameter in forms.into_iter().flat_map(parameters) {
+            let parameter = parameter?;
+            let (first, rest) = split(&parameter.name);
+            if let Some((name, kind)) = member(action, first) {
+                members.add(name, kind, first, rest, &parameter)?;
             }
         }
+        for member in members.0.values_mut() {
+            if let Member::Entries(parameters) = member {
+                // In rising order of entries, and within one as they came.
+                parameters.sort_by_key(|&(number, _)| number);
+            }
+        }
+        Ok(members)
     }
-    Value::Object(fields)
+
+    /// The members of an entry of a batch, by its parameters as they came.
+    fn read_entry(parameters: impl Iterator<Item = &'f [u8]>) -> Result<Self, SqsError> {
+        let mut members = Self::default();
+        for parameter in parameters {
+            let parameter = Parameter::read(parameter)?;
+            let (_, numbered) = split(&parameter.name);
+            let (_, rest) = number(numbered);
+            let (first, rest) = split(rest);
+            // Of entries there is no batch within: no action that has one is named.
+            if let Some((name, kind)) = member(Action::SendMessage, first) {
+                members.add(name, kind, first, rest, &parameter)?;
+            }
+        }
+        Ok(members)
+    }
+
+    /// Adds what a parameter says of a member; `rest` is what stands behind the first name.
+    fn add(
+        &mut self,
+        member: &'static str,
+        kind: Kind,
+        first: &str,
+        rest: &str,
+        parameter: &Parameter<'f>,
+    ) -> Result<(), SqsError> {
+        let given = self.0.entry(member).or_insert_with(|| kind.empty());
+        match given {
+            // An empty list or map is written as its bare name, by JavaScript v2 and Go v1 for example.
+            Member::List(_) | Member::Map(_) | Member::Attributes(_) | Member::Entries(_)
+                if rest.is_empty() && parameter.is_bare() => {}
+            // Of several the last one counts.
+            Member::Text(text) => *text = parameter.value()?,
+            Member::Integer(name, text) => {
+                first.clone_into(name);
+                *text = parameter.value()?;
+            }
+            Member::List(texts) => {
+                let (number, _) = number(rest);
+                check_room(texts.len(), texts.contains_key(&number), first)?;
+                texts.insert(number, parameter.value()?);
+            }
+            Member::Map(pairs) => {
+                let (number, field) = number(rest);
+                check_room(pairs.len(), pairs.contains_key(&number), first)?;
+                let pair = pairs.entry(number).or_default();
+                match kind {
+                    Kind::Map { key, .. } if field == key => pair.0 = parameter.value()?,
+                    Kind::Map { value, .. } if field == value => pair.1 = parameter.value()?,
+                    _ => {}
+                }
+            }
+            Member::Attributes(attributes) => attributes.add(rest, parameter)?,
+            Member::Entries(parameters) => {
+                let (number, _) = number(rest);
+                parameters.push((number, parameter.written));
+            }
+        }
+        Ok(())
+    }
+
+    /// The queue is the one of that URL unless it is named.
+    pub(super) fn default_queue_url(&mut self, url: &'f str) {
+        self.0
+            .entry("QueueUrl")
+            .or_insert_with(|| Member::Text(url.into()));
+    }
 }
 
-/// Splits parameters by their number, in rising order. One without a number is the first: an old way
-/// to give a single one.
-fn numbered(parts: Rest<'_>) -> Vec<Rest<'_>> {
-    let mut by_number: BTreeMap<u64, Rest<'_>> = BTreeMap::new();
-    // An empty list or map is written as its bare name, by JavaScript v2 and Go v1 for example.
-    for (name, value) in parts.into_iter().filter(|&part| !is_empty(part)) {
-        let (first, rest) = split(name);
-        match first.parse() {
-            Ok(number) => by_number.entry(number).or_default().push((rest, value)),
-            Err(_) => by_number.entry(0).or_default().push((name, value)),
+impl Kind {
+    fn empty<'f>(self) -> Member<'f> {
+        match self {
+            Self::Text => Member::Text(Cow::default()),
+            Self::Integer => Member::Integer(String::new(), Cow::default()),
+            Self::List => Member::List(BTreeMap::new()),
+            Self::Map { .. } => Member::Map(BTreeMap::new()),
+            Self::Attributes => Member::Attributes(Attributes::default()),
+            Self::Entries => Member::Entries(Vec::new()),
         }
     }
-    by_number.into_values().collect()
 }
 
-/// Whether a parameter has neither a number nor a value: that is how SDKs write an empty list.
-fn is_empty((name, value): (&str, &str)) -> bool {
-    name.is_empty() && value.is_empty()
+impl<'f> Attributes<'f> {
+    fn add(&mut self, rest: &str, parameter: &Parameter<'f>) -> Result<(), SqsError> {
+        let (number, field) = number(rest);
+        if self.kept.len() == ATTRIBUTES_MAX && !self.kept.contains_key(&number) {
+            self.counted.insert(number);
+            return Ok(());
+        }
+        let attribute = self.kept.entry(number).or_default();
+        match split(field) {
+            ("Name", "") => attribute.name = parameter.value()?,
+            ("Value", field) => match split(field) {
+                ("StringListValue" | "BinaryListValue", "") if parameter.is_bare() => {}
+                ("StringListValue", _) => attribute.string_list = true,
+                ("BinaryListValue", _) => attribute.binary_list = true,
+                _ => {
+                    let known = ["DataType", "StringValue", "BinaryValue"];
+                    if let Some(field) = known.into_iter().find(|&known| known == field) {
+                        attribute.value.insert(field, parameter.value()?);
+                    }
+                }
+            },
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
-/// The value of a parameter that is given once; of several the last one counts.
-fn scalar<'p>(parts: &Rest<'p>) -> &'p str {
-    parts.last().map_or("", |&(_, value)| value)
+/// A list or map has a bound of its own; what it has already may be given again.
+fn check_room(len: usize, known: bool, name: &str) -> Result<(), SqsError> {
+    if len < TEXTS_MAX || known {
+        return Ok(());
+    }
+    Err(SqsError::invalid_parameter(format!(
+        "The parameter {name} may have at most {TEXTS_MAX} entries."
+    )))
 }
 
-fn field<'p>(parts: &Rest<'p>, wanted: &str) -> &'p str {
-    let found = parts.iter().rev().find(|&&(name, _)| name == wanted);
-    found.map_or("", |&(_, value)| value)
-}
-
-fn integer(name: &str, value: &str) -> Result<i64, SqsError> {
-    value
-        .parse()
-        .map_err(|_| SqsError::invalid_value(value, name, "Must be an integer."))
+/// The number that a name begins with, and the rest. One without a number is the first: an old way to
+/// give a single one.
+fn number(name: &str) -> (u64, &str) {
+    let (first, rest) = split(name);
+    match first.parse() {
+        Ok(number) => (number, rest),
+        Err(_) => (0, name),
+    }
 }
 
 /// The part of a name before its first dot, and the part behind it.
@@ -212,15 +291,239 @@ fn split(name: &str) -> (&str, &str) {
     name.split_once('.').unwrap_or((name, ""))
 }
 
+/// Why members are not what the action's shape wants.
+#[derive(Debug)]
+pub(super) struct Refused(pub(super) SqsError);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl de::Error for Refused {
+    fn custom<T: fmt::Display>(text: T) -> Self {
+        Self(SqsError::serialization(shortened(format_args!("{text}"))))
+    }
+}
+
+/// Reads the members of a request as the action's shape wants them.
+pub(super) fn read<'f, T: Deserialize<'f>>(members: Members<'f>) -> Result<T, SqsError> {
+    T::deserialize(MapDeserializer::new(members.values())).map_err(|refused: Refused| refused.0)
+}
+
+/// Reads an entry of a batch that waited as text.
+pub(in crate::sqs) fn read_entry<'a, T: Deserialize<'a>>(form: &[u8]) -> Result<T, SqsError> {
+    let members = Members::read_entry(form.split(|&byte| byte == b'&'))?;
+    let values = members
+        .values()
+        .map(|(name, value)| (name, value.into_owned()));
+    T::deserialize(MapDeserializer::new(values)).map_err(|refused: Refused| refused.0)
+}
+
+/// A value as serde's visitors take it.
+enum Value<'f> {
+    Text(Cow<'f, str>),
+    /// Under the name of its parameter.
+    Integer(String, Cow<'f, str>),
+    /// Whether a list of values is given.
+    Given(bool),
+    List(Vec<Value<'f>>),
+    Map(Vec<(Cow<'f, str>, Value<'f>)>),
+    Entries(Vec<(u64, &'f [u8])>),
+}
+
+impl<'f> Members<'f> {
+    fn values(self) -> impl Iterator<Item = (&'static str, Value<'f>)> {
+        self.0
+            .into_iter()
+            .map(|(name, member)| (name, member.into_value()))
+    }
+}
+
+impl<'f> Member<'f> {
+    fn into_value(self) -> Value<'f> {
+        match self {
+            Self::Text(text) => Value::Text(text),
+            Self::Integer(name, text) => Value::Integer(name, text),
+            Self::List(texts) => Value::List(texts.into_values().map(Value::Text).collect()),
+            Self::Map(pairs) => {
+                let pairs = pairs.into_values();
+                Value::Map(pairs.map(|(key, text)| (key, Value::Text(text))).collect())
+            }
+            Self::Attributes(Attributes { kept, counted }) => {
+                let kept = kept.into_values().map(Attribute::into_value);
+                // That they are there is all that can matter of them: so many are refused.
+                let counted = counted
+                    .into_iter()
+                    .map(|number| (number.to_string().into(), Value::Map(Vec::new())));
+                Value::Map(kept.chain(counted).collect())
+            }
+            Self::Entries(parameters) => Value::Entries(parameters),
+        }
+    }
+}
+
+impl<'f> Attribute<'f> {
+    fn into_value(self) -> (Cow<'f, str>, Value<'f>) {
+        let texts = self.value.into_iter();
+        let mut fields: Vec<(Cow<'f, str>, Value<'f>)> = texts
+            .map(|(field, text)| (field.into(), Value::Text(text)))
+            .collect();
+        fields.push(("StringListValues".into(), Value::Given(self.string_list)));
+        fields.push(("BinaryListValues".into(), Value::Given(self.binary_list)));
+        (self.name, Value::Map(fields))
+    }
+}
+
+impl Value<'_> {
+    /// The same, borrowing nothing. Entries are not within entries.
+    fn into_owned<'a>(self) -> Value<'a> {
+        let own = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
+        match self {
+            Self::Text(text) => Value::Text(own(text)),
+            Self::Integer(name, text) => Value::Integer(name, own(text)),
+            Self::Given(given) => Value::Given(given),
+            Self::List(values) => Value::List(values.into_iter().map(Value::into_owned).collect()),
+            Self::Map(pairs) => {
+                let pairs = pairs.into_iter();
+                Value::Map(
+                    pairs
+                        .map(|(key, value)| (own(key), value.into_owned()))
+                        .collect(),
+                )
+            }
+            Self::Entries(_) => Value::Entries(Vec::new()),
+        }
+    }
+}
+
+impl<'f> IntoDeserializer<'f, Refused> for Value<'f> {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+impl<'de> Deserializer<'de> for Value<'de> {
+    type Error = Refused;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        match self {
+            Self::Text(Cow::Borrowed(text)) => visitor.visit_borrowed_str(text),
+            Self::Text(Cow::Owned(text)) => visitor.visit_string(text),
+            Self::Integer(name, text) => match text.parse() {
+                Ok(number) => visitor.visit_i64(number),
+                Err(_) => Err(Refused(SqsError::invalid_value(
+                    text,
+                    &name,
+                    "Must be an integer.",
+                ))),
+            },
+            Self::Given(given) => {
+                let one = given.then_some(Value::Text("".into()));
+                visitor.visit_seq(SeqDeserializer::new(one.into_iter()))
+            }
+            Self::List(values) => visitor.visit_seq(SeqDeserializer::new(values.into_iter())),
+            Self::Map(pairs) => visitor.visit_map(MapDeserializer::new(pairs.into_iter())),
+            Self::Entries(parameters) => visitor.visit_seq(Entries { parameters, at: 0 }),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Refused> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        visitor.visit_unit()
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct seq tuple tuple_struct map struct enum identifier
+    }
+}
+
+/// The entries of a batch, one after the other.
+struct Entries<'f> {
+    /// In order of entries.
+    parameters: Vec<(u64, &'f [u8])>,
+    at: usize,
+}
+
+impl<'f> SeqAccess<'f> for Entries<'f> {
+    type Error = Refused;
+
+    fn next_element_seed<S: DeserializeSeed<'f>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Refused> {
+        let rest = &self.parameters[self.at..];
+        let Some(&(number, _)) = rest.first() else {
+            return Ok(None);
+        };
+        let len = rest.iter().take_while(|other| other.0 == number).count();
+        self.at += len;
+        seed.deserialize(Entry(&rest[..len])).map(Some)
+    }
+}
+
+/// An entry of a batch, by its parameters as they came.
+struct Entry<'e, 'f>(&'e [(u64, &'f [u8])]);
+
+impl<'de> Deserializer<'de> for Entry<'_, 'de> {
+    type Error = Refused;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        let parameters = self.0.iter().map(|&(_, written)| written);
+        let members = Members::read_entry(parameters).map_err(Refused)?;
+        visitor.visit_map(MapDeserializer::new(members.values()))
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Refused> {
+        if !is_raw(name) {
+            return visitor.visit_newtype_struct(self);
+        }
+        let written: Vec<&[u8]> = self.0.iter().map(|&(_, written)| written).collect();
+        visitor.visit_byte_buf(written.join(&b'&'))
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        visitor.visit_unit()
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+        unit unit_struct seq tuple tuple_struct map struct enum identifier
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value as Json, json};
 
     use super::*;
+    use crate::sqs::shapes::SendMessageInput;
 
-    fn built(action: Action, form: &str) -> Value {
-        let pairs = crate::sqs::query::form::parse(form.as_bytes()).unwrap();
-        Value::Object(build(action, &pairs).unwrap())
+    /// The members as the other protocol would have them.
+    fn built(action: Action, form: &str) -> Json {
+        let members = Members::read(action, [form.as_bytes(), b""]).unwrap();
+        read(members).unwrap()
     }
 
     #[test]
@@ -244,7 +547,8 @@ mod tests {
             ),
             json!({"Entries": [
                 {"Id": "a", "DelaySeconds": 5},
-                {"Id": "b", "MessageAttributes": {"n": {"DataType": "String", "StringValue": "s"}}},
+                {"Id": "b", "MessageAttributes": {"n": {"DataType": "String", "StringValue": "s",
+                    "StringListValues": [], "BinaryListValues": []}}},
             ]})
         );
         assert_eq!(
@@ -269,8 +573,8 @@ mod tests {
 
     #[test]
     fn a_number_that_is_none_is_named() {
-        let pairs = [("DelaySeconds".to_owned(), "soon".to_owned())];
-        let error = build(Action::SendMessage, &pairs).unwrap_err();
+        let members = Members::read(Action::SendMessage, [b"DelaySeconds=soon", b""]).unwrap();
+        let error = read::<SendMessageInput<'_>>(members).unwrap_err();
         assert_eq!(
             error.message,
             "Value soon for parameter DelaySeconds is invalid. Reason: Must be an integer."

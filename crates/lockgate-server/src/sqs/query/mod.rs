@@ -1,7 +1,7 @@
 //! The Query protocol: form parameters in, XML out, or JSON for who accepts it. SDKs of 2023 and before
 //! speak it, and people with `curl`.
 //!
-//! A form is flat: lists and maps are numbered parameters. `input` builds from it the JSON that the
+//! A form is flat: lists and maps are numbered parameters. `input` reads from it the members that the
 //! other protocol would have carried, so that both are read into the same shapes; `output` writes a
 //! shape as AWS's XML, `json` as the JSON of this protocol. Nothing in a request is XML, so there is no
 //! XML parser to attack.
@@ -11,12 +11,15 @@ mod input;
 mod json;
 mod output;
 
+pub(super) use input::read_entry;
+
+use std::borrow::Cow;
+
 use hyper::{
     HeaderMap, StatusCode,
     header::{CONTENT_TYPE, HeaderValue},
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::{
     Request, Response,
@@ -25,6 +28,7 @@ use super::{
     error::{Blame, ErrorCode, SqsError},
     names,
 };
+use crate::answer::{TextLen, json_len, xml_len};
 
 const CONTENT_TYPE_XML: HeaderValue = HeaderValue::from_static("text/xml");
 const CONTENT_TYPE_JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -80,7 +84,14 @@ fn is_form(content_type: &str) -> bool {
 /// The parameters of an address, for tests of what may be signed; `None` if they are refused.
 #[cfg(test)]
 pub(crate) fn parameters(query: &str) -> Option<Vec<(String, String)>> {
-    form::parse(query.as_bytes()).ok()
+    form::parameters(query.as_bytes())
+        .map(|parameter| {
+            let parameter = parameter?;
+            let value = parameter.value()?.into_owned();
+            Ok((parameter.name.into_owned(), value))
+        })
+        .collect::<Result<_, SqsError>>()
+        .ok()
 }
 
 /// One request in this protocol.
@@ -88,7 +99,10 @@ pub(super) struct Query<'r> {
     request_id: &'r str,
     format: Format,
     action: Result<Action, SqsError>,
-    input: Result<Value, SqsError>,
+    /// The parameters of URL and body.
+    forms: [&'r [u8]; 2],
+    /// The older form: the queue is named by the URL that is asked.
+    queue_url: Option<&'r str>,
     /// Whether it names no action at all.
     nothing_asked: bool,
 }
@@ -99,36 +113,30 @@ impl<'r> Query<'r> {
         speaks(request.content_type.as_deref(), request.target.is_some())
     }
 
-    /// Reads the parameters of URL and body.
-    pub(super) fn new(request: &Request, request_id: &'r str) -> Self {
+    /// Finds out what the parameters of URL and body ask.
+    pub(super) fn new(request: &'r Request, request_id: &'r str) -> Self {
         let form_type = request.content_type.as_deref().is_none_or(is_form);
         let body: &[u8] = if form_type { &request.body } else { &[] };
-        let format = Format::accepted(request.accept.as_deref());
         let query = request.query.as_deref().unwrap_or("");
-        let parameters = form::parse(query.as_bytes()).and_then(|mut parameters| {
-            parameters.extend(form::parse(body)?);
-            Ok(parameters)
-        });
-        let parameters = match parameters {
-            Ok(parameters) => parameters,
-            Err(error) => {
-                return Self {
-                    request_id,
-                    format,
-                    action: Err(error.clone()),
-                    input: Err(error),
-                    nothing_asked: false,
-                };
-            }
-        };
-        let named = parameters.iter().find(|(name, _)| name == "Action");
+        let forms = [query.as_bytes(), body];
+        let queue_url = (request.path != "/").then_some(&*request.path);
         let on_queue = names::is_queue_path(&request.path);
-        let action = match named {
-            None => Err(SqsError::new(
-                ErrorCode::UnknownOperation,
-                "The request names no action.",
-            )),
-            Some((_, name)) => Action::from_name(name)
+        let named = action_name(forms);
+        // AWS has no JSON for a request that asks nothing.
+        let nothing_asked = matches!(named, Ok(None));
+        let format = if nothing_asked {
+            Format::Xml
+        } else {
+            Format::accepted(request.accept.as_deref())
+        };
+        let action = named.and_then(|named| {
+            let Some(name) = named else {
+                return Err(SqsError::new(
+                    ErrorCode::UnknownOperation,
+                    "The request names no action.",
+                ));
+            };
+            Action::from_name(&name)
                 // What is not about a queue is not asked of one.
                 .filter(|action| {
                     !on_queue || !matches!(action, Action::CreateQueue | Action::ListQueues)
@@ -138,28 +146,44 @@ impl<'r> Query<'r> {
                         ErrorCode::UnknownOperation,
                         format!("The action {name:.100} is not valid for this endpoint."),
                     )
-                }),
-        };
-        let nothing_asked = named.is_none();
-        let input = action.clone().and_then(|action| {
-            let mut input = input::build(action, &parameters)?;
-            if request.path != "/" {
-                // The older form: the queue is named by the URL that is asked.
-                input
-                    .entry("QueueUrl")
-                    .or_insert_with(|| request.path.clone().into());
-            }
-            Ok(Value::Object(input))
+                })
         });
         Self {
             request_id,
-            // AWS has no JSON for a request that asks nothing.
-            format: if nothing_asked { Format::Xml } else { format },
+            format,
             action,
-            input,
+            forms,
+            queue_url,
             nothing_asked,
         }
     }
+}
+
+/// The action that the parameters name first. All of them must be text, whether anybody knows them or
+/// not.
+fn action_name<'f>(forms: [&'f [u8]; 2]) -> Result<Option<Cow<'f, str>>, SqsError> {
+    let mut named = None;
+    for parameter in forms.into_iter().flat_map(form::parameters) {
+        let parameter = parameter?;
+        let value = parameter.value()?;
+        if parameter.name == "Action" && named.is_none() {
+            named = Some(value);
+        }
+    }
+    Ok(named)
+}
+
+/// Reads what a form asks of an action: the decoder of this protocol, from bytes to an input.
+pub(super) fn read<'f, T: Deserialize<'f>>(
+    action: Action,
+    forms: [&'f [u8]; 2],
+    queue_url: Option<&'f str>,
+) -> Result<T, SqsError> {
+    let mut members = input::Members::read(action, forms)?;
+    if let Some(url) = queue_url {
+        members.default_queue_url(url);
+    }
+    input::read(members)
 }
 
 impl Protocol for Query<'_> {
@@ -168,8 +192,7 @@ impl Protocol for Query<'_> {
     }
 
     fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, SqsError> {
-        let input = self.input.as_ref().map_err(Clone::clone)?;
-        T::deserialize(input).map_err(|error| SqsError::serialization(error.to_string()))
+        read(self.action.clone()?, self.forms, self.queue_url)
     }
 
     fn write(&self, output: &impl Serialize, capacity: usize) -> Result<Vec<u8>, SqsError> {
@@ -180,6 +203,13 @@ impl Protocol for Query<'_> {
             Format::Xml => output::answer(action, &output, self.request_id, capacity).into(),
             Format::Json => json::answer(action, output, self.request_id),
         })
+    }
+
+    fn text_len(&self) -> TextLen {
+        match self.format {
+            Format::Xml => xml_len,
+            Format::Json => json_len,
+        }
     }
 
     fn error(&self, error: &SqsError) -> Response {

@@ -2,6 +2,7 @@
 //! nothing here waits.
 
 mod attempts;
+mod decoders;
 mod extension;
 mod fair;
 mod hostile;

@@ -121,6 +121,8 @@ async fn a_form_is_taken_at_every_address_and_with_a_target() {
         holder: HolderName::new("tester").unwrap(),
         identity: None,
         host: HOST.into(),
+        by_link: false,
+        hangup: Hangup::default(),
     };
     let response = shop.service.handle(request).await;
     assert_eq!(response.status, 200);

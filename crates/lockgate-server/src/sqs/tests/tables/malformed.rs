@@ -29,7 +29,7 @@ const IN_JSON: &[Json] = &[
     Json("an empty body", SEND, b"", &MISSING, "The request must contain the parameter QueueUrl."),
     Json("an empty object", SEND, b"{}", &MISSING, "The request must contain the parameter QueueUrl."),
     Json("an object that does not end", SEND, b"{", &SERIALIZATION, "EOF while parsing an object at line 1 column 1"),
-    Json("a list", SEND, b"[]", &SERIALIZATION, "invalid type: sequence, expected an object at line 1 column 0"),
+    Json("a list", SEND, b"[]", &SERIALIZATION, "invalid type: sequence, expected an object at line 1 column 2"),
     Json("null", SEND, b"null", &SERIALIZATION, "invalid type: null, expected an object at line 1 column 4"),
     Json("a number", SEND, b"7", &SERIALIZATION, "invalid type: integer `7`, expected an object at line 1 column 1"),
     Json("something behind the object", SEND, b"{} {}", &SERIALIZATION, "trailing characters at line 1 column 4"),

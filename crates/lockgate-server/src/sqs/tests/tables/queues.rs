@@ -196,7 +196,7 @@ pub(super) fn create_queue() -> Vec<Row> {
             .asks(json!({"QueueName": "q", "Attributes": ["DelaySeconds"]}))
             .refused(
                 &SERIALIZATION,
-                "invalid type: sequence, expected a map at line 1 column 14",
+                "invalid type: sequence, expected a map at line 1 column 15",
             )
             .in_json_only(),
         row("an attribute that is a number")

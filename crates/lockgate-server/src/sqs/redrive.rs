@@ -1,0 +1,189 @@
+//! Redrive policies: where dead letters go, and which queues may send theirs.
+
+use lockgate_core::QueueName;
+use lockgate_machine::DeadLetter;
+use serde_json::json;
+
+use super::{
+    Config,
+    error::SqsError,
+    names::{self, Kind},
+    policy::{self, Members},
+    queue_attributes::{Attribute, Targets},
+};
+use crate::fault::shorten;
+
+const RECEIVE_COUNT_MAX: u64 = 1_000;
+/// The longest redrive allow policy, in bytes: ten ARNs take an eighth of it.
+const ALLOW_POLICY_BYTES_MAX: usize = 8_192;
+const SOURCE_ARNS_MAX: usize = 10;
+
+/// A redrive policy as it is returned.
+pub(super) fn policy_text(dead_letter: &DeadLetter, config: &Config) -> String {
+    json!({
+        "deadLetterTargetArn": names::queue_arn(config, &dead_letter.queue),
+        "maxReceiveCount": dead_letter.attempts_max,
+    })
+    .to_string()
+}
+
+/// Reads a redrive policy and checks its target.
+pub(super) fn policy(
+    value: &str,
+    kind: Kind,
+    name: &QueueName,
+    config: &Config,
+    targets: &impl Targets,
+) -> Result<DeadLetter, SqsError> {
+    let refuse = |reason: &str| SqsError::invalid_value(value, "RedrivePolicy", reason);
+    let Some(Members {
+        known: [count, arn],
+        others,
+    }) = policy::members(value, ["maxReceiveCount", "deadLetterTargetArn"])
+    else {
+        return Err(SqsError::invalid_parameter(
+            "Invalid value for the parameter RedrivePolicy. Reason: Redrive policy is not a valid \
+             JSON map.",
+        ));
+    };
+    let missing = |key| {
+        refuse(&format!(
+            "Redrive policy does not contain mandatory attribute: {key}."
+        ))
+    };
+    let count = count.ok_or_else(|| missing("maxReceiveCount"))?;
+    let arn = arn.ok_or_else(|| missing("deadLetterTargetArn"))?;
+    let attempts = match policy::text(count) {
+        Some(text) => text.parse().ok(),
+        None => serde_json::from_str::<u64>(count.get()).ok(),
+    };
+    let attempts_max = attempts
+        .filter(|attempts| (1..=RECEIVE_COUNT_MAX).contains(attempts))
+        .and_then(|attempts| u16::try_from(attempts).ok())
+        .ok_or_else(|| {
+            refuse(&format!(
+                "Invalid value for maxReceiveCount: {}, valid values are from 1 to \
+                 {RECEIVE_COUNT_MAX} both inclusive.",
+                shorten(count.get().trim_matches('"'))
+            ))
+        })?;
+    if others {
+        return Err(refuse(
+            "Only following attributes are supported: [deadLetterTargetArn, maxReceiveCount].",
+        ));
+    }
+    let missing = || refuse("Dead letter target does not exist.");
+    let arn = policy::text(arn).ok_or_else(|| refuse("Invalid value for deadLetterTargetArn."))?;
+    let arn = &*arn;
+    let queue = names::queue_in_arn(config, arn)
+        .ok_or_else(|| foreign_target(config, arn).map_or_else(missing, refuse))?;
+    let (target_kind, target_annotations) = targets.target(&queue).ok_or_else(missing)?;
+    if target_kind != kind {
+        return Err(refuse(
+            "Dead-letter queue must be same type of queue as the source.",
+        ));
+    }
+    if let Some(allowed) = target_annotations.get(Attribute::RedriveAllowPolicy.name())
+        && !allows(allowed, &names::queue_arn(config, name))
+    {
+        return Err(refuse(
+            "The redrive allow policy of the dead-letter queue does not include this queue.",
+        ));
+    }
+    Ok(DeadLetter {
+        queue,
+        attempts_max,
+    })
+}
+
+/// Why an ARN can be no target, in AWS's words; `None` if it could be the ARN of a queue of ours.
+fn foreign_target(config: &Config, arn: &str) -> Option<&'static str> {
+    let Some([service, region, account, _]) = names::arn_parts(arn) else {
+        return Some("Dead-letter target ARN should be fully qualified ARN.");
+    };
+    if service != "sqs" {
+        Some("Only SQS queues are valid resources for deadLetterTargetArn.")
+    } else if region != config.region {
+        Some("Dead-letter target must be in same region as the source.")
+    } else if account != config.account {
+        Some("Dead-letter target owner should be same as the source.")
+    } else {
+        None
+    }
+}
+
+/// Checks the form of a redrive allow policy.
+pub(super) fn check_allow_policy(value: &str) -> Result<(), SqsError> {
+    let refuse = |reason: &str| {
+        SqsError::invalid_value(
+            value,
+            "RedriveAllowPolicy",
+            format_args!("Amazon SQS can't create the redrive allow policy. {reason}"),
+        )
+    };
+    let unsupported = || {
+        // The apostrophes are AWS's.
+        SqsError::invalid_parameter(
+            "Invalid value for the parameter RedriveAllowPolicy. Reason: Amazon SQS can't create the \
+             redrive allow policy, as it\u{2019}s in an unsupported format.",
+        )
+    };
+    if value.len() > ALLOW_POLICY_BYTES_MAX {
+        return Err(refuse("It must not be longer than 8,192 bytes."));
+    }
+    let Some(Members {
+        known: [permission, arns],
+        others: false,
+    }) = policy::members(value, ["redrivePermission", "sourceQueueArns"])
+    else {
+        return Err(unsupported());
+    };
+    let arns = match arns {
+        None => None,
+        Some(arns) => {
+            let mut texts = policy::is_list(arns);
+            policy::each(Some(arns), |arn| texts &= policy::text(arn).is_some());
+            if !texts {
+                return Err(unsupported());
+            }
+            Some(policy::count(Some(arns)))
+        }
+    };
+    match (permission.and_then(policy::text).as_deref(), arns) {
+        (Some("allowAll" | "denyAll"), None) => Ok(()),
+        (Some("byQueue"), Some(arns)) if (1..=SOURCE_ARNS_MAX).contains(&arns) => Ok(()),
+        (Some("byQueue"), Some(arns)) if arns > SOURCE_ARNS_MAX => Err(refuse(&format!(
+            "The maximum number of source queue ARNs you can specify is {SOURCE_ARNS_MAX}."
+        ))),
+        (Some("byQueue"), _) => Err(refuse(
+            "When you specify the byQueue permission type, you must also specify one or more \
+             sourceQueueArns values.",
+        )),
+        (Some("allowAll" | "denyAll"), Some(_)) => Err(refuse(
+            "To specify one or more source queue ARNs, you must set redrivePermission to byQueue.",
+        )),
+        _ => Err(unsupported()),
+    }
+}
+
+/// Whether a redrive allow policy, checked when it was set, lets a source queue in.
+fn allows(allow_policy: &str, source_arn: &str) -> bool {
+    let Some(Members {
+        known: [permission, arns],
+        ..
+    }) = policy::members(allow_policy, ["redrivePermission", "sourceQueueArns"])
+    else {
+        return false;
+    };
+    match permission.and_then(policy::text).as_deref() {
+        Some("allowAll") => true,
+        Some("byQueue") => {
+            let mut among = false;
+            policy::each(arns, |arn| {
+                among |= policy::text(arn).is_some_and(|arn| *arn == *source_arn);
+            });
+            among
+        }
+        _ => false,
+    }
+}
