@@ -51,7 +51,7 @@ impl Machine {
                 check_range("delay", *delay, 0, NACK_DELAY_MS_MAX)?;
             }
             SettleAction::Extend { lease } => {
-                check_range("lease", *lease, 1, QueueSettings::LEASE_MAX)?
+                check_range("lease", *lease, 1, QueueSettings::LEASE_MAX)?;
             }
             SettleAction::Reject {
                 reason: Some(reason),
