@@ -10,14 +10,14 @@ use std::{
 };
 
 use lockgate_core::{HolderName, Key, Level, Message, QueueName};
-use lockgate_engine::{Engine, EngineOptions};
+use lockgate_engine::{Engine, EngineOptions, StartError};
 use lockgate_log::SystemClock;
 use lockgate_machine::{
     Command, CreateQueue, QueueSettings, Receive, SendMessage, Settle, SettleAction,
 };
 use lockgate_postgres::{PostgresLog, PostgresLogOptions};
 
-use crate::server::{Server, shared_server};
+use crate::server::{Server, execute, new_shard, shared_server};
 
 const PRODUCERS: usize = 8;
 
@@ -200,4 +200,61 @@ pub(crate) async fn drain(engine: &Engine, queue: &QueueName) -> Vec<String> {
             engine.submit(ack).await.unwrap();
         }
     }
+}
+
+/// A range of which no row is there is what a missing file is in a folder.
+#[test]
+fn a_start_without_the_rows_of_a_range_is_refused_until_the_loss_is_accepted() {
+    let name = "a_start_without_the_rows_of_a_range_is_refused_until_the_loss_is_accepted";
+    let Some(url) = shared_server(name) else {
+        return;
+    };
+    let shard = new_shard();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let start = |accept_loss| {
+        let log = PostgresLog::open(&url, &shard, PostgresLogOptions::default()).unwrap();
+        let options = EngineOptions {
+            accept_loss,
+            ..EngineOptions::default()
+        };
+        Engine::start(Box::new(log), Arc::new(SystemClock::new()), options)
+    };
+    let (engine, _) = start(false).unwrap();
+    runtime.block_on(async {
+        let create = create(&queue(), Level::Disk);
+        engine.submit(create).await.unwrap();
+        engine.submit(send(&queue(), "a", 1)).await.unwrap();
+        engine.shutdown().await;
+    });
+    let of_shard = "SELECT shard.id FROM lockgate.shard WHERE name = $1";
+    let moved = format!("UPDATE lockgate.record SET shard = -shard WHERE shard = ({of_shard})");
+    assert!(execute(&url, &moved, &[&shard]) > 0);
+    for _ in 0..2 {
+        let Err(StartError::Missing { parts }) = start(false) else {
+            panic!("it is not refused");
+        };
+        assert!(parts.len() == 1 && parts[0].holds_records, "{parts:?}");
+        let said = parts[0].to_string();
+        assert!(
+            said.contains("lockgate.record with positions 0 to"),
+            "{said}"
+        );
+    }
+    // The rows are back.
+    let back = format!("UPDATE lockgate.record SET shard = -shard WHERE shard = -({of_shard})");
+    assert!(execute(&url, &back, &[&shard]) > 0);
+    let (engine, report) = start(false).unwrap();
+    assert!(report.is_clean() && report.messages == 1, "{report:?}");
+    runtime.block_on(engine.shutdown());
+
+    assert!(execute(&url, &moved, &[&shard]) > 0);
+    let (engine, report) = start(true).unwrap();
+    assert!(
+        report.missing.len() == 1 && report.queues == 0,
+        "{report:?}"
+    );
+    runtime.block_on(engine.shutdown());
+    let (engine, report) = start(false).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    runtime.block_on(engine.shutdown());
 }
