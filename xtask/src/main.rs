@@ -4,6 +4,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+mod fuzz;
 mod licenses;
 mod tidy;
 mod torture;
@@ -20,6 +21,7 @@ Tasks:
   wasm              build the pure crates for wasm32-unknown-unknown
   golden            write the golden data folders anew, for a new version of the format
   kill --times N    the process kill test in its long form, over a release build (default: 50)
+  fuzz              every decoder under a coverage-guided fuzzer: `fuzz --help`
   torture           every fault for as long as one likes, and docs/reliability.md: `torture --help`
 ";
 
@@ -36,6 +38,11 @@ fn main() -> ExitCode {
         ["golden"] => golden(),
         ["kill"] => kill("50"),
         ["kill", "--times", times] => kill(times),
+        ["fuzz", "--help" | "-h"] => {
+            print!("{}", fuzz::USAGE);
+            return ExitCode::SUCCESS;
+        }
+        ["fuzz", rest @ ..] => fuzz::fuzz(rest),
         ["torture", "--help" | "-h"] => {
             print!("{}", torture::USAGE);
             return ExitCode::SUCCESS;

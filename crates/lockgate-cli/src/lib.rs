@@ -15,6 +15,8 @@ mod client;
 mod commands;
 mod exit;
 mod folder;
+#[doc(hidden)]
+pub mod fuzzing;
 mod output;
 mod queue_file;
 mod reference;

@@ -147,6 +147,11 @@ impl SegmentHeader {
             },
             was_blank: u32_at(used, 56) & WAS_BLANK != 0,
         };
+        // What a header says was durable lies before it. If this is believed of a header that somebody
+        // made, what is appended behind it is taken for lost.
+        if header.synced.number > header.first_number {
+            return FoundHeader::Unreadable;
+        }
         // None of its records would verify here, and what they hold would be taken for a torn tail.
         if header.segment != segment {
             return FoundHeader::Misnamed(header.segment);
@@ -275,6 +280,29 @@ mod tests {
             flipped[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(SegmentHeader::decode(&flipped, 7), FoundHeader::Unreadable);
         }
+    }
+
+    #[test]
+    fn a_header_that_claims_what_comes_after_it_is_not_believed() {
+        let header = SegmentHeader {
+            segment: 1,
+            generation: 1,
+            epoch: Epoch(1),
+            first_number: 7,
+            synced: Point {
+                at: first_record(1),
+                number: 7,
+            },
+            was_blank: false,
+        };
+        let decoded = SegmentHeader::decode(&header.encode(), 1);
+        assert_eq!(decoded, FoundHeader::Valid(header));
+        let forged = SegmentHeader {
+            first_number: 6,
+            ..header
+        };
+        let decoded = SegmentHeader::decode(&forged.encode(), 1);
+        assert_eq!(decoded, FoundHeader::Unreadable);
     }
 
     #[test]

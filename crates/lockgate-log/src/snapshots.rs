@@ -317,6 +317,11 @@ impl SnapshotReader for Reading {
         if payload_len > PAYLOAD_BYTES_LIMIT {
             return Err(damaged("the length of a piece is out of range"));
         }
+        // Of a damaged length no memory is asked for.
+        let payload_end = self.offset + (PIECE_HEADER_LEN + payload_len) as u64;
+        if payload_end > self.total {
+            return Err(damaged("it ends within a piece"));
+        }
         let mut piece = vec![0; payload_len];
         let count = self
             .file
@@ -328,7 +333,7 @@ impl SnapshotReader for Reading {
         if piece_checksum(at, self.pieces, len, &piece) != u32_at(&header, 0) {
             return Err(damaged("a piece does not verify"));
         }
-        self.offset += (PIECE_HEADER_LEN + payload_len) as u64;
+        self.offset = payload_end;
         self.pieces += 1;
         self.ended = len == LAST;
         Ok((!self.ended).then(|| Bytes::from(piece)))

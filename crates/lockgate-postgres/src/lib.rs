@@ -96,6 +96,12 @@ mod tls;
 mod upkeep;
 mod view;
 
+/// What a fuzzer gives its bytes to; no interface for anybody else.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::recover::fuzzing::{LAYOUT, checksum_of, rows};
+}
+
 pub use discard::Discard;
 pub use fill::Filling;
 pub use log::PostgresLog;

@@ -53,17 +53,21 @@ pub(crate) struct Stored {
 
 impl Stored {
     fn from_row(row: &Row) -> Self {
-        let number = |column: usize| from_database(row.get(column));
+        Self::of([row.get(0), row.get(1), row.get(2)], row.get(3), row.get(4))
+    }
+
+    /// Of its columns; the numbers are position, number and epoch.
+    pub(crate) fn of(numbers: [i64; 3], sum: i32, payload: &[u8]) -> Self {
+        let [at, number, epoch] = numbers.map(from_database);
         let point = Point {
-            at: Position(number(0)),
-            number: number(1),
+            at: Position(at),
+            number,
         };
-        let epoch = Epoch(number(2));
-        let payload: &[u8] = row.get(4);
+        let epoch = Epoch(epoch);
         Self {
             point,
             epoch,
-            verifies: checksum(point, epoch, payload) == row.get::<_, i32>(3),
+            verifies: checksum(point, epoch, payload) == sum,
             payload: Bytes::copy_from_slice(payload),
         }
     }

@@ -1,5 +1,7 @@
 //! Recovering: what there is, and what of it is missing.
 
+pub(crate) mod fuzzing;
+
 use std::ops::{ControlFlow, Range};
 
 use lockgate_core::{DamagedRange, Epoch, LogError, LogRecord, Position, RecoveryReport};
@@ -86,16 +88,42 @@ struct Head {
 
 impl Head {
     fn from_row(row: &Row) -> Self {
-        let stored_tail: i64 = row.get(2);
-        // They are ahead of the tail only if somebody has put single tables back from a backup.
-        let durable: i64 = row.get::<_, Option<i64>>(5).unwrap_or_default();
+        let numbers = [row.get(0), row.get(1), row.get(2), row.get(3), row.get(4)];
+        Self::of(numbers, row.get(5))
+    }
+
+    /// Of its columns; the numbers are claim, epoch, tail, next number and trim.
+    fn of(numbers: [i64; 5], durable: Option<i64>) -> Self {
+        let [claim, epoch, stored_tail, next_number, trimmed] = numbers;
         Self {
-            claim: row.get(0),
-            epoch: Epoch(from_database(row.get(1))),
+            claim,
+            epoch: Epoch(from_database(epoch)),
             stored_tail,
-            tail: from_database(stored_tail.max(durable)),
-            next_number: from_database(row.get(3)),
-            trimmed: Position(from_database(row.get(4))),
+            // They are ahead of the tail only if somebody has put single tables back from a backup.
+            tail: from_database(stored_tail.max(durable.unwrap_or_default())),
+            next_number: from_database(next_number),
+            trimmed: Position(from_database(trimmed)),
+        }
+    }
+
+    /// What a recovery from `from` on starts with, given the number of the snapshot that stands
+    /// there.
+    fn claimed(self, from: Position, snapshot: Option<i64>) -> Claimed {
+        let from_number = match snapshot {
+            Some(number) => Some(from_database(number)),
+            None => (from == Position(0)).then_some(1),
+        };
+        Claimed {
+            claim: self.claim,
+            epoch: self.epoch,
+            stored_tail: self.stored_tail,
+            tail: Point {
+                at: Position(self.tail).max(from),
+                number: self.next_number.max(from_number.unwrap_or(1)),
+            },
+            trimmed: self.trimmed,
+            from,
+            from_number,
         }
     }
 }
@@ -135,16 +163,7 @@ pub(crate) fn recover(
     if matches!(reason, For::Owning) {
         shared.claimed(claimed.claim);
     }
-    let mut judge = Judge {
-        report: RecoveryReport {
-            epoch: claimed.epoch,
-            trimmed: claimed.trimmed,
-            ..RecoveryReport::default()
-        },
-        expected: claimed.from_number,
-        end: claimed.from,
-        unreadable: None,
-    };
+    let mut judge = Judge::new(&claimed);
     shared.visit_rows(claimed.from, claimed.tail.at, &mut |stored| {
         let record = LogRecord {
             position: stored.point.at,
@@ -201,22 +220,7 @@ fn claim(
     };
     let from = from.max(head.trimmed);
     let snapshot = session.query_opt(SNAPSHOT_NUMBER, &[shard, &to_database(from.0)])?;
-    let from_number = match snapshot {
-        Some(row) => Some(from_database(row.get(0))),
-        None => (from == Position(0)).then_some(1),
-    };
-    Ok(Some(Claimed {
-        claim: head.claim,
-        epoch: head.epoch,
-        stored_tail: head.stored_tail,
-        tail: Point {
-            at: Position(head.tail).max(from),
-            number: head.next_number.max(from_number.unwrap_or(1)),
-        },
-        trimmed: head.trimmed,
-        from,
-        from_number,
-    }))
+    Ok(Some(head.claimed(from, snapshot.map(|row| row.get(0)))))
 }
 
 fn find_space(shared: &Shared, session: &Session, tail: Position) -> Result<Space, Failure> {
@@ -224,10 +228,7 @@ fn find_space(shared: &Shared, session: &Session, tail: Position) -> Result<Spac
     let bits = shared.range_bits.cast_signed();
     let mut space = Space::default();
     for row in session.query(RANGES, &[shard, &bits])? {
-        let first = from_database(row.get(0));
-        let range = shared.range(Position(first));
-        let end = range.end.min(tail.0).max(first);
-        space.ranges.insert(range.start, first..end);
+        space.found(from_database(row.get(0)), tail, shared.range_bits);
     }
     for row in session.query(RELEASED, &[shard])? {
         let (first, stop) = (row.get(0), row.get(1));
@@ -260,6 +261,15 @@ fn missing(damaged: &[DamagedRange], space: &Space, range_bits: u32) -> Vec<Rang
     missing
 }
 
+impl Space {
+    /// Takes over that the first row of a range is at `first`.
+    fn found(&mut self, first: u64, tail: Position, range_bits: u32) {
+        let range = Position(first).range(range_bits);
+        let end = range.end.0.min(tail.0).max(first);
+        self.ranges.insert(range.start.0, first..end);
+    }
+}
+
 /// Counts what is there and finds what is missing. A transaction is there whole or not at all, so
 /// there is no torn tail: whatever is missing below the tail was there once.
 struct Judge {
@@ -273,6 +283,19 @@ struct Judge {
 }
 
 impl Judge {
+    fn new(claimed: &Claimed) -> Self {
+        Self {
+            report: RecoveryReport {
+                epoch: claimed.epoch,
+                trimmed: claimed.trimmed,
+                ..RecoveryReport::default()
+            },
+            expected: claimed.from_number,
+            end: claimed.from,
+            unreadable: None,
+        }
+    }
+
     /// Whether the record is good.
     fn see(&mut self, record: &LogRecord, number: u64, verifies: bool) -> bool {
         if !verifies {

@@ -57,6 +57,18 @@ mod sqs;
 mod waiting;
 mod watched;
 
+/// What a fuzzer gives its bytes to; no interface for anybody else. Each function says whether the
+/// bytes were taken, and why not, and panics where a promise is broken.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::{
+        api::fuzzing::request as api,
+        auth::fuzzing::signature,
+        http::fuzzing::heads,
+        sqs::fuzzing::{aws_json, query, receipt},
+    };
+}
+
 pub use auth::{
     AccessKey, AccessKeys, Authentication, Grant, KeyError, Secret, SignError, Verb, sign_request,
 };

@@ -16,7 +16,7 @@ const BELOW_ENGINE: [&str; 4] = [
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 12] = [
+const LAYERS: [(&str, &[&str]); 13] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
@@ -59,6 +59,19 @@ const LAYERS: [(&str, &[&str]); 12] = [
             "lockgate-server",
             "lockgate-postgres",
             "lockgate",
+        ],
+    ),
+    (
+        "lockgate-fuzz",
+        &[
+            "lockgate-core",
+            "lockgate-machine",
+            "lockgate-log",
+            "lockgate-engine",
+            "lockgate-server",
+            "lockgate-cli",
+            "lockgate-postgres",
+            "lockgate-sim",
         ],
     ),
     ("lockgate-torture", &[]),

@@ -15,7 +15,7 @@ mod queue_apply;
 mod queue_settings;
 mod receive;
 mod restore;
-mod send;
+pub(crate) mod send;
 mod serve;
 mod settle;
 mod transact;

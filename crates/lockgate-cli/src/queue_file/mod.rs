@@ -105,7 +105,7 @@ impl QueueFile {
         Self::parse(path, &text, format, options)
     }
 
-    fn parse(
+    pub(crate) fn parse(
         path: &Path,
         text: &str,
         format: Format,

@@ -4,7 +4,7 @@
 //! Precedence: flag, then variable, then file, then default.
 
 pub(crate) mod access_keys;
-mod file;
+pub(crate) mod file;
 mod flags;
 mod resolve;
 pub(crate) mod table;

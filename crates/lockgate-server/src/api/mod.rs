@@ -7,6 +7,7 @@
 //! The API is described by `openapi.json`, which is made from the same types; a test keeps it true.
 
 mod actions;
+pub(crate) mod fuzzing;
 mod input;
 mod problem;
 mod route;

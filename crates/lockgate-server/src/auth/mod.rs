@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod ambiguity;
+pub(crate) mod fuzzing;
 mod sigv4;
 
 use std::{

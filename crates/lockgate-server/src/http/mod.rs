@@ -13,6 +13,7 @@ mod date;
 pub(crate) mod drain;
 mod exposition;
 mod framing;
+pub(crate) mod fuzzing;
 mod health;
 pub(crate) mod hosts;
 mod listener;

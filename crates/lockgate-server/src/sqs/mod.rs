@@ -15,6 +15,7 @@ mod digests;
 mod dispatch;
 mod error;
 mod extension;
+pub(crate) mod fuzzing;
 mod message_attributes;
 mod names;
 mod policy;

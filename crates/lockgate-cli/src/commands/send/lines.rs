@@ -184,6 +184,22 @@ fn parse(line: &[u8], defaults: &Outgoing) -> Result<Outgoing, String> {
     })
 }
 
+/// For the fuzzer.
+pub fn fuzz_line(bytes: &[u8]) -> Result<(), String> {
+    let defaults = Outgoing {
+        place: None,
+        body: String::new(),
+        key: None,
+        group: None,
+        unique_id: None,
+        delay_seconds: None,
+        attributes: BTreeMap::new(),
+    };
+    let message = parse(bytes, &defaults)?;
+    assert!(message.size() >= message.body.len(), "its size");
+    Ok(())
+}
+
 /// A string's text; any other value as it stands, without the white space between its parts. Going
 /// through a parsed value instead would reorder objects and round numbers.
 fn body(value: &RawValue) -> Result<String, String> {

@@ -8,6 +8,7 @@ use lockgate_core::QueueName;
 use lockgate_machine::Rejection;
 use serde::Serialize;
 
+pub use self::lines::fuzz_line;
 use self::lines::{Outgoing, Pump};
 use super::{Retry, block_on, client, find_queue, no_such_queue};
 use crate::{

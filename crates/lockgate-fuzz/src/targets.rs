@@ -1,0 +1,393 @@
+//! The table of targets.
+
+use lockgate_cli::fuzzing as cli;
+use lockgate_server::fuzzing as server;
+
+use crate::{Target, checksums, disk, golden, planted, state, words};
+
+const IN_JSON: &[(&str, &str)] = &[("{\"a\":", "}"), ("[", "]"), ("\"\\\"", "\\\"\"")];
+const IN_HOCON: &[(&str, &str)] = &[("a {", "}"), ("a = [", "]"), ("a.", ""), ("[", "]")];
+const IN_TOML: &[(&str, &str)] = &[("[", "]"), ("{ a = ", " }"), ("a.", "")];
+const IN_QUERY: &[(&str, &str)] = &[
+    ("SendMessageBatchRequestEntry.1.", ""),
+    ("MessageAttribute.1.Value.", ""),
+    ("Attribute.1.", ""),
+    ("%25", ""),
+];
+
+/// Text may be this long. A level for each of its words is more than a stack has room for, and what is
+/// longer is tried less often.
+const TEXT_BYTES: usize = 8 << 10;
+
+const NONE: Target = Target {
+    name: "",
+    about: "",
+    decode: |_| Ok(()),
+    words: &[],
+    pairs: &[],
+    seeds: Vec::new,
+    repair: None,
+    bytes_max: TEXT_BYTES,
+    memory: (256, 256 << 10),
+    is_planted: false,
+};
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "query",
+        about: "requests of the Query protocol of SQS: parameters and form",
+        decode: server::query,
+        words: &[words::ACTIONS, words::MEMBERS, words::QUERY],
+        pairs: IN_QUERY,
+        seeds: query,
+        ..NONE
+    },
+    Target {
+        name: "aws-json",
+        about: "requests of the AWS JSON protocol of SQS",
+        decode: server::aws_json,
+        words: &[words::ACTIONS, words::MEMBERS, words::AWS_JSON, words::JSON],
+        pairs: IN_JSON,
+        seeds: aws_json,
+        ..NONE
+    },
+    Target {
+        name: "api",
+        about: "requests to /api/v1: path, parameters, body",
+        decode: server::api,
+        words: &[words::API, words::JSON],
+        pairs: IN_JSON,
+        seeds: api,
+        ..NONE
+    },
+    Target {
+        name: "http-head",
+        about: "how requests are framed on a connection, and hosts",
+        decode: server::heads,
+        words: &[words::HTTP],
+        bytes_max: 2 << 10,
+        seeds: heads,
+        ..NONE
+    },
+    Target {
+        name: "signature",
+        about: "the Authorization header and presigned addresses",
+        decode: server::signature,
+        words: &[words::SIGNATURE],
+        bytes_max: 2 << 10,
+        seeds: signatures,
+        ..NONE
+    },
+    Target {
+        name: "receipt",
+        about: "receipt handles",
+        decode: server::receipt,
+        bytes_max: 256,
+        seeds: || {
+            texts(&["AQAAAAcAAAAAAAAAKgAAAAAAAAADAAAAAP7tvu8AAAAAAAAACQAAAAAAAAAAAAAAAAAAAAA"])
+        },
+        ..NONE
+    },
+    Target {
+        name: "queues-toml",
+        about: "the file of queues in TOML",
+        decode: cli::queues_toml,
+        words: &[words::QUEUES, words::MEMBERS, words::TOML],
+        pairs: IN_TOML,
+        bytes_max: 2 << 10,
+        seeds: queues_toml,
+        ..NONE
+    },
+    Target {
+        name: "queues-hocon",
+        about: "the file of queues in ElasticMQ's form, which is HOCON",
+        decode: cli::queues_hocon,
+        words: &[words::HOCON],
+        pairs: IN_HOCON,
+        seeds: queues_hocon,
+        ..NONE
+    },
+    Target {
+        name: "config",
+        about: "the configuration file",
+        decode: cli::config,
+        words: &[words::CONFIG, words::TOML],
+        pairs: IN_TOML,
+        bytes_max: 1 << 10,
+        seeds: || texts(&["listen = \"127.0.0.1:9324\"\ndata = \"/var/lib/lockgate\"\n"]),
+        ..NONE
+    },
+    Target {
+        name: "access-keys",
+        about: "the file of access keys",
+        decode: cli::access_keys,
+        words: &[words::KEYS, words::TOML],
+        pairs: IN_TOML,
+        seeds: access_keys,
+        ..NONE
+    },
+    Target {
+        name: "send-line",
+        about: "lines of `lockgate send --file`",
+        decode: cli::send_line,
+        words: &[words::LINES, words::JSON],
+        pairs: IN_JSON,
+        seeds: send_lines,
+        ..NONE
+    },
+    Target {
+        name: "records",
+        about: "records of the log: effects, decoded, encoded and folded",
+        decode: state::records,
+        words: &[words::BYTES],
+        seeds: records,
+        bytes_max: 16 << 10,
+        memory: (512, 4 << 20),
+        ..NONE
+    },
+    Target {
+        name: "image",
+        about: "the state in a snapshot",
+        decode: state::image,
+        words: &[words::BYTES],
+        seeds: golden::images,
+        bytes_max: 16 << 10,
+        memory: (512, 4 << 20),
+        ..NONE
+    },
+    Target {
+        name: "segments",
+        about: "segments of the log: headers, records, recovery",
+        decode: disk::segments,
+        words: &[words::BYTES],
+        seeds: segments,
+        repair: Some(checksums::segments),
+        bytes_max: 8 << 10,
+        memory: (64, 4 << 20),
+        ..NONE
+    },
+    Target {
+        name: "snapshot",
+        about: "snapshot files: header and pieces",
+        decode: disk::snapshot,
+        words: &[words::BYTES],
+        seeds: golden::snapshots,
+        repair: Some(checksums::snapshot),
+        bytes_max: 16 << 10,
+        memory: (16, 1 << 20),
+        ..NONE
+    },
+    Target {
+        name: "backup",
+        about: "the stream of a backup",
+        decode: disk::backup,
+        words: &[words::BYTES],
+        seeds: golden::backups,
+        repair: Some(checksums::backup),
+        bytes_max: 16 << 10,
+        memory: (512, 4 << 20),
+        ..NONE
+    },
+    Target {
+        name: "postgres-rows",
+        about: "rows of the log in PostgreSQL",
+        decode: lockgate_postgres::fuzzing::rows,
+        words: &[words::BYTES],
+        seeds: rows,
+        repair: Some(checksums::rows),
+        bytes_max: 4 << 10,
+        ..NONE
+    },
+    Target {
+        name: "planted-recursion",
+        about: "a recursion without a limit, planted",
+        decode: planted::recursion,
+        words: &[words::PLANTED],
+        seeds: || texts(&["Entry.1.a"]),
+        is_planted: true,
+        ..NONE
+    },
+    Target {
+        name: "planted-allocation",
+        about: "a length that is believed, planted",
+        decode: planted::allocation,
+        words: &[words::PLANTED],
+        seeds: || texts(&["LEN 3abc"]),
+        bytes_max: 256,
+        is_planted: true,
+        ..NONE
+    },
+    Target {
+        name: "planted-panic",
+        about: "a panic behind a checksum, planted",
+        decode: planted::checksum,
+        words: &[words::PLANTED],
+        seeds: || vec![b"    a".to_vec()],
+        repair: Some(checksums::planted),
+        bytes_max: 64,
+        is_planted: true,
+        ..NONE
+    },
+];
+
+fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+fn query() -> Vec<Vec<u8>> {
+    texts(&[
+        "Action=ListQueues&QueueNamePrefix=a&Version=2012-11-05",
+        "Action=CreateQueue&QueueName=orders.fifo&Attribute.1.Name=FifoQueue&Attribute.1.Value=true\
+         &Attribute.2.Name=VisibilityTimeout&Attribute.2.Value=40&Tag.1.Key=team&Tag.1.Value=shop",
+        "Action=SendMessage&QueueUrl=http%3A%2F%2Flocalhost%3A9324%2F000000000000%2Forders\
+         &MessageBody=a+b&DelaySeconds=5&MessageAttribute.1.Name=n\
+         &MessageAttribute.1.Value.DataType=Number&MessageAttribute.1.Value.StringValue=1",
+        "Action=SendMessageBatch&SendMessageBatchRequestEntry.1.Id=a\
+         &SendMessageBatchRequestEntry.1.MessageBody=x&SendMessageBatchRequestEntry.2.Id=b\
+         &SendMessageBatchRequestEntry.2.MessageBody=y",
+        "Action=ReceiveMessage&MaxNumberOfMessages=10&AttributeName.1=All&MessageAttributeName.1=a.*",
+        "Action=DeleteMessageBatch&DeleteMessageBatchRequestEntry.1.Id=a\
+         &DeleteMessageBatchRequestEntry.1.ReceiptHandle=x",
+        "Action=UntagQueue\nTagKey.1=a&TagKey.2=b",
+    ])
+}
+
+fn aws_json() -> Vec<Vec<u8>> {
+    texts(&[
+        "ListQueues\n{}",
+        r#"CreateQueue
+{"QueueName":"orders.fifo","Attributes":{"FifoQueue":"true","DeduplicationScope":"messageGroup"},"tags":{"lockgate:delay-max":"30d"}}"#,
+        r#"SendMessage
+{"QueueUrl":"u","MessageBody":"\u00e4","MessageAttributes":{"n":{"DataType":"Binary","BinaryValue":"YWJj"}}}"#,
+        r#"SendMessageBatch
+{"Entries":[{"Id":"a","MessageBody":"x","MessageGroupId":"g"},{"Id":"b","MessageBody":"y"}]}"#,
+        r#"ReceiveMessage
+{"MaxNumberOfMessages":10,"WaitTimeSeconds":20,"MessageSystemAttributeNames":["All"]}"#,
+        r#"ChangeMessageVisibilityBatch
+{"Entries":[{"Id":"a","ReceiptHandle":"h","VisibilityTimeout":0}]}"#,
+        r#"SetQueueAttributes
+{"Attributes":{"ReceiveMessageWaitTimeSeconds":"20"}}"#,
+        r#"StartMessageMoveTask
+{"SourceArn":"arn:aws:sqs:us-east-1:000000000000:dead","MaxNumberOfMessagesPerSecond":5}"#,
+    ])
+}
+
+fn api() -> Vec<Vec<u8>> {
+    texts(&[
+        "GET /api/v1/queues?limit=7&prefix=a\n",
+        "POST /api/v1/queues\n{\"name\":\"orders.fifo\",\"settings\":{\"lease_ms\":1000}}",
+        "PATCH /api/v1/queues/orders\n{\"tags\":{\"team\":null}}",
+        "POST /api/v1/queues/orders/messages\n{\"messages\":[{\"body\":\"a\",\"key\":\"k\"}]}",
+        "POST /api/v1/queues/orders/receive\n{\"max\":10,\"wait_ms\":100}",
+        "POST /api/v1/queues/orders/purge\n",
+    ])
+}
+
+fn heads() -> Vec<Vec<u8>> {
+    texts(&[
+        "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: localhost:9324\r\nContent-Length: 5\r\n\r\nabcde",
+        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nabcde\r\n0\r\nA: b\r\n\r\n",
+    ])
+}
+
+fn signatures() -> Vec<Vec<u8>> {
+    texts(&[
+        "GET /?Param2=value2&Param1=value1\nHost: example.amazonaws.com\nX-Amz-Date: 20150830T123600Z\n\
+         Authorization: AWS4-HMAC-SHA256 \
+         Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, \
+         SignedHeaders=host;x-amz-date, \
+         Signature=b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500\n\n",
+        "POST /\nHost: example.amazonaws.com\nX-Amz-Date: 20150830T123600Z\n\
+         Authorization: AWS4-HMAC-SHA256 \
+         Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, \
+         SignedHeaders=host;x-amz-date, \
+         Signature=5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b\n\n",
+    ])
+}
+
+fn queues_toml() -> Vec<Vec<u8>> {
+    texts(&["[[queue]]\nname = \"orders.fifo\"\nlease = \"45s\"\n\
+         attributes = { ContentBasedDeduplication = true }\n\
+         dead_letter = { queue = \"dead.fifo\", attempts = 3 }\ntags = { team = \"shop\" }\n\n\
+         [[queue]]\nname = \"dead.fifo\"\n"])
+}
+
+fn queues_hocon() -> Vec<Vec<u8>> {
+    texts(&[
+        "include classpath(\"application.conf\")\nqueues {\n  orders {\n    fifo = true\n    \
+         defaultVisibilityTimeout = 45 seconds\n    \
+         deadLettersQueue { name = \"dead\", maxReceiveCount = 3 }\n    tags { team = shop }\n  }\n  \
+         \"dead.fifo\" { fifo = true }\n}\nqueues.mail.delay = 90s\n",
+    ])
+}
+
+fn access_keys() -> Vec<Vec<u8>> {
+    texts(&[
+        "[[key]]\nid = \"AKIDEXAMPLE\"\nsecret = \"wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY\"\n\
+          grants = [{ queues = \"orders*\", verbs = [\"send\", \"receive\"] }]\n",
+    ])
+}
+
+fn send_lines() -> Vec<Vec<u8>> {
+    texts(&[
+        r#"{"body":{"a":[1, 2.50]},"key":"k","unique_id":"u","delay_ms":5000}"#,
+        r#"{"body":"text","attributes":{"a":"b","n":1,"t":{"type":"Binary","base64":"YWJj"}}}"#,
+    ])
+}
+
+fn records() -> Vec<Vec<u8>> {
+    let with_lengths = |records: Vec<Vec<u8>>| {
+        let mut input = Vec::new();
+        for record in records {
+            let len = u16::try_from(record.len()).unwrap_or(u16::MAX);
+            input.extend_from_slice(&len.to_le_bytes());
+            input.extend_from_slice(&record[..len.into()]);
+        }
+        input
+    };
+    golden::records().into_iter().map(with_lengths).collect()
+}
+
+fn segments() -> Vec<Vec<u8>> {
+    let alone = |segment: Vec<u8>| {
+        let mut input = u16::try_from(segment.len())
+            .unwrap_or(u16::MAX)
+            .to_le_bytes()
+            .to_vec();
+        input.extend_from_slice(&segment);
+        input
+    };
+    golden::segments().into_iter().map(alone).collect()
+}
+
+fn rows() -> Vec<Vec<u8>> {
+    let input = |records: Vec<Vec<u8>>| {
+        let mut bodies = Vec::new();
+        let mut at = 1u64;
+        for (number, record) in (1u64..).zip(&records) {
+            let mut row = Vec::new();
+            for number in [at, number, 1] {
+                row.extend_from_slice(&number.to_le_bytes());
+            }
+            row.extend_from_slice(&[0; 4]);
+            let len = u16::try_from(record.len()).unwrap_or(u16::MAX);
+            row.extend_from_slice(&len.to_le_bytes());
+            row.extend_from_slice(&record[..len.into()]);
+            if let Some(sum) = lockgate_postgres::fuzzing::checksum_of(&row) {
+                row[24..28].copy_from_slice(&sum);
+            }
+            at += row.len() as u64;
+            bodies.extend_from_slice(&row);
+        }
+        let mut input = Vec::new();
+        // Claim, epoch, tail, next number, trim, durable point, snapshot's number, beginning.
+        for number in [1, 1, at, 1 + records.len() as u64, 0, at, 1, 0] {
+            input.extend_from_slice(&number.to_le_bytes());
+        }
+        input.extend_from_slice(&bodies);
+        input
+    };
+    golden::records().into_iter().take(3).map(input).collect()
+}

@@ -1,0 +1,72 @@
+//! Requests of a fuzzer to the admin API: found and read as far as no queue is needed.
+
+use hyper::Method;
+
+use super::{
+    Problem,
+    input::{body, query},
+    route::{self, Operation},
+    shapes::{
+        ChangeQueue, CreateQueue, ListDeadLetters, ListKeys, ListMessages, ListQueues, Nothing,
+        ReceiveMessages, Redrive, Reschedule, SendMessages, SettleMessages, Transaction,
+    },
+};
+
+/// A method, a space, a path with its parameters, a line feed, a body.
+pub fn request(bytes: &[u8]) -> Result<(), String> {
+    let at = bytes.iter().position(|&byte| byte == b'\n');
+    let at = at.ok_or("there is no line feed")?;
+    let line = String::from_utf8_lossy(&bytes[..at]);
+    let (method, target) = line.split_once(' ').ok_or("there is no space")?;
+    let method = Method::from_bytes(method.as_bytes()).map_err(|error| error.to_string())?;
+    let (path, query) = match target.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (target, None),
+    };
+    read(&method, path, query, &bytes[at + 1..]).map_err(|problem| {
+        // What is written of it is made of the request too.
+        let detail = problem.detail.clone();
+        assert!(
+            !problem.response().body.is_empty(),
+            "a problem without a body"
+        );
+        detail
+    })
+}
+
+fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Result<(), Problem> {
+    let found = route::find(method, path)?;
+    match found.operation {
+        Operation::ListQueues => drop(query::<ListQueues>(given)?),
+        Operation::ListKeys => drop(query::<ListKeys>(given)?),
+        Operation::PeekMessages => drop(query::<ListMessages>(given)?),
+        Operation::ListDeadLetters => drop(query::<ListDeadLetters>(given)?),
+        Operation::CreateQueue => drop(body::<CreateQueue>(bytes)?),
+        Operation::ChangeQueue => drop(body::<ChangeQueue>(bytes)?),
+        Operation::SendMessages => drop(body::<SendMessages<'_>>(bytes)?),
+        Operation::RescheduleMessage => {
+            body::<Reschedule>(bytes)?;
+        }
+        Operation::ReceiveMessages => drop(body::<ReceiveMessages>(bytes)?),
+        Operation::SettleMessages => drop(body::<SettleMessages<'_>>(bytes)?),
+        Operation::RedriveDeadLetters => drop(body::<Redrive>(bytes)?),
+        Operation::Transact => drop(body::<Transaction<'_>>(bytes)?),
+        Operation::GetServer
+        | Operation::GetQueue
+        | Operation::DeleteQueue
+        | Operation::PurgeQueue
+        | Operation::PauseQueue
+        | Operation::ResumeQueue
+        | Operation::ExplainKey
+        | Operation::ParkKey
+        | Operation::ResumeKey
+        | Operation::DropKey
+        | Operation::PeekMessage
+        | Operation::CancelMessage
+        | Operation::ListDeadLetterSources => {
+            query::<Nothing>(given)?;
+            let Nothing {} = body(bytes)?;
+        }
+    }
+    Ok(())
+}
