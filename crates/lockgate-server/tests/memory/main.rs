@@ -1,6 +1,8 @@
 //! What requests and answers cost in memory, counted by the allocator of the whole process: so there is
 //! one test, and nothing beside it.
 
+#![allow(clippy::unwrap_used, reason = "in tests a panic is the report")]
+
 #[path = "../it/support.rs"]
 #[expect(dead_code, reason = "other tests use more of it")]
 mod support;

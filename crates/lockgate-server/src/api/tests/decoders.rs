@@ -19,13 +19,10 @@ fn a_body_as_deep_as_it_is_long_costs_no_stack() {
         let _ = body::<ChangeQueue>(text);
         let _ = body::<SettleMessages<'_>>(text);
         if let Ok(input) = body::<SendMessages<'_>>(text) {
-            input
-                .messages
-                .into_entries(entry)
-                .for_each(|message| drop(message));
+            input.messages.into_entries(entry).for_each(drop);
         }
         if let Ok(input) = body::<Transaction<'_>>(text) {
-            input.sends.into_entries(entry).for_each(|send| drop(send));
+            input.sends.into_entries(entry).for_each(drop);
         }
     }
     let small = thread::Builder::new().stack_size(128 << 10);

@@ -70,9 +70,7 @@ fn json_as_deep_as_a_body_is_long_costs_no_stack() {
         let _ = aws_json::read::<SettleBatchInput<'_>>(body);
         if let Ok(batch) = aws_json::read::<SendMessageBatchInput<'_>>(body) {
             let entries = batch.entries.unwrap_or_default();
-            entries
-                .into_entries(read_entry)
-                .for_each(|entry| drop(entry));
+            entries.into_entries(read_entry).for_each(drop);
         }
     }
     with_a_small_stack(|| {

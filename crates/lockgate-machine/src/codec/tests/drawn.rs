@@ -1,0 +1,353 @@
+//! Effects of every kind, drawn at random.
+
+use super::*;
+
+pub(super) fn text(max: usize) -> impl Strategy<Value = String> {
+    let char = prop_oneof![3 => prop::char::range('a', 'z'), 1 => any::<char>()];
+    prop::collection::vec(
+        char.prop_map(|c| if c.is_control() { '✓' } else { c }),
+        1..max,
+    )
+    .prop_map(|chars| chars.into_iter().collect())
+}
+
+pub(super) fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![0..300_u64, any::<u64>(), Just(u64::MAX)]
+}
+
+pub(super) fn queue() -> impl Strategy<Value = QueueId> {
+    prop_oneof![0..300_u32, 0..=QueueId::MAX.0].prop_map(QueueId)
+}
+
+pub(super) fn sequence() -> impl Strategy<Value = Sequence> {
+    prop_oneof![0..300_u64, 0..=Sequence::MAX.0].prop_map(Sequence)
+}
+
+pub(super) fn now() -> impl Strategy<Value = Now> {
+    (number(), number()).prop_map(|(wall, machine)| Now {
+        wall: WallTime(wall),
+        machine: MachineTime(machine),
+    })
+}
+
+pub(super) fn bytes() -> impl Strategy<Value = Bytes> {
+    prop::collection::vec(any::<u8>(), 0..300).prop_map(Bytes::from)
+}
+
+pub(super) fn shared_text() -> impl Strategy<Value = Arc<str>> {
+    text(20).prop_map(Arc::from)
+}
+
+pub(super) fn key() -> impl Strategy<Value = Key> {
+    text(60).prop_map(|text| Key::new(&text).unwrap())
+}
+
+pub(super) fn message() -> impl Strategy<Value = Message> {
+    let header = (shared_text(), shared_text(), bytes()).prop_map(|(name, kind, value)| Header {
+        name,
+        kind,
+        value,
+    });
+    let mark =
+        (shared_text(), any::<u32>(), number()).prop_map(|(producer, lane, number)| ProducerMark {
+            producer,
+            lane,
+            number,
+        });
+    let level = prop::sample::select(vec![
+        Level::Memory,
+        Level::Process,
+        Level::Disk,
+        Level::Replicated,
+    ]);
+    let unique_id = text(60).prop_map(|text| UniqueId::new(&text).unwrap());
+    (
+        (
+            bytes(),
+            prop::collection::vec(header, 0..4),
+            prop::option::of(key()),
+            prop::option::of(unique_id),
+            prop::option::of(mark),
+        ),
+        (
+            prop::option::of(number().prop_map(WallTime)),
+            prop::option::of(number()),
+            any::<u8>(),
+            prop::option::of(shared_text()),
+            prop::option::of(shared_text()),
+            prop::option::of(level),
+        ),
+    )
+        .prop_map(
+            |(
+                (body, headers, key, unique_id, producer),
+                (due, time_to_live, priority, content_type, trace_context, level),
+            )| Message {
+                body,
+                headers,
+                key,
+                group: None,
+                unique_id,
+                producer,
+                due,
+                time_to_live,
+                priority,
+                content_type,
+                trace_context,
+                level,
+            },
+        )
+}
+
+pub(super) fn stored() -> impl Strategy<Value = Box<StoredMessage>> {
+    let until = prop::option::of(number().prop_map(MachineTime));
+    let remembered = (until, number().prop_map(NonZeroU64::new));
+    (
+        queue(),
+        sequence(),
+        any::<u128>(),
+        number(),
+        remembered,
+        message(),
+    )
+        .prop_map(|(queue, sequence, id, accepted, remembered, message)| {
+            let (unique_until, key_sequence) = remembered;
+            Box::new(StoredMessage {
+                queue,
+                sequence,
+                id: MessageId::from_bits(id),
+                accepted: WallTime(accepted),
+                unique_until,
+                key_sequence,
+                message,
+            })
+        })
+}
+
+pub(super) fn settings() -> impl Strategy<Value = Box<QueueSettings>> {
+    let dead_letter = (text(9), any::<u16>()).prop_map(|(_, attempts_max)| DeadLetter {
+        queue: QueueName::new(&format!("dead-{attempts_max}")).unwrap(),
+        attempts_max,
+    });
+    let policy = prop::sample::select(vec![KeyPolicy::Block, KeyPolicy::Skip, KeyPolicy::Park]);
+    (
+        prop::array::uniform10(number()),
+        any::<[bool; 5]>(),
+        any::<(u32, u16, u32)>(),
+        prop::option::of(dead_letter),
+        prop::option::of(policy),
+    )
+        .prop_map(|(numbers, flags, small, dead_letter, key_policy)| {
+            let [
+                lease,
+                delay,
+                retention,
+                receive_wait,
+                window,
+                dedup_bytes,
+                messages,
+                bytes,
+                ..,
+            ] = numbers;
+            let [keyed, content_based, survives_purge, by_key, strict] = flags;
+            Box::new(QueueSettings {
+                keyed,
+                level: Level::from_number((numbers[8] % 4) as u8 + 1).unwrap(),
+                lease,
+                delay,
+                retention,
+                receive_wait,
+                message_bytes_max: small.0,
+                dedup: Dedup {
+                    window,
+                    scope: if by_key {
+                        DedupScope::Key
+                    } else {
+                        DedupScope::Queue
+                    },
+                    scope_from: (numbers[8] % 3 == 0).then_some(MachineTime(window)),
+                    content_based,
+                    bytes_max: dedup_bytes,
+                    survives_purge,
+                },
+                dead_letter,
+                key_policy,
+                park_after: small.1,
+                key_profile: if strict {
+                    KeyProfile::Strict
+                } else {
+                    KeyProfile::Sqs
+                },
+                quota: Quota {
+                    messages_max: messages,
+                    bytes_max: bytes,
+                },
+                in_flight_max: small.2,
+                sync_window: SyncWindow {
+                    after: survives_purge.then_some(window),
+                    records: content_based.then_some(messages),
+                },
+                key_sequences_max: if keyed { small.0 } else { 0 },
+            })
+        })
+}
+
+pub(super) fn map() -> impl Strategy<Value = BTreeMap<String, String>> {
+    prop::collection::btree_map(text(10), ".{0,10}", 0..4)
+}
+
+/// Any effect of the kind at this place.
+pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
+    let wall = || number().prop_map(WallTime);
+    let machine = || number().prop_map(MachineTime);
+    let message = || (queue(), sequence());
+    match place {
+        0 => {
+            let ids = any::<(u64, u64, [u8; 16], i64, [u8; 32])>();
+            (ids, now())
+                .prop_map(|((epoch, incarnation, boot, clock_offset, secret), now)| {
+                    Effect::TermStarted {
+                        term: Term {
+                            epoch: Epoch(epoch),
+                            incarnation: Incarnation(incarnation),
+                        },
+                        boot_id: BootId(boot),
+                        clock_offset,
+                        secret,
+                        now,
+                    }
+                })
+                .boxed()
+        }
+        1 => now().prop_map(|now| Effect::TermEnded { now }).boxed(),
+        2 => (now(), any::<u32>())
+            .prop_map(|(now, budget)| Effect::Advanced { now, budget })
+            .boxed(),
+        3 => (queue(), "[a-z.]{1,80}", settings(), map(), map(), wall())
+            .prop_map(
+                |(queue, name, settings, annotations, tags, at)| Effect::QueueCreated {
+                    queue,
+                    name: QueueName::new(&name).unwrap(),
+                    settings,
+                    annotations,
+                    tags,
+                    at,
+                },
+            )
+            .boxed(),
+        4 => (queue(), settings(), map(), map(), wall())
+            .prop_map(
+                |(queue, settings, annotations, tags, at)| Effect::QueueChanged {
+                    queue,
+                    settings,
+                    annotations,
+                    tags,
+                    at,
+                },
+            )
+            .boxed(),
+        5 => queue()
+            .prop_map(|queue| Effect::QueueDeleted { queue })
+            .boxed(),
+        6 => queue().prop_map(|queue| Effect::Purged { queue }).boxed(),
+        7 => (queue(), any::<bool>())
+            .prop_map(|(queue, paused)| Effect::Paused { queue, paused })
+            .boxed(),
+        8 => stored().prop_map(Effect::Accepted).boxed(),
+        9 => stored().prop_map(Effect::Relocated).boxed(),
+        10 => message()
+            .prop_map(|(queue, below)| Effect::SequencesReserved { queue, below })
+            .boxed(),
+        11 => (message(), number(), now(), machine(), text(30))
+            .prop_map(
+                |((queue, sequence), lease, now, deadline, holder)| Effect::Leased {
+                    queue,
+                    sequence,
+                    lease: LeaseNumber(lease),
+                    now,
+                    deadline,
+                    holder: HolderName::new(&holder).unwrap(),
+                },
+            )
+            .boxed(),
+        12 => (queue(), machine())
+            .prop_map(|(queue, until)| Effect::HorizonRaised { queue, until })
+            .boxed(),
+        13 => message()
+            .prop_map(|(queue, sequence)| Effect::Acked { queue, sequence })
+            .boxed(),
+        14 => (message(), prop::option::of(machine()))
+            .prop_map(|((queue, sequence), until)| Effect::Nacked {
+                queue,
+                sequence,
+                until,
+            })
+            .boxed(),
+        15 => (message(), machine())
+            .prop_map(|((queue, sequence), deadline)| Effect::Extended {
+                queue,
+                sequence,
+                deadline,
+            })
+            .boxed(),
+        16 => message()
+            .prop_map(|(queue, sequence)| Effect::GivenBack { queue, sequence })
+            .boxed(),
+        17 => {
+            let reason = prop_oneof![
+                any::<u16>().prop_map(|attempts| DeadLetterReason::Attempts { attempts }),
+                prop::option::of(shared_text())
+                    .prop_map(|reason| DeadLetterReason::Rejected { reason }),
+                prop::option::of(queue()).prop_map(|source| DeadLetterReason::Redriven { source }),
+            ];
+            (message(), message(), reason, wall())
+                .prop_map(
+                    |((from, sequence), (to, to_sequence), reason, at)| Effect::Moved {
+                        from,
+                        sequence,
+                        to,
+                        to_sequence,
+                        reason,
+                        at,
+                    },
+                )
+                .boxed()
+        }
+        18 => {
+            let reason = prop::sample::select(vec![
+                DropReason::Purged,
+                DropReason::QueueDeleted,
+                DropReason::Expired,
+                DropReason::Damaged,
+                DropReason::Rejected,
+                DropReason::Cancelled,
+                DropReason::KeyDropped,
+            ]);
+            (message(), reason)
+                .prop_map(|((queue, sequence), reason)| Effect::Dropped {
+                    queue,
+                    sequence,
+                    reason,
+                })
+                .boxed()
+        }
+        19 => (message(), wall())
+            .prop_map(|((queue, sequence), due)| Effect::Rescheduled {
+                queue,
+                sequence,
+                due,
+            })
+            .boxed(),
+        20 => (queue(), key())
+            .prop_map(|(queue, key)| Effect::KeyParked { queue, key })
+            .boxed(),
+        21 => (queue(), key())
+            .prop_map(|(queue, key)| Effect::KeyResumed { queue, key })
+            .boxed(),
+        _ => unreachable!("a new effect needs a strategy here"),
+    }
+}
+
+pub(super) fn effects() -> impl Strategy<Value = Vec<Effect>> {
+    prop::collection::vec((0..KINDS).prop_flat_map(effect_at), 0..5)
+}
