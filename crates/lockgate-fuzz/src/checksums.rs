@@ -20,7 +20,7 @@ fn u32_at(bytes: &[u8], at: usize) -> usize {
 }
 
 /// For [`planted::checksum`](crate::planted::checksum).
-pub(crate) fn planted(input: &mut Vec<u8>, _: &mut SeededRandom) {
+pub(crate) fn planted(input: &mut [u8], _: &mut SeededRandom) {
     if input.len() >= 4 {
         let sum = crc32c(&input[4..]).to_le_bytes();
         put(input, 0, sum);
@@ -28,7 +28,7 @@ pub(crate) fn planted(input: &mut Vec<u8>, _: &mut SeededRandom) {
 }
 
 /// Segments as [`disk::segments`](crate::disk::segments) takes them.
-pub(crate) fn segments(input: &mut Vec<u8>, random: &mut SeededRandom) {
+pub(crate) fn segments(input: &mut [u8], random: &mut SeededRandom) {
     let Some(rest) = input.len().checked_sub(2) else {
         return;
     };
@@ -63,7 +63,11 @@ fn segment(bytes: &mut [u8], segment: u32, first_number: u64, random: &mut Seede
         let mut len = u32_at(records, 4);
         if len > room && random.chance(80) {
             len = room;
-            put(records, 4, (len as u32).to_le_bytes());
+            put(
+                records,
+                4,
+                u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes(),
+            );
         }
         let len = len.min(room);
         if random.chance(95) {
@@ -85,7 +89,7 @@ fn segment(bytes: &mut [u8], segment: u32, first_number: u64, random: &mut Seede
 }
 
 /// A snapshot as [`disk::snapshot`](crate::disk::snapshot) takes it.
-pub(crate) fn snapshot(input: &mut Vec<u8>, random: &mut SeededRandom) {
+pub(crate) fn snapshot(input: &mut [u8], random: &mut SeededRandom) {
     if input.len() < 32 {
         return;
     }
@@ -105,7 +109,11 @@ pub(crate) fn snapshot(input: &mut Vec<u8>, random: &mut SeededRandom) {
         let mut len = u32_at(rest, 4);
         if len != u32::MAX as usize && len > room && random.chance(80) {
             len = room;
-            put(rest, 4, (len as u32).to_le_bytes());
+            put(
+                rest,
+                4,
+                u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes(),
+            );
         }
         let mark = [rest[4], rest[5], rest[6], rest[7]];
         let len = if len == u32::MAX as usize {
@@ -124,7 +132,7 @@ pub(crate) fn snapshot(input: &mut Vec<u8>, random: &mut SeededRandom) {
 }
 
 /// A backup.
-pub(crate) fn backup(input: &mut Vec<u8>, random: &mut SeededRandom) {
+pub(crate) fn backup(input: &mut [u8], random: &mut SeededRandom) {
     if input.len() < 40 {
         return;
     }
@@ -142,7 +150,11 @@ pub(crate) fn backup(input: &mut Vec<u8>, random: &mut SeededRandom) {
         let mut len = u32_at(rest, 5);
         if len > room && random.chance(80) {
             len = room;
-            put(rest, 5, (len as u32).to_le_bytes());
+            put(
+                rest,
+                5,
+                u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes(),
+            );
         }
         let (block, later) = rest.split_at_mut(9 + len.min(room));
         let sum = crc32c_append(crc32c(&index.to_le_bytes()), &block[4..]);
@@ -152,7 +164,7 @@ pub(crate) fn backup(input: &mut Vec<u8>, random: &mut SeededRandom) {
 }
 
 /// Rows of PostgreSQL.
-pub(crate) fn rows(input: &mut Vec<u8>, random: &mut SeededRandom) {
+pub(crate) fn rows(input: &mut [u8], random: &mut SeededRandom) {
     let (shard, head) = lockgate_postgres::fuzzing::LAYOUT;
     let mut at = shard;
     let mut number = 1u64;

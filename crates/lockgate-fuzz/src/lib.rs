@@ -77,7 +77,7 @@ pub struct Target {
     pub is_planted: bool,
 }
 
-type Repair = fn(&mut Vec<u8>, &mut lockgate_sim::SeededRandom);
+type Repair = fn(&mut [u8], &mut lockgate_sim::SeededRandom);
 
 /// The target of that name.
 #[must_use]

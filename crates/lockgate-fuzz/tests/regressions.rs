@@ -1,5 +1,7 @@
 //! Every input that once broke a target, and every seed, without libFuzzer.
 
+#![allow(clippy::unwrap_used, reason = "in tests a panic is the report")]
+
 use std::thread;
 
 use lockgate_fuzz::{STACK_BYTES, TARGETS, Target, run};
