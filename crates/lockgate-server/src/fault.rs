@@ -248,11 +248,20 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Typed<'_, D, D::Error> {
         deserialize_tuple(len: usize) as deserialize_any(), Other;
         deserialize_tuple_struct(name: &'static str, len: usize) as deserialize_any(), Other;
         deserialize_map() as deserialize_any(), Other;
-        deserialize_struct(name: &'static str, fields: &'static [&'static str]) as deserialize_any(), Other;
         deserialize_enum(name: &'static str, variants: &'static [&'static str])
             as deserialize_enum(name, variants), Other;
         deserialize_identifier() as deserialize_any(), Other;
         deserialize_ignored_any() as deserialize_ignored_any(), Other;
+    }
+
+    /// Serde would also read a list as an object's values in their order.
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        self.deserialize_map(FieldsOnly(visitor))
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
@@ -276,6 +285,21 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Typed<'_, D, D::Error> {
 
     fn is_human_readable(&self) -> bool {
         self.deserializer.is_human_readable()
+    }
+}
+
+/// A visitor that takes an object and nothing else.
+struct FieldsOnly<V>(V);
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for FieldsOnly<V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.expecting(f)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<V::Value, A::Error> {
+        self.0.visit_map(fields)
     }
 }
 

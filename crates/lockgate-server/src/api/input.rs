@@ -261,6 +261,7 @@ mod tests {
                 "inner.inner.limit: invalid value: integer `-1`, expected u16",
             ),
             (r#" []"#, "the body must be a JSON object"),
+            (r#"{"inner":[7]}"#, "inner: invalid type: sequence"),
             (r#""x""#, "body: "),
             (r#"{"limit":1"#, "the body is no JSON"),
             (r#"{} x"#, "the body is no JSON"),

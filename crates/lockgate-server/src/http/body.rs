@@ -118,13 +118,31 @@ impl BodyBudget {
         Ok(Some(share))
     }
 
+    /// The share of an answer of `len` bytes that is sent whether there is room or not: what it tells
+    /// was done.
+    pub(crate) fn hold_anyway(
+        self: &Arc<Self>,
+        address: IpAddr,
+        len: usize,
+    ) -> Option<AnswerShare> {
+        let bytes = len.saturating_sub(FREE_BYTES);
+        let address = network(address);
+        self.lock().add(address, bytes, 0);
+        Some(BodyShare {
+            budget: self.clone(),
+            address,
+            bytes,
+            unknown: false,
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Used> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What counts as one address: of IPv6 a network of 64 bits, which a single client has for itself.
-fn network(address: IpAddr) -> IpAddr {
+pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         address => address,
@@ -382,7 +400,9 @@ mod tests {
         assert_eq!(budget.used(), 0);
         let alone = hold(1, 100_001).unwrap();
         assert!(hold(1, 1).is_err());
-        drop(alone);
+        let anyway = budget.hold_anyway(address(1), FREE_BYTES + 7);
+        assert_eq!(budget.used(), 100_008);
+        drop((alone, anyway));
         assert_eq!(budget.used(), 0);
     }
 }

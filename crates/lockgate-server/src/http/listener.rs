@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::{Core, connection, counters::Refused, date, space, tls};
+use super::{Core, body::network, connection, counters::Refused, date, space, tls};
 use crate::RunReport;
 
 /// See [`Server::run`](crate::Server::run).
@@ -245,7 +245,7 @@ impl Admission {
     }
 
     fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Permit, Refused> {
-        let address = address.to_canonical();
+        let address = network(address);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.total >= self.open_max {
             return Err(Refused::Connections);

@@ -178,10 +178,9 @@ impl Progress {
     pub(crate) fn wrote(&self, len: usize, now: Instant) -> Option<KeepGuard> {
         let mut inner = self.lock();
         if let Some(writing) = inner.writing {
-            // Who takes a backup writes it to a disk, which may stand still for a while.
-            let streams = inner.service == Service::Streaming;
-            let ahead = (!streams).then_some(inner.pace.transfer_grace);
-            inner.writing = Some(inner.pace.moved(writing, len, ahead, now));
+            // Without a bound: the kernel takes megabytes at once and says that it takes more only when
+            // a third of them is out, which a slow client may need minutes for.
+            inner.writing = Some(inner.pace.moved(writing, len, None, now));
         }
         inner.keep.take()
     }
@@ -311,15 +310,16 @@ impl Pace {
         }
     }
 
-    /// The span after `len` bytes more. Those of a body or an answer earn time, up to `ahead` of now:
-    /// a client that has sent much and then falls silent would else be waited for for minutes.
+    /// The span after `len` bytes more. Those of a body or an answer earn time, of a body up to `ahead`
+    /// of now: a client that has sent much and then falls silent would else be waited for for minutes.
     fn moved(&self, span: Span, len: usize, ahead: Option<Duration>, now: Instant) -> Span {
         if !matches!(span.what, Some(Overdue::Body | Overdue::Answer)) {
             return span;
         }
         let nanos = len as u128 * 1_000_000_000 / u128::from(self.transfer_rate_min);
         let earned = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        let until = span.until + earned;
+        // It is past only where the process stood still, which is not the client's doing.
+        let until = span.until.max(now) + earned;
         let until = ahead.map_or(until, |ahead| until.min(now + ahead));
         Span { until, ..span }
     }

@@ -77,12 +77,14 @@ pub(crate) async fn answer(client: &Arc<Client>, request: Request<Incoming>) -> 
         Err(refusal) => Err(refusal),
     };
     let outcome = outcome.and_then(|response| {
-        // If it is refused, dropping it gives back the leases in it.
-        let share = client
-            .core
-            .answers
-            .hold(client.peer.ip(), response.body.len())
-            .map_err(|_| Refusal::AnswersFull)?;
+        let (answers, len) = (&client.core.answers, response.body.len());
+        let share = match answers.hold(client.peer.ip(), len) {
+            Ok(share) => share,
+            Err(_) if may_be_refused(route, &parts.method, &response) => {
+                return Err(Refusal::AnswersFull);
+            }
+            Err(_) => answers.hold_anyway(client.peer.ip(), len),
+        };
         Ok((response, share))
     });
     let (response, share) = outcome.unwrap_or_else(|refusal| {
@@ -114,6 +116,17 @@ pub(crate) async fn answer(client: &Arc<Client>, request: Request<Incoming>) -> 
     *answer.status_mut() = response.status;
     *answer.headers_mut() = response.headers;
     answer
+}
+
+/// Whether an answer may be dropped and the request answered "nothing was done". Dropping it gives back
+/// the leases in it; what changed otherwise, it has changed. The server's own pages are short.
+fn may_be_refused(route: Route, method: &Method, response: &sqs::Response) -> bool {
+    response.on_sent.is_some()
+        || match route {
+            Route::Sqs => response.action.is_none_or(sqs::only_reads),
+            Route::Api => *method == Method::GET,
+            _ => false,
+        }
 }
 
 /// Counts a request as abandoned unless it is answered.

@@ -39,6 +39,8 @@ use crate::{
     http::progress::Hangup,
 };
 
+use dispatch::{Action, Effect};
+
 pub(crate) use actions::{Service, tags::check as check_tags};
 pub use declare::{
     DeclareError, DeclareProblem, Declared, DeclaredPart, DeclaredQueue, check_queues,
@@ -60,6 +62,11 @@ pub(crate) fn unauthenticated(error: AuthError, query: Option<QueryFormat>, id: 
         None => aws_json::error_response(&error),
         Some(format) => query::error_response(&error, format, id),
     }
+}
+
+/// Whether the action of that name changes nothing.
+pub(crate) fn only_reads(action: &str) -> bool {
+    Action::from_name(action).is_none_or(|action| action.effect() == Effect::Reads)
 }
 
 /// The answer to a request that is refused before it reaches an action, in its protocol.

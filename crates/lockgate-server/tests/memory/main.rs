@@ -178,6 +178,15 @@ fn requests(len: usize) -> Vec<(String, Vec<u8>)> {
             ),
         ),
         (
+            "bare message attributes",
+            filled(
+                len,
+                "Action=SendMessage&QueueUrl=q&MessageBody=a&",
+                |n| format!("MessageAttribute.{n}&"),
+                "",
+            ),
+        ),
+        (
             "queue attributes",
             filled(
                 len,

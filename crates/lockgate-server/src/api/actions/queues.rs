@@ -111,7 +111,7 @@ impl Service {
         else {
             return Err(mismatched());
         };
-        if existed && description.settings != settings {
+        if existed && !description.settings.is_what_asks(&settings) {
             return Err(Problem::new(
                 Code::QueueExists,
                 format!("queue {} exists with other settings", description.name),

@@ -332,6 +332,8 @@ enum Value<'f> {
     Given(bool),
     List(Vec<Value<'f>>),
     Map(Vec<(Cow<'f, str>, Value<'f>)>),
+    /// Message attributes, and the numbers of further ones.
+    Attributes(Vec<(Cow<'f, str>, Value<'f>)>, BTreeSet<u64>),
     Entries(Vec<(u64, &'f [u8])>),
 }
 
@@ -353,14 +355,10 @@ impl<'f> Member<'f> {
                 let pairs = pairs.into_values();
                 Value::Map(pairs.map(|(key, text)| (key, Value::Text(text))).collect())
             }
-            Self::Attributes(Attributes { kept, counted }) => {
-                let kept = kept.into_values().map(Attribute::into_value);
-                // That they are there is all that can matter of them: so many are refused.
-                let counted = counted
-                    .into_iter()
-                    .map(|number| (number.to_string().into(), Value::Map(Vec::new())));
-                Value::Map(kept.chain(counted).collect())
-            }
+            Self::Attributes(Attributes { kept, counted }) => Value::Attributes(
+                kept.into_values().map(Attribute::into_value).collect(),
+                counted,
+            ),
             Self::Entries(parameters) => Value::Entries(parameters),
         }
     }
@@ -382,19 +380,17 @@ impl Value<'_> {
     /// The same, borrowing nothing. Entries are not within entries.
     fn into_owned<'a>(self) -> Value<'a> {
         let own = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
+        let all = |pairs: Vec<(Cow<'_, str>, Value<'_>)>| {
+            let owned = |(key, value): (Cow<'_, str>, Value<'_>)| (own(key), value.into_owned());
+            pairs.into_iter().map(owned).collect()
+        };
         match self {
             Self::Text(text) => Value::Text(own(text)),
             Self::Integer(name, text) => Value::Integer(name, own(text)),
             Self::Given(given) => Value::Given(given),
             Self::List(values) => Value::List(values.into_iter().map(Value::into_owned).collect()),
-            Self::Map(pairs) => {
-                let pairs = pairs.into_iter();
-                Value::Map(
-                    pairs
-                        .map(|(key, value)| (own(key), value.into_owned()))
-                        .collect(),
-                )
-            }
+            Self::Map(pairs) => Value::Map(all(pairs)),
+            Self::Attributes(kept, counted) => Value::Attributes(all(kept), counted),
             Self::Entries(_) => Value::Entries(Vec::new()),
         }
     }
@@ -429,6 +425,14 @@ impl<'de> Deserializer<'de> for Value<'de> {
             }
             Self::List(values) => visitor.visit_seq(SeqDeserializer::new(values.into_iter())),
             Self::Map(pairs) => visitor.visit_map(MapDeserializer::new(pairs.into_iter())),
+            Self::Attributes(kept, counted) => {
+                // That they are there is all that can matter of them: so many are refused.
+                let counted = counted.into_iter().map(|number| {
+                    let name = Cow::from(number.to_string());
+                    (name, Value::Map(Vec::new()))
+                });
+                visitor.visit_map(MapDeserializer::new(kept.into_iter().chain(counted)))
+            }
             Self::Entries(parameters) => visitor.visit_seq(Entries { parameters, at: 0 }),
         }
     }
