@@ -169,6 +169,8 @@ pub(crate) struct Signals {
     interrupt: Signal,
     quit: Signal,
     terminate: Signal,
+    /// SIGHUP, where it must not end the command at once.
+    hangup: Option<Signal>,
 }
 
 impl Signals {
@@ -177,7 +179,16 @@ impl Signals {
             interrupt: listen(SignalKind::interrupt())?,
             quit: listen(SignalKind::quit())?,
             terminate: listen(SignalKind::terminate())?,
+            hangup: None,
         })
+    }
+
+    /// Hears SIGHUP too, as SIGTERM: of a terminal that is closed. Under `nohup` it stays ignored.
+    pub(crate) fn hear_hangup(&mut self) -> Result<(), Failure> {
+        if !is_hangup_ignored() {
+            self.hangup = Some(listen(SignalKind::hangup())?);
+        }
+        Ok(())
     }
 
     /// Waits for the next one. Cancel safe: a signal is not lost when the future is dropped.
@@ -186,8 +197,25 @@ impl Signals {
             _ = self.interrupt.recv() => Exit::Interrupted,
             _ = self.quit.recv() => Exit::Quit,
             _ = self.terminate.recv() => Exit::Terminated,
+            () = heard(&mut self.hangup) => Exit::Terminated,
         }
     }
+}
+
+async fn heard(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether whoever started this process had it ignore SIGHUP. Where nobody can tell, it did not.
+fn is_hangup_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Signal 1 is the lowest bit.
+    ignored.is_some_and(|mask| mask & 1 == 1)
 }
 
 /// Pauses between attempts, growing from 50 ms to 1 s, until the time for trying is over.

@@ -60,11 +60,24 @@ impl KeyFile {
     /// Waits until a file has changed, and reads the keys again.
     pub(crate) async fn changed(&mut self) -> Result<Vec<AccessKey>, Failure> {
         self.files.changed().await;
-        self.read()
+        self.read_again()
     }
 
     /// Reads the keys again, changed or not.
-    pub(crate) fn read(&mut self) -> Result<Vec<AccessKey>, Failure> {
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and if the path is no file any more: to open a pipe would wait for a
+    /// writer, and the whole server with it.
+    pub(crate) fn read_again(&mut self) -> Result<Vec<AccessKey>, Failure> {
+        let is_file = fs::metadata(&self.path).is_ok_and(|about| about.is_file());
+        if !is_file {
+            let what = format!("{} is no file that can be read again", self.path.display());
+            return Err(Failure::new(Exit::Failed, what));
+        }
+        self.read()
+    }
+
+    fn read(&mut self) -> Result<Vec<AccessKey>, Failure> {
         let about = || format!("reading the access keys in {}", self.path.display());
         let folder = self.path.parent().unwrap_or(Path::new(""));
         self.files = WatchedFiles::new([self.path.clone()]);

@@ -2,10 +2,12 @@
 //!
 //! A message is asked for only when there is room for its command, one at a time: nothing that is leased
 //! waits here, and since the server gives nothing more of a key that is held, messages of one key run one
-//! after the other. The receiving has a connection of its own; all settling shares another.
+//! after the other. The receiving has a connection of its own; the settling shares a few others.
 
 use std::{
     collections::HashSet,
+    hash::{DefaultHasher, Hash, Hasher},
+    io,
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -50,6 +52,9 @@ const GRACE: Duration = Duration::from_secs(5);
 /// failed in this run.
 const PASS_BY: Duration = Duration::from_secs(1);
 
+/// So many connections settle, at most.
+const SETTLERS_MAX: usize = 16;
+
 /// As much of a queue as is needed here.
 #[derive(Deserialize)]
 struct Queue {
@@ -71,8 +76,11 @@ pub(super) async fn run(
     command: &str,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
+    signals.hear_hangup()?;
     let mut receiver = client(&args.settings)?;
-    let settler = client(&args.settings)?;
+    let settlers = (0..usize::from(args.concurrency).min(SETTLERS_MAX))
+        .map(|_| client(&args.settings).map(Mutex::new))
+        .collect::<Result<_, Failure>>()?;
     let target = format!("/queues/{}", part(&args.queue));
     let queue: Queue = tokio::select! {
         queue = receiver.admin(Method::GET, &target, NOTHING) => match queue {
@@ -101,7 +109,8 @@ pub(super) async fn run(
         command: command.to_owned(),
         lease,
         retry_delay: args.retry_delay,
-        settler: Mutex::new(settler),
+        timeout: receiver.timeout(),
+        settlers,
     });
     Run::new(args, work).go(receiver, signals).await
 }
@@ -115,7 +124,10 @@ struct Work {
     command: String,
     lease: Duration,
     retry_delay: Duration,
-    settler: Mutex<Client>,
+    /// Several, so that an answer that does not come holds up few leases.
+    settlers: Vec<Mutex<Client>>,
+    /// For how long a settle is tried again.
+    timeout: Duration,
 }
 
 /// What became of a message.
@@ -125,6 +137,8 @@ enum Ended {
     Failed,
     /// Its lease was not current any more, so nothing was settled.
     Lost,
+    /// It was given back without a try.
+    PassedBy,
     /// Its command could not start, or none can go on: the run ends.
     Hopeless(String),
 }
@@ -239,7 +253,7 @@ impl<'a> Run<'a> {
                     }
                     for message in messages {
                         received = true;
-                        self.begin(message).await;
+                        self.begin(message);
                     }
                 }
             }
@@ -276,12 +290,19 @@ impl<'a> Run<'a> {
     }
 
     /// Starts the command of a message, unless that would break the order of its key.
-    async fn begin(&mut self, message: Leased) {
+    fn begin(&mut self, message: Leased) {
         let place = message.place().to_owned();
         // Its lease was lost while the command went on, or it has failed before.
         if self.busy.contains(&place) || self.failed.contains(&message.id) {
-            let delay = self.work.retry_delay.max(PASS_BY);
-            self.work.give_back(&message, delay).await;
+            let (work, delay) = (self.work.clone(), self.work.retry_delay.max(PASS_BY));
+            self.jobs.spawn(async move {
+                work.give_back(&message, delay).await;
+                Done {
+                    id: message.id,
+                    place: String::new(),
+                    ended: Ended::PassedBy,
+                }
+            });
             return;
         }
         self.left -= 1;
@@ -301,6 +322,7 @@ impl<'a> Run<'a> {
         };
         self.busy.remove(&done.place);
         match done.ended {
+            Ended::PassedBy => {}
             Ended::Deleted => self.tally.deleted += 1,
             Ended::Lost | Ended::Failed => {
                 match done.ended {
@@ -406,6 +428,18 @@ impl Work {
         let (mut child, group) = match started.map(|child| (child.id(), child)) {
             Ok((Some(group), child)) => (child, group),
             Ok((None, _)) => return Ended::Hopeless("it has no process id".to_owned()),
+            // It is this message that no command can be started with: its attributes are too long for
+            // this system, or no text that an environment can hold.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ArgumentListTooLong | io::ErrorKind::InvalidInput
+                ) =>
+            {
+                let why = format!("no command can be started with it: {error}");
+                self.comes_again(message, &why).await;
+                return Ended::Failed;
+            }
             Err(error) => {
                 // Nothing was tried.
                 self.give_back(message, Duration::ZERO).await;
@@ -474,9 +508,11 @@ impl Work {
         let mut ends = began + self.lease;
         loop {
             sleep(self.lease / 3).await;
-            let lease = self.lease.min(HELD_MAX.saturating_sub(began.elapsed()));
             let now = Instant::now();
-            if now + lease <= ends {
+            let lease = self
+                .lease
+                .min((began + HELD_MAX).saturating_duration_since(now));
+            if now + lease <= ends || millis(lease) == 0 {
                 // It has been held for as long as one can be.
                 sleep(ends.saturating_duration_since(now)).await;
                 return "it was held for 12h, the longest there is".to_owned();
@@ -549,19 +585,31 @@ impl Work {
         }
     }
 
+    /// The settles of one lease share a connection.
+    fn settler_of(&self, receipt: &str) -> &Mutex<Client> {
+        let mut hash = DefaultHasher::new();
+        receipt.hash(&mut hash);
+        let at = hash.finish() % self.settlers.len() as u64;
+        &self.settlers[usize::try_from(at).unwrap_or_default()]
+    }
+
     /// Settles a lease, again while the server is away.
     async fn settle(&self, receipt: &str, mut how: Value) -> Result<Settled, Failure> {
         how["receipt"] = json!(receipt);
         let body = json!({"settles": [how]});
         let target = format!("{}/settle", self.target);
-        let mut client = self.settler.lock().await;
-        let mut retry = Retry::new(client.timeout());
+        let settler = self.settler_of(receipt);
+        let mut retry = Retry::new(self.timeout);
         // An attempt whose answer did not come may have done it: then the lease is gone by the next one.
         let mut perhaps_done = false;
         loop {
-            let answer = client
-                .admin::<Results>(Method::POST, &target, Some(&body))
-                .await;
+            // Not held over the pauses: others settle meanwhile.
+            let answer = {
+                let mut client = settler.lock().await;
+                client
+                    .admin::<Results>(Method::POST, &target, Some(&body))
+                    .await
+            };
             let mut results = match answer {
                 Ok(answer) => answer.results.into_iter(),
                 Err(error) => {
@@ -574,7 +622,15 @@ impl Work {
             };
             return match results.next() {
                 Some(Outcome::Done) => Ok(Settled::Done),
-                Some(Outcome::Stale { .. }) if perhaps_done && how["action"] != "extend" => {
+                // A lease that was acknowledged is gone, and what was put back is stale in any way.
+                Some(Outcome::Stale { reason })
+                    if perhaps_done
+                        && match how["action"].as_str() {
+                            Some("ack") => reason == "gone",
+                            Some("extend") => false,
+                            _ => true,
+                        } =>
+                {
                     Ok(Settled::Done)
                 }
                 Some(Outcome::Stale { reason }) if reason == "gone" => Ok(Settled::Gone),

@@ -90,7 +90,7 @@ impl Renewable {
             );
         }
         if let Some((file, current)) = &mut self.keys {
-            take_keys(current, file.read());
+            take_keys(current, file.read_again());
         }
         match self.certificate.as_ref().map(Certificate::reload) {
             None => {}
