@@ -105,7 +105,7 @@ pub enum StartError {
     /// bytes in them, or what was done since the last snapshot stood there. Nothing was changed. Serving without
     /// them is what [`EngineOptions::accept_loss`](crate::EngineOptions::accept_loss) is for.
     #[error(
-        "parts of the log are not there: {}; nothing was changed. Put them back and start again, or restore a \
+        "parts of the log are not there: {}; nothing that is stored was changed. Put them back and start again, or restore a \
          backup, or accept the loss of what they held",
         crate::missing::list(parts)
     )]

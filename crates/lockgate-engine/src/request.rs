@@ -120,6 +120,7 @@ fn message_bytes(message: &lockgate_core::Message) -> usize {
         + message.size()
         + message.headers.len() * 16
         + text(message.key.as_ref().map(AsRef::as_ref))
+        + text(message.group.as_ref().map(AsRef::as_ref))
         + text(message.unique_id.as_ref().map(AsRef::as_ref))
         + text(message.content_type.as_deref())
         + text(message.trace_context.as_deref())

@@ -38,6 +38,8 @@ pub(crate) struct DedupHit {
     pub(crate) sequence: Sequence,
     /// The record that accepted it, which an answer to the duplicate must wait for.
     pub(crate) position: Position,
+    /// Until when it is remembered.
+    pub(crate) expires: MachineTime,
 }
 
 /// A unique id, and what its duplicates are answered.
@@ -107,6 +109,7 @@ impl DedupWindow {
         Some(DedupHit {
             sequence: id.sequence,
             position: id.position,
+            expires: id.expires,
         })
     }
 
@@ -233,15 +236,18 @@ mod tests {
 
     use super::*;
 
-    fn hit(number: u64) -> DedupHit {
+    fn hit(number: u64, expires: u64) -> DedupHit {
         DedupHit {
             sequence: Sequence(number),
             position: Position(number * 100),
+            expires: MachineTime(expires),
         }
     }
 
     fn reserve(window: &mut DedupWindow, digest: u128, number: u64, expires: u64) {
-        let DedupHit { sequence, position } = hit(number);
+        let DedupHit {
+            sequence, position, ..
+        } = hit(number, expires);
         window.reserve(digest, sequence, position, MachineTime(expires));
     }
 
@@ -284,7 +290,7 @@ mod tests {
         reserve(&mut window, 1, 1, 10);
         reserve(&mut window, 1, 2, 20);
         assert_eq!(window.expire(MachineTime(10), 9), 1);
-        assert_eq!(window.get(1), Some(hit(2)));
+        assert_eq!(window.get(1), Some(hit(2, 20)));
         assert_eq!(window.expire(MachineTime(20), 9), 1);
         assert_eq!((window.get(1), window.len()), (None, 0));
     }
@@ -302,7 +308,7 @@ mod tests {
         let page = <Slab<Remembered>>::decode_page(first, &mut crate::columns::Input::new(&page));
         loaded.ids().add_read_page(first, page.unwrap()).unwrap();
         loaded.rebuild(HashSeed::default()).unwrap();
-        assert_eq!((loaded.get(1), loaded.len()), (Some(hit(2)), 1));
+        assert_eq!((loaded.get(1), loaded.len()), (Some(hit(2, 20)), 1));
     }
 
     proptest! {
@@ -320,7 +326,7 @@ mod tests {
                     1 => now += value,
                     2 => {
                         let digest = u128::from(value) << 64;
-                        let known = model.get(&digest).map(|&(number, _)| hit(number));
+                        let known = model.get(&digest).map(|&(number, expires)| hit(number, expires));
                         prop_assert_eq!(window.get(digest), known);
                         if known.is_none() {
                             reserve(&mut window, digest, number, now + span);

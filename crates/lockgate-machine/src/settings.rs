@@ -182,6 +182,15 @@ const MESSAGE_MEMORY_MAX: u64 = 96 + 200 + 64;
 const KEY_SEQUENCE_MEMORY_MAX: u64 = 64;
 
 impl QueueSettings {
+    /// Whether a queue with these settings is what somebody wants who gives those: all but
+    /// [`Dedup::scope_from`], which nobody gives, is equal.
+    #[must_use]
+    pub fn is_what_asks(&self, given: &Self) -> bool {
+        let mut given = given.clone();
+        given.dedup.scope_from = self.dedup.scope_from;
+        *self == given
+    }
+
     /// The longest lease, also with all it is extended by: 12 h from when it was given (as SQS has it).
     pub const LEASE_MAX: Millis = 12 * 3600 * 1000;
 

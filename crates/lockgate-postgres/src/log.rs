@@ -91,7 +91,8 @@ const APPEND: &str = "
 
 /// Of writers that are gone. One that is deposed only finds that its snapshot is gone.
 const FORGET_UNFINISHED: &str = "
-    DELETE FROM lockgate.snapshot WHERE shard = $1 AND NOT complete";
+    DELETE FROM lockgate.snapshot WHERE shard = $1 AND NOT complete
+    AND EXISTS (SELECT FROM lockgate.shard WHERE id = $1 AND claim = $2 AND epoch = $3 FOR UPDATE)";
 
 const HEAD: &str = "SELECT claim, epoch, tail FROM lockgate.shard WHERE id = $1";
 
@@ -427,7 +428,7 @@ impl Log for PostgresLog {
                 .map_err(|error| AppendError::Unknown(self.shared.stop(error)))?;
         }
         self.syncing
-            .execute(FORGET_UNFINISHED, &[&self.shared.shard])
+            .execute(FORGET_UNFINISHED, &[&self.shared.shard, &claim, &number])
             .map_err(|failure| self.unknown(failure))?;
         // That commit was flushed, and with it everything recovered.
         self.shared.set_durable(self.tail());

@@ -154,7 +154,7 @@ impl QueueBuilder {
             tags: self.tags,
         }));
         match self.engine.submit(create).await? {
-            Reply::Queue { description, .. } if description.settings == settings => {
+            Reply::Queue { description, .. } if description.settings.is_what_asks(&settings) => {
                 Ok(Queue::new(self.engine, name))
             }
             Reply::Queue { .. } => Err(Error::QueueDiffers { queue: name }),

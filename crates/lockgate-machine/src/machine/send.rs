@@ -11,7 +11,8 @@ use super::{
     state::{Message, U48, flag},
 };
 use crate::{
-    DedupScope, Effect, QueueSettings, Rejection, SendMessage, Sent, StoredMessage, dedup::digest,
+    DedupScope, Effect, QueueSettings, Rejection, SendMessage, Sent, StoredMessage,
+    dedup::{DedupHit, digest},
     effect::Arrival,
 };
 
@@ -77,14 +78,18 @@ impl Machine {
                 });
             }
             let hit = queue.dedup.get(digest).or_else(|| {
-                // An id that was sent before the scope changed counts as it did then.
-                settings.dedup.scope_from?;
+                // An id that was sent before the scope changed counts as it did then. One that was sent
+                // since is no such id, though a message without a key has one digest in both scopes.
+                let from = settings.dedup.scope_from?;
+                let sent_before =
+                    |hit: &DedupHit| hit.expires.0.saturating_sub(settings.dedup.window) < from.0;
                 let scope = settings.dedup.scope_at(now.machine).other();
                 let id = message.unique_id.as_ref()?;
                 let key = key.map(Key::as_str);
                 queue
                     .dedup
                     .get(self::digest(scope_key(scope, key), id.as_str()))
+                    .filter(sent_before)
             });
             if let Some(hit) = hit {
                 if level >= Level::Disk {

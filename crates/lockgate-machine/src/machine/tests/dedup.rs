@@ -77,6 +77,21 @@ fn a_changed_scope_holds_a_minute_later_and_ids_count_as_when_they_were_sent() {
 }
 
 #[test]
+fn an_id_without_a_group_is_none_of_a_group_when_the_scope_has_changed() {
+    check(
+        "
+        queue q unkeyed
+        change q scope-key
+        wait 1min
+        send q id=x                     => #1
+        send q group=g id=x             => #2
+        send q group=g id=x             => #2 duplicate
+        send q id=x                     => #1 duplicate
+        ",
+    );
+}
+
+#[test]
 fn a_window_of_zero_remembers_nothing() {
     check(
         "

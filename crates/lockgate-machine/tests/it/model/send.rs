@@ -69,13 +69,18 @@ impl Model {
             .clone()
             .filter(|_| settings.dedup.window > 0);
         if let Some(id) = &unique
-            && let Some(first) = [Some(scope.clone()), from.map(|_| former)]
-                .into_iter()
-                .flatten()
-                .find_map(|scope| {
+            && let Some(first) = {
+                let find = |scope| {
                     let mut known = queue.remembered.iter();
                     known.find(|known| known.id == *id && known.scope == scope)
+                };
+                // The other scope is that of ids which were sent before the change.
+                find(scope.clone()).or_else(|| {
+                    let window = settings.dedup.window;
+                    let sent = |known: &Remembered| known.until.0.saturating_sub(window);
+                    find(former).filter(|known| from.is_some_and(|from| sent(known) < from.0))
                 })
+            }
         {
             // The original's answer, and not before the original's record is as safe as asked for.
             let original_durable = durable.is_none_or(|durable| first.position < durable);
