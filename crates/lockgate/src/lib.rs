@@ -67,8 +67,8 @@ pub use lockgate_core::{
     UniqueId, WallTime,
 };
 pub use lockgate_engine::{
-    EngineError, EngineMetrics, EngineOptions, StartError, StartReport, Status, StopReason,
-    SyncWindow,
+    EngineError, EngineMetrics, EngineOptions, MissingPart, StartError, StartReport, Status,
+    StopReason, SyncWindow,
 };
 pub use lockgate_log::LocalLogOptions;
 pub use lockgate_machine::{

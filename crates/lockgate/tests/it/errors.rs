@@ -2,7 +2,7 @@
 
 use lockgate::{
     EngineError, Error, ErrorKind, LocalLogOptions, Lockgate, Message, OpenError, Rejection,
-    Status, StopReason,
+    StartError, Status, StopReason,
 };
 
 use crate::{LONG, open, take};
@@ -107,4 +107,37 @@ async fn after_a_shutdown_everything_is_closed() {
     assert_eq!(closed.kind(), ErrorKind::Closed);
     let reason = StopReason::ShutDown;
     assert_eq!(lockgate.status(), Status::Stopped { reason });
+}
+
+#[tokio::test]
+async fn a_missing_file_refuses_the_opening_until_the_loss_is_accepted() {
+    let (folder, lockgate) = open().await;
+    let queue = lockgate.queue("q").create().await.unwrap();
+    queue.send(Message::new("a")).await.unwrap();
+    lockgate.shutdown().await;
+    let file = folder.path().join("00000001.log");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let kept = elsewhere.path().join("kept");
+    std::fs::copy(&file, &kept).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let refused = Lockgate::open(folder.path()).await;
+    let Err(OpenError::Start { source, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(matches!(source, StartError::Missing { .. }), "{source:?}");
+    assert!(source.to_string().contains("00000001.log"), "{source}");
+    // Its own file, put back.
+    std::fs::copy(&kept, &file).unwrap();
+    let lockgate = Lockgate::open(folder.path()).await.unwrap();
+    assert_eq!(lockgate.start_report().messages, 1);
+    lockgate.shutdown().await;
+
+    std::fs::remove_file(&file).unwrap();
+    let accepting = Lockgate::builder(folder.path()).accept_loss();
+    let lockgate = accepting.open().await.unwrap();
+    assert_eq!(lockgate.start_report().missing.len(), 1);
+    lockgate.shutdown().await;
+    let lockgate = Lockgate::open(folder.path()).await.unwrap();
+    assert!(lockgate.start_report().is_clean());
+    lockgate.shutdown().await;
 }
