@@ -29,7 +29,7 @@ pub(crate) struct Few<'a, T> {
 }
 
 /// An entry as it came.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Raw<'a> {
     Json(&'a str),
     /// Parameters of a form.
@@ -40,6 +40,18 @@ impl<'a, T> Few<'a, T> {
     /// How many entries the request has, also those that are not kept.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Reads the entries that wait as text and keeps none of them, so that one that cannot be read is found
+    /// before anything is made of those in front of it. With an error comes the entry's place, from 0.
+    pub(crate) fn check<E>(
+        &self,
+        read: impl Fn(Raw<'a>) -> Result<T, E>,
+    ) -> Result<(), (usize, E)> {
+        for (at, raw) in (self.first.len()..).zip(&self.rest) {
+            drop(read(raw.clone()).map_err(|error| (at, error))?);
+        }
+        Ok(())
     }
 
     /// The entries that are kept, in order; `read` reads those that wait as text.

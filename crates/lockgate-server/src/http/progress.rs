@@ -160,7 +160,12 @@ impl Progress {
     /// would end the connection. `cx` is woken when the answer is out.
     pub(crate) fn owes_answer(&self, cx: &Context<'_>) -> bool {
         let mut inner = self.lock();
-        let owes = inner.ended && inner.service != Service::Free && inner.owed().is_none();
+        let asks = match inner.service {
+            // A request has come as a whole, and the service has not been called yet.
+            Service::Free => inner.framing.finished() > inner.begun,
+            _ => inner.owed().is_none(),
+        };
+        let owes = inner.ended && asks;
         if owes {
             inner.reader = Some(cx.waker().clone());
         }
@@ -486,6 +491,22 @@ mod tests {
         begin(&progress, now);
         progress.read(b"", now);
         assert!(!progress.owes_answer(cx), "its body will never be whole");
+    }
+
+    #[test]
+    fn an_end_that_comes_with_its_request_waits_for_the_service() {
+        // Once hyper learnt of the end before the service was called, and nobody got an answer.
+        let now = Instant::now();
+        let cx = &Context::from_waker(Waker::noop());
+        let progress = Progress::new(&Deadlines::default(), now);
+        progress.read(b"GET / HTTP/1.1\r\n\r\n", now);
+        progress.read(&[], now);
+        assert!(progress.owes_answer(cx), "nobody has looked at it yet");
+        begin(&progress, now);
+        progress.answered(None, None);
+        assert!(progress.owes_answer(cx), "it is not out");
+        progress.flushed(now);
+        assert!(!progress.owes_answer(cx));
     }
 
     #[test]

@@ -76,6 +76,11 @@ pub(super) async fn run(
     command: &str,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
+    if command.trim().is_empty() {
+        // A shell takes that for a success, of every message there is.
+        let what = "the command of --exec is empty: every message would be deleted unseen";
+        return Err(Failure::usage(what));
+    }
     signals.hear_hangup()?;
     let mut receiver = client(&args.settings)?;
     let settlers = (0..usize::from(args.concurrency).min(SETTLERS_MAX))

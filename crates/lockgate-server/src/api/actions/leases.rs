@@ -8,6 +8,7 @@ use lockgate_machine::{
     Command, DeadLetterReason, Origin, QueueSettings, Receive, Reply, SendMessage, Settle,
     SettleAction, Settled, StoredMessage,
 };
+use serde::Deserialize;
 
 use super::{check_len, in_range, messages::BATCH_MAX, mismatched};
 use crate::{
@@ -22,6 +23,7 @@ use crate::{
         },
     },
     auth::Verb,
+    few::Few,
     sqs::KeepGuard,
     waiting,
 };
@@ -84,6 +86,7 @@ impl Service {
     ) -> Result<SettleResults, Problem> {
         let queue = self.queue(request, Verb::Receive, queue)?;
         check_len("settles", input.settles.len(), BATCH_MAX)?;
+        check_entries("settles", &input.settles)?;
         let mut results = Vec::with_capacity(input.settles.len());
         let mut commands = Vec::with_capacity(input.settles.len());
         for (at, settle) in input.settles.into_entries(entry).enumerate() {
@@ -140,6 +143,8 @@ impl Service {
             input.settles.len() + input.sends.len(),
             BATCH_MAX,
         )?;
+        check_entries("settles", &input.settles)?;
+        check_entries("sends", &input.sends)?;
         let mut settles = Vec::with_capacity(input.settles.len());
         for (at, settle) in input.settles.into_entries(entry).enumerate() {
             let within = |problem: Problem| problem.within(&format!("settles[{at}]"));
@@ -241,6 +246,12 @@ impl Service {
             ),
         }
     }
+}
+
+/// Whether every entry of a list can be read, before anything is made of the first.
+fn check_entries<'a, T: Deserialize<'a>>(name: &str, list: &Few<'a, T>) -> Result<(), Problem> {
+    let within = |(at, problem): (usize, Problem)| problem.within(&format!("{name}[{at}]"));
+    list.check(entry).map_err(within)
 }
 
 /// What a message is, as it is shown. `sequence` is its number in the queue where it is now.

@@ -39,10 +39,12 @@ impl Service {
     ) -> Result<SendResults, Problem> {
         let queue = self.queue(request, Verb::Send, queue)?;
         check_len("messages", input.messages.len(), BATCH_MAX)?;
+        let within = |(at, problem): (usize, Problem)| problem.within(&format!("messages[{at}]"));
+        input.messages.check(entry).map_err(within)?;
         let mut results = Vec::with_capacity(input.messages.len());
         let mut commands = Vec::with_capacity(input.messages.len());
         for (at, message) in input.messages.into_entries(entry).enumerate() {
-            let message = message.map_err(|problem| problem.within(&format!("messages[{at}]")))?;
+            let message = message.map_err(|problem| within((at, problem)))?;
             match self.message(&queue, message) {
                 Ok(message) => {
                     commands.push(Command::Send(Box::new(SendMessage {

@@ -50,9 +50,12 @@ pub(super) fn check<'a, T: Deserialize<'a>, E: Entry>(
             ),
         ));
     }
+    let read = |raw| read_entry(raw).map(Object);
+    entries.check(read).map_err(|(_, error)| error)?;
     let mut seen = HashSet::new();
-    let mut checked: Vec<(String, E)> = Vec::with_capacity(entries.len());
-    for (number, given) in (1..).zip(entries.into_entries(|raw| read_entry(raw).map(Object))) {
+    // Where many are allowed, most of those that come may yet be wrong.
+    let mut checked: Vec<(String, E)> = Vec::with_capacity(entries.len().min(FEW));
+    for (number, given) in (1..).zip(entries.into_entries(read)) {
         let entry = entry(given?.0);
         let id = entry.id().ok_or_else(|| missing::<E>(number, "Id"))?;
         names::entry_id(id)?;

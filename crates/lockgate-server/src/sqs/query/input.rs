@@ -332,8 +332,9 @@ enum Value<'f> {
     Given(bool),
     List(Vec<Value<'f>>),
     Map(Vec<(Cow<'f, str>, Value<'f>)>),
-    /// Message attributes, and the numbers of further ones.
-    Attributes(Vec<(Cow<'f, str>, Value<'f>)>, BTreeSet<u64>),
+    /// And how many more there are. That they are there is all that can matter of them: so many are
+    /// refused.
+    Attributes(Vec<(Cow<'f, str>, Value<'f>)>, usize),
     Entries(Vec<(u64, &'f [u8])>),
 }
 
@@ -355,10 +356,10 @@ impl<'f> Member<'f> {
                 let pairs = pairs.into_values();
                 Value::Map(pairs.map(|(key, text)| (key, Value::Text(text))).collect())
             }
-            Self::Attributes(Attributes { kept, counted }) => Value::Attributes(
-                kept.into_values().map(Attribute::into_value).collect(),
-                counted,
-            ),
+            Self::Attributes(Attributes { kept, counted }) => {
+                let kept = kept.into_values().map(Attribute::into_value);
+                Value::Attributes(kept.collect(), counted.len())
+            }
             Self::Entries(parameters) => Value::Entries(parameters),
         }
     }
@@ -390,7 +391,7 @@ impl Value<'_> {
             Self::Given(given) => Value::Given(given),
             Self::List(values) => Value::List(values.into_iter().map(Value::into_owned).collect()),
             Self::Map(pairs) => Value::Map(all(pairs)),
-            Self::Attributes(kept, counted) => Value::Attributes(all(kept), counted),
+            Self::Attributes(kept, more) => Value::Attributes(all(kept), more),
             Self::Entries(_) => Value::Entries(Vec::new()),
         }
     }
@@ -425,13 +426,9 @@ impl<'de> Deserializer<'de> for Value<'de> {
             }
             Self::List(values) => visitor.visit_seq(SeqDeserializer::new(values.into_iter())),
             Self::Map(pairs) => visitor.visit_map(MapDeserializer::new(pairs.into_iter())),
-            Self::Attributes(kept, counted) => {
-                // That they are there is all that can matter of them: so many are refused.
-                let counted = counted.into_iter().map(|number| {
-                    let name = Cow::from(number.to_string());
-                    (name, Value::Map(Vec::new()))
-                });
-                visitor.visit_map(MapDeserializer::new(kept.into_iter().chain(counted)))
+            Self::Attributes(kept, more) => {
+                let more = (0..more).map(|_| (Cow::default(), Value::Map(Vec::new())));
+                visitor.visit_map(MapDeserializer::new(kept.into_iter().chain(more)))
             }
             Self::Entries(parameters) => visitor.visit_seq(Entries { parameters, at: 0 }),
         }
