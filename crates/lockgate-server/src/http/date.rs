@@ -57,7 +57,9 @@ mod tests {
             (784_111_777_999, Some("Sun, 06 Nov 1994 08:49:37 GMT")),
             (784_111_777_000 - day, Some("Sat, 05 Nov 1994 08:49:37 GMT")),
             (0, Some("Thu, 01 Jan 1970 00:00:00 GMT")),
-            (253_402_300_799_999, Some("Fri, 31 Dec 9999 23:59:59 GMT")),
+            // The last instant that jiff has.
+            (253_402_207_200_999, Some("Thu, 30 Dec 9999 22:00:00 GMT")),
+            (253_402_207_201_000, None),
             (u64::MAX, None),
         ] {
             let header = header(WallTime(millis));

@@ -132,6 +132,8 @@ pub(crate) fn queue_in_url(config: &Config, url: &str) -> Option<QueueName> {
     let mut parts = path.rsplit('/');
     let name = parts.next()?;
     match parts.next() {
+        // The address of the service, which a request may be sent to: no queue of that name.
+        _ if url.contains('/') && name == config.account => return None,
         None | Some("" | ELASTICMQ_PREFIX) => {}
         Some(account) if account == config.account => {}
         Some(_) => return None,

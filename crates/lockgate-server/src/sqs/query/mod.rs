@@ -120,7 +120,7 @@ impl<'r> Query<'r> {
         let query = request.query.as_deref().unwrap_or("");
         let forms = [query.as_bytes(), body];
         let on_queue = names::is_queue_path(&request.path);
-        let queue_url = on_queue.then_some(&*request.path);
+        let queue_url = (request.path != "/").then_some(&*request.path);
         let named = action_name(forms);
         // AWS has no JSON for a request that asks nothing.
         let nothing_asked = matches!(named, Ok(None));
