@@ -1,5 +1,7 @@
 //! The table of targets.
 
+use std::{panic, thread};
+
 use lockgate_cli::fuzzing as cli;
 use lockgate_server::fuzzing as server;
 
@@ -92,7 +94,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "queues-toml",
         about: "the file of queues in TOML",
-        decode: cli::queues_toml,
+        decode: |bytes| of_toml(cli::queues_toml, bytes),
         words: &[words::QUEUES, words::MEMBERS, words::TOML],
         pairs: IN_TOML,
         bytes_max: 2 << 10,
@@ -111,17 +113,19 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "config",
         about: "the configuration file",
-        decode: cli::config,
+        decode: |bytes| of_toml(cli::config, bytes),
         words: &[words::CONFIG, words::TOML],
         pairs: IN_TOML,
         bytes_max: 1 << 10,
+        // Every mistake is told, each with the line it is in.
+        memory: (2048, 256 << 10),
         seeds: || texts(&["listen = \"127.0.0.1:9324\"\ndata = \"/var/lib/lockgate\"\n"]),
         ..NONE
     },
     Target {
         name: "access-keys",
         about: "the file of access keys",
-        decode: cli::access_keys,
+        decode: |bytes| of_toml(cli::access_keys, bytes),
         words: &[words::KEYS, words::TOML],
         pairs: IN_TOML,
         seeds: access_keys,
@@ -230,6 +234,24 @@ pub const TARGETS: &[Target] = &[
         ..NONE
     },
 ];
+
+/// The stack of what reads TOML: its library goes 80 levels deep and no deeper, and compiled for a fuzzer
+/// a level takes kilobytes.
+const TOML_STACK_BYTES: usize = 1 << 20;
+
+/// Decodes TOML on a thread with room for that.
+fn of_toml(decode: fn(&[u8]) -> Result<(), String>, bytes: &[u8]) -> Result<(), String> {
+    thread::scope(|scope| {
+        let larger = thread::Builder::new().stack_size(TOML_STACK_BYTES);
+        let decoding = larger
+            .spawn_scoped(scope, || decode(bytes))
+            .map_err(|error| error.to_string())?;
+        match decoding.join() {
+            Ok(outcome) => outcome,
+            Err(panic) => panic::resume_unwind(panic),
+        }
+    })
+}
 
 fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()

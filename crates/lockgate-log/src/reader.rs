@@ -205,7 +205,7 @@ impl Reader {
                 return Ok(ControlFlow::Break(()));
             }
             expected = Position(position.0 + header.record_len() as u64);
-            number = Some(header.number + 1);
+            number = Some(header.number.saturating_add(1));
         }
         // A file that was cut short ends where it can be read to its end; the next one knows better.
         let behind = segment.saturating_add(1);

@@ -440,7 +440,7 @@ impl<'a> Recovery<'a> {
             self.report.epoch = self.report.epoch.max(record.header.epoch);
             self.report.records += 1;
             self.report.bytes += record.header.record_len() as u64;
-            self.expected = record.header.number + 1;
+            self.expected = record.header.number.saturating_add(1);
             visit(LogRecord {
                 position: record.at,
                 payload: record.shared_payload(),
@@ -527,7 +527,7 @@ impl<'a> Recovery<'a> {
         // What was durable ends in the segment of that point, or before it if nothing of it was written.
         let durable = self.synced.at;
         let is_begun = offset_of(durable) > SEGMENT_HEADER_LEN;
-        let behind_durable = segment_of(durable) + u32::from(is_begun);
+        let behind_durable = segment_of(durable).saturating_add(u32::from(is_begun));
         // A point in a segment, or at its first record, is in a file that was there.
         let behind_gap = segment_of(gap.from).saturating_add(1);
         self.note_missing(gap.from, behind_durable.max(behind_gap));
@@ -593,7 +593,7 @@ impl<'a> Recovery<'a> {
             while let Some(record) = scan.next(offset, number_min)? {
                 self.synced = self.synced.max(record.header.synced);
                 self.report.epoch = self.report.epoch.max(record.header.epoch);
-                number_min = record.header.number + 1;
+                number_min = record.header.number.saturating_add(1);
                 offset = record.end();
             }
         }
@@ -673,7 +673,7 @@ impl<'a> Recovery<'a> {
         Ok(self
             .found
             .last()
-            .map_or(first_removed, |last| last.number + 1))
+            .map_or(first_removed, |last| last.number.saturating_add(1)))
     }
 
     /// Cuts the last file at `end`.
