@@ -183,6 +183,9 @@ impl Audit {
             return Err(damaged("a message is of no key"));
         };
         let is_delayed = message.state == State::Delayed;
+        if message.has(flag::RETURNED) && (key.keyed || message.state != State::Ready) {
+            return Err(damaged("a message counts as returned but is not"));
+        }
         let which = if is_delayed {
             DELAYED
         } else if message.has(flag::RETURNED) {
