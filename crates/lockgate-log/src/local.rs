@@ -251,10 +251,9 @@ impl LocalLog {
     fn take_blocks(&self, segment: u32) -> Result<Blocks, DiskError> {
         let name = segment_name(segment);
         let whole = self.options.segment_bytes;
-        let spare = self.shared.spares.take()?;
-        self.shared.note_created();
-        if let Some(spare) = spare {
+        if let Some(spare) = self.shared.spares.take()? {
             self.disk.rename(&spare.name(), &name)?;
+            self.shared.note_created();
             // Opened anew, for the name that errors will tell. An append does without where no more
             // files can be opened.
             let file = match self.disk.open(&name, OpenMode::Existing) {
@@ -269,6 +268,7 @@ impl LocalLog {
             });
         }
         let file = self.disk.open(&name, OpenMode::CreateNew)?;
+        self.shared.note_created();
         let is_first = matches!(self.phase, Phase::Recovered { .. });
         let mut wanted = whole;
         loop {

@@ -119,7 +119,8 @@ impl Shared {
         self.publish(tail);
     }
 
-    /// Notes that the segment exists but its name may not survive a power cut.
+    /// Notes that a segment has its name, which may not survive a power cut. To be called after the
+    /// change of the folder: a sync that took the note before would sync the folder without it.
     pub(crate) fn note_created(&self) {
         self.progress().names_unsynced = true;
     }

@@ -8,7 +8,7 @@
 //!   noise; the loss is compared with what the format says it must be.
 //!
 //! - `descriptors`: no file can be opened for a while.
-//! - `overlap`: appends in the middle of a sync.
+//! - `overlap`: appends, syncs and upkeep, one at every moment of the other.
 //! - `ranges`: recovery from a snapshot, segments given back and used again.
 //! - `space`: full disks.
 //!
@@ -20,6 +20,7 @@
 //! | a sync answers without syncing the files | every test with a power cut |
 //! | a sync does not sync the folder after a new segment | crashes, `space_ends_within_an_append` |
 //! | a sync promises what was appended while it ran, or forgets it for the next one | overlap |
+//! | a segment's new name is noted before the rename | overlap |
 //! | after a failed sync the instance goes on | faults, `what_is_recovered_after_a_failed_sync_is_durable` |
 //! | an epoch begins without its segment, or the segment's name, synced | crashes |
 //! | the start mark is made before the header it points to is durable | crashes |

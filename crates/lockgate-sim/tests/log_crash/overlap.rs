@@ -1,4 +1,4 @@
-//! Appends while a sync is under way, at the worst moment, without a thread.
+//! Two things that the log does at once, one at every moment of the other, without a thread.
 
 use std::{
     io::ErrorKind,
@@ -14,27 +14,68 @@ use lockgate_sim::{Fault, FaultyDisk, PowerCut};
 
 use crate::history::{open, options, recover};
 
-type Hook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+/// Something else that happens beside an operation of the disk.
+type Beside = Box<dyn FnOnce() + Send>;
 
-/// Calls back in the middle of the next sync of a file, or of the next write: after the disk has done it,
-/// before the log knows.
+/// Where it happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// After the disk has done the next operation of this kind, before the log knows.
+    After(DiskOperation),
+    /// After so many more moments: there is one before each operation on a file or a name, and one
+    /// after it.
+    In(u64),
+}
+
+/// Calls back at one moment.
+#[derive(Clone, Default)]
+struct Hook(Arc<Mutex<Option<(Moment, Beside)>>>);
+
+impl Hook {
+    fn set(&self, moment: Moment, beside: impl FnOnce() + Send + 'static) {
+        *self.0.lock().unwrap() = Some((moment, Box::new(beside)));
+    }
+
+    /// Whether nothing waits for its moment; nothing does any more then.
+    fn is_over(&self) -> bool {
+        self.0.lock().unwrap().take().is_none()
+    }
+
+    fn around<T>(&self, operation: DiskOperation, run: impl FnOnce() -> T) -> T {
+        self.pass(None);
+        let done = run();
+        self.pass(Some(operation));
+        done
+    }
+
+    fn pass(&self, after: Option<DiskOperation>) {
+        let mut hook = self.0.lock().unwrap();
+        let is_now = match hook.as_mut() {
+            Some((Moment::After(operation), _)) => Some(*operation) == after,
+            Some((Moment::In(0), _)) => true,
+            Some((Moment::In(moments), _)) => {
+                *moments -= 1;
+                false
+            }
+            None => false,
+        };
+        let beside = if is_now { hook.take() } else { None };
+        drop(hook);
+        if let Some((_, beside)) = beside {
+            beside();
+        }
+    }
+}
+
+/// Calls back in the middle of an operation.
 struct HookedDisk {
     disk: FaultyDisk,
     hook: Hook,
-    on_write: Hook,
 }
 
 struct HookedFile {
     file: Arc<dyn DiskFile>,
     hook: Hook,
-    on_write: Hook,
-}
-
-fn call(hook: &Hook) {
-    let hook = hook.lock().unwrap().take();
-    if let Some(hook) = hook {
-        hook();
-    }
 }
 
 impl Disk for HookedDisk {
@@ -42,23 +83,29 @@ impl Disk for HookedDisk {
         self.disk.lock()
     }
     fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
+        let open = || self.disk.open(name, mode);
         Ok(Arc::new(HookedFile {
-            file: self.disk.open(name, mode)?,
+            file: self.hook.around(DiskOperation::Open, open)?,
             hook: self.hook.clone(),
-            on_write: self.on_write.clone(),
         }))
     }
     fn list(&self) -> Result<Vec<String>, DiskError> {
         self.disk.list()
     }
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
-        self.disk.rename(from, to)
+        let rename = || self.disk.rename(from, to);
+        self.hook.around(DiskOperation::Rename, rename)
     }
     fn remove(&self, name: &str) -> Result<(), DiskError> {
-        self.disk.remove(name)
+        let remove = || self.disk.remove(name);
+        self.hook.around(DiskOperation::Remove, remove)
     }
     fn sync_folder(&self) -> Result<(), DiskError> {
-        self.disk.sync_folder()
+        // `Moment::After` a sync means that of a file.
+        self.hook.pass(None);
+        let synced = self.disk.sync_folder();
+        self.hook.pass(None);
+        synced
     }
     fn space(&self) -> Result<lockgate_core::DiskSpace, DiskError> {
         self.disk.space()
@@ -70,27 +117,27 @@ impl Disk for HookedDisk {
 
 impl DiskFile for HookedFile {
     fn allocate(&self, len: u64) -> Result<(), DiskError> {
-        self.file.allocate(len)
+        let allocate = || self.file.allocate(len);
+        self.hook.around(DiskOperation::Allocate, allocate)
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, DiskError> {
         self.file.read_at(buffer, offset)
     }
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
-        self.file.write_at(bytes, offset)?;
-        call(&self.on_write);
-        Ok(())
+        let write = || self.file.write_at(bytes, offset);
+        self.hook.around(DiskOperation::Write, write)
     }
     fn set_len(&self, len: u64) -> Result<(), DiskError> {
-        self.file.set_len(len)
+        let set_len = || self.file.set_len(len);
+        self.hook.around(DiskOperation::SetLen, set_len)
     }
     fn len(&self) -> Result<u64, DiskError> {
         self.file.len()
     }
     fn sync(&self) -> Result<(), DiskError> {
-        self.file.sync()?;
-        call(&self.hook);
-        Ok(())
+        let sync = || self.file.sync();
+        self.hook.around(DiskOperation::Sync, sync)
     }
 }
 
@@ -110,31 +157,24 @@ fn survivors(disk: &FaultyDisk) -> Vec<Position> {
     records.iter().map(|record| record.position).collect()
 }
 
-/// A log in its first epoch, over a disk that calls back in the next sync, or in the next write.
+/// A log in its first epoch, over a disk that calls back.
 struct Hooked {
     disk: FaultyDisk,
-    on_sync: Hook,
-    on_write: Hook,
+    hook: Hook,
     log: LocalLog,
 }
 
 impl Hooked {
     fn new() -> Self {
-        let (disk, on_sync, on_write) = (FaultyDisk::new(), Hook::default(), Hook::default());
+        let (disk, hook) = (FaultyDisk::new(), Hook::default());
         let hooked = HookedDisk {
             disk: disk.clone(),
-            hook: on_sync.clone(),
-            on_write: on_write.clone(),
+            hook: hook.clone(),
         };
         let mut log = LocalLog::open(Arc::new(hooked), options(1)).unwrap();
         recover(&mut log).unwrap();
         log.begin_epoch(Epoch(1)).unwrap();
-        Self {
-            disk,
-            on_sync,
-            on_write,
-            log,
-        }
+        Self { disk, hook, log }
     }
 }
 
@@ -143,9 +183,7 @@ impl Hooked {
 #[test]
 fn a_sync_promises_nothing_that_came_during_it() {
     for len in [10, 3_000] {
-        let Hooked {
-            disk, on_sync, log, ..
-        } = Hooked::new();
+        let Hooked { disk, hook, log } = Hooked::new();
         let syncer = log.syncer();
         let log = Arc::new(Mutex::new(log));
         let mut expected = Vec::new();
@@ -153,9 +191,9 @@ fn a_sync_promises_nothing_that_came_during_it() {
             let before = append(&log, &vec![1; len]);
             let during = Arc::new(Mutex::new(Position(0)));
             let (also_log, also_during) = (log.clone(), during.clone());
-            *on_sync.lock().unwrap() = Some(Box::new(move || {
+            hook.set(Moment::After(DiskOperation::Sync), move || {
                 *also_during.lock().unwrap() = append(&also_log, &vec![2; len]);
-            }));
+            });
             let synced = syncer.sync().unwrap();
             let during = *during.lock().unwrap();
             assert!(
@@ -175,20 +213,18 @@ fn a_sync_promises_nothing_that_came_during_it() {
 /// have been told to somebody else, and the system tells it once.
 #[test]
 fn a_sync_beside_a_failure_promises_nothing() {
-    let Hooked {
-        disk, on_sync, log, ..
-    } = Hooked::new();
+    let Hooked { disk, hook, log } = Hooked::new();
     let syncer = log.syncer();
     let log = Arc::new(Mutex::new(log));
     append(&log, &[1; 10]);
-    *on_sync.lock().unwrap() = Some(Box::new(move || {
+    hook.set(Moment::After(DiskOperation::Sync), move || {
         disk.fail(DiskOperation::Write, 0, Fault::Error(ErrorKind::Other));
         let mut log = log.lock().unwrap();
         let mut group = RecordGroup::new(log.capabilities().gap);
         group.push(|buffer| buffer.extend_from_slice(&[2; 10]));
         let tail = log.tail();
         log.append(Epoch(1), tail, &mut group).unwrap_err();
-    }));
+    });
     let synced = syncer.sync();
     assert!(
         matches!(synced, Err(LogError::Stopped { .. })),
@@ -201,9 +237,8 @@ fn a_sync_beside_a_failure_promises_nothing() {
 fn an_append_beside_a_failed_sync_is_not_told_as_done() {
     let Hooked {
         disk,
-        on_write,
+        hook,
         mut log,
-        ..
     } = Hooked::new();
     let syncer = log.syncer();
     let mut group = RecordGroup::new(log.capabilities().gap);
@@ -211,13 +246,158 @@ fn an_append_beside_a_failed_sync_is_not_told_as_done() {
     let mut tail = log.tail();
     log.append(Epoch(1), tail, &mut group).unwrap();
     tail = log.tail();
-    *on_write.lock().unwrap() = Some(Box::new(move || {
+    hook.set(Moment::After(DiskOperation::Write), move || {
         disk.fail(DiskOperation::Sync, 0, Fault::LostPages);
         syncer.sync().unwrap_err();
-    }));
+    });
     let appended = log.append(Epoch(1), tail, &mut group);
     assert!(
         matches!(appended, Err(AppendError::Unknown(_))),
         "{appended:?}"
     );
+}
+
+/// What a sync has promised is there after a power cut.
+fn check_promise(disk: &FaultyDisk, appended: &[Position], synced: Position, when: &str) {
+    let survivors = survivors(disk);
+    for at in appended {
+        if *at < synced {
+            assert!(survivors.contains(at), "{when}: {at} of {synced} is lost");
+        }
+    }
+}
+
+/// A log with spares of both kinds (made ahead, and released by a trim), whose next append of
+/// 3,000 bytes or more often changes segments, and the records so far.
+fn with_spares(is_kept_up: bool) -> (Hooked, Vec<Position>) {
+    let mut hooked = Hooked::new();
+    let mut appended = Vec::new();
+    let mut group = RecordGroup::new(hooked.log.capabilities().gap);
+    for _ in 0..7 {
+        group.clear(0);
+        group.push(|buffer| buffer.resize(buffer.len() + 3_000, 1));
+        let tail = hooked.log.tail();
+        appended.push(hooked.log.place(&mut { tail }, 3_000));
+        hooked.log.append(Epoch(1), tail, &mut group).unwrap();
+    }
+    hooked.log.syncer().sync().unwrap();
+    if is_kept_up {
+        let upkeep = hooked.log.upkeep().unwrap();
+        while upkeep.step().unwrap() {}
+    }
+    (hooked, appended)
+}
+
+/// A sync at every moment of an append, names and blocks included: neither it nor the one behind the
+/// append promises what is not durable.
+#[test]
+fn a_sync_at_any_moment_of_an_append_promises_what_is_durable() {
+    for is_kept_up in [false, true] {
+        let mut moments = 0;
+        loop {
+            let (hooked, mut appended) = with_spares(is_kept_up);
+            let Hooked { disk, hook, log } = hooked;
+            let syncer = Arc::new(log.syncer());
+            let during = Arc::new(Mutex::new(Position(0)));
+            let (also_syncer, also_during) = (syncer.clone(), during.clone());
+            hook.set(Moment::In(moments), move || {
+                *also_during.lock().unwrap() = also_syncer.sync().unwrap();
+            });
+            let log = Mutex::new(log);
+            for _ in 0..4 {
+                appended.push(append(&log, &[2; 3_000]));
+            }
+            if !hook.is_over() {
+                break;
+            }
+            let when = format!("kept up: {is_kept_up}, moment {moments}");
+            check_promise(&disk, &appended, *during.lock().unwrap(), &when);
+            let synced = syncer.sync().unwrap();
+            assert!(appended.iter().all(|at| *at < synced), "{when}");
+            check_promise(&disk, &appended, synced, &when);
+            moments += 1;
+        }
+        // Two segments are begun: each has a name, a header and at least two records.
+        assert!(moments > 12, "{moments}");
+    }
+}
+
+/// The same the other way round: appends at every moment of a sync.
+#[test]
+fn appends_at_any_moment_of_a_sync_are_left_to_the_next() {
+    for is_kept_up in [false, true] {
+        let mut moments = 0;
+        loop {
+            let (hooked, mut appended) = with_spares(is_kept_up);
+            let Hooked { disk, hook, log } = hooked;
+            let syncer = log.syncer();
+            let log = Arc::new(Mutex::new(log));
+            for _ in 0..4 {
+                appended.push(append(&log, &[2; 3_000]));
+            }
+            let during = Arc::new(Mutex::new(Vec::new()));
+            let (also_log, also_during) = (log.clone(), during.clone());
+            hook.set(Moment::In(moments), move || {
+                let appended = (0..4).map(|_| append(&also_log, &[3; 3_000]));
+                *also_during.lock().unwrap() = appended.collect();
+            });
+            let synced = syncer.sync().unwrap();
+            if !hook.is_over() {
+                break;
+            }
+            let when = format!("kept up: {is_kept_up}, moment {moments}");
+            assert!(appended.iter().all(|at| *at < synced), "{when}");
+            appended.append(&mut during.lock().unwrap());
+            check_promise(&disk, &appended, synced, &when);
+            let synced = syncer.sync().unwrap();
+            assert!(appended.iter().all(|at| *at < synced), "{when}");
+            check_promise(&disk, &appended, synced, &when);
+            moments += 1;
+        }
+        assert!(moments >= 4, "{moments}");
+    }
+}
+
+/// Syncs, and appends, at every moment of the upkeep that makes spares of released segments.
+#[test]
+fn upkeep_at_any_moment_takes_no_promise_back() {
+    for appends in [false, true] {
+        let mut moments = 0;
+        loop {
+            let (hooked, mut appended) = with_spares(true);
+            let Hooked { disk, hook, log } = hooked;
+            let (syncer, upkeep) = (log.syncer(), log.upkeep().unwrap());
+            let log = Arc::new(Mutex::new(log));
+            {
+                let mut log = log.lock().unwrap();
+                let tail = log.tail();
+                log.trim(tail).unwrap();
+                for range in log.ranges() {
+                    if range.first < *appended.last().unwrap() {
+                        let _ = log.release(range.first);
+                    }
+                }
+            }
+            let kept = appended.split_off(appended.len() - 1);
+            let during = Arc::new(Mutex::new((Vec::new(), Position(0))));
+            let (also_log, also_during) = (log.clone(), during.clone());
+            hook.set(Moment::In(moments), move || {
+                let mut during = also_during.lock().unwrap();
+                if appends {
+                    during.0 = (0..4).map(|_| append(&also_log, &[3; 3_000])).collect();
+                }
+                during.1 = syncer.sync().unwrap();
+            });
+            while upkeep.step().unwrap() {}
+            if !hook.is_over() {
+                break;
+            }
+            let when = format!("with appends: {appends}, moment {moments}");
+            let (mut also, synced) = during.lock().unwrap().clone();
+            also.extend(kept);
+            check_promise(&disk, &also, synced, &when);
+            moments += 1;
+        }
+        assert!(moments > 4, "{moments}");
+    }
 }
