@@ -57,6 +57,8 @@ pub struct Driver<T> {
     swept: MachineTime,
     /// The last time given to the machine, which must not go back.
     machine_time: MachineTime,
+    /// Whether more was due than the group had time for.
+    is_behind: bool,
     /// Outputs of the current group that wait for its append.
     after_append: Vec<Output<T>>,
     stopped: Option<Arc<str>>,
@@ -155,6 +157,9 @@ enum Wait {
 /// An instant and a number, as a record.
 const TICK_BYTES: u64 = 32;
 
+/// Steps of time before each group, of some 100 µs each.
+const TICKS_PER_GROUP: usize = 8;
+
 /// A buffer that a rare large group has made larger than this is given back.
 const GROUP_BUFFER_KEEP_BYTES: usize = 8 << 20;
 
@@ -192,6 +197,7 @@ impl<T: Ticket> Driver<T> {
             waiters_max: options.waiters_max,
             swept: MachineTime::default(),
             machine_time: MachineTime::default(),
+            is_behind: false,
             after_append: Vec::new(),
             stopped: None,
             counts: DriverCounts::default(),
@@ -214,7 +220,8 @@ impl<T: Ticket> Driver<T> {
 
     /// Decides the requests in order, appends what they do as one group, and hands out everything
     /// that can be answered then, also to receives that have been waiting. Before that, time passes:
-    /// what is due by `now` happens.
+    /// what is due by `now` happens, or the first part of it if that is much
+    /// ([`is_behind`](Self::is_behind)).
     ///
     /// Outputs come in the order in which they were decided, except that those which wait for
     /// nothing come first, before the append.
@@ -451,9 +458,14 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Lets time pass: what has ended or come due is logged and folded.
+    /// Lets time pass: what has ended or come due is logged and folded, up to a bound, so that callers
+    /// need not wait for millions of timers.
     fn tick(&mut self, now: Now) {
-        while let Some(effect) = self.machine.tick(now) {
+        self.is_behind = false;
+        for _ in 0..TICKS_PER_GROUP {
+            let Some(effect) = self.machine.tick(now) else {
+                return;
+            };
             if self.reserve_bytes(TICK_BYTES, Purpose::Upkeep).is_err() {
                 // Time stands still until there is room again: nothing ends, nothing comes due.
                 return;
@@ -461,6 +473,13 @@ impl<T: Ticket> Driver<T> {
             // An instant and a number always fit in a record.
             let _fits = self.log_effects(&[effect], Level::Process);
         }
+        self.is_behind = true;
+    }
+
+    /// Whether more was due than the last group had time for: run another one at once.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.is_behind && self.stopped.is_none()
     }
 
     fn run_commands(

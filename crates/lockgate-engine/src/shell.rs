@@ -304,7 +304,7 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
         if taken.finished {
             return;
         }
-        let more = driver.housekeep(HOUSEKEEPING_BUDGET);
+        let more = driver.housekeep(HOUSEKEEPING_BUDGET) || driver.is_behind();
         timeout = if more || look_again {
             Some(Duration::ZERO)
         } else {

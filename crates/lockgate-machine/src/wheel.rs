@@ -8,11 +8,13 @@
 //! removing and firing are O(1) amortised.
 //!
 //! What the paper leaves open and this wheel settles:
-//! - *Order.* Timers fire strictly by (deadline, order). Each slot of level 0 is one millisecond and
-//!   is sorted once, when the cursor reaches it.
+//! - *Order.* Timers fire strictly by (deadline, order). A timer whose millisecond the cursor has
+//!   reached joins the list of open ones if it comes behind the last of them, as nearly all do, or
+//!   else an ordered map beside it.
+//! - *Bounded steps.* A slot may hold every timer there is. [`Wheel::prepare`] moves so many of them at
+//!   a time, and what is ready by then can be fired without moving another.
 //! - *A clock that steps back.* The cursor never does. A timer whose deadline the cursor has passed
-//!   is kept in an ordered map beside the wheel until its time has come; only such timers cost
-//!   O(log n).
+//!   is kept in the ordered map until its time has come; only timers in it cost O(log n).
 //! - *Waking.* Spreading a slot changes nothing anybody sees, but it is work, and it must happen
 //!   when time reaches the slot. [`Wheel::next_deadline`] therefore may name the start of a slot,
 //!   which is a lower bound of the true deadline, exact within 256 ms of the cursor.
@@ -34,13 +36,21 @@ pub(crate) struct Wheel {
     /// Up to the highest level ever used.
     levels: Vec<Level>,
     /// Every timer in `levels` is later than this, and every slot that starts at or before it has
-    /// been spread.
+    /// been entered.
     cursor: u64,
-    /// First of the timers at the cursor, sorted by order; the rest follow through `next`.
+    /// First of the timers of the slot entered last that have still to be moved to where they belong;
+    /// none of them is before the cursor.
+    entering: u32,
+    /// First of the timers that the cursor has reached, sorted by deadline and order; the rest follow
+    /// through `next`.
     open: u32,
-    /// Timers that were inserted when the cursor had reached their deadline already, by deadline,
-    /// order and index.
+    open_count: usize,
+    /// Timers that were inserted when the cursor had reached their deadline already, or came to it out
+    /// of order, by deadline, order and index.
     behind: BTreeMap<(u64, u64, u32), ()>,
+    /// Timers moved and taken out, and slots entered: what takes time.
+    #[cfg(test)]
+    pub(crate) work: u64,
 }
 
 /// A timer that has fired.
@@ -69,7 +79,7 @@ pub(crate) struct Node {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// In the slot that its deadline and the cursor name.
+    /// In the slot that its deadline and the cursor name, or in the list that starts at `entering`.
     Slot,
     /// In the list that starts at `open`.
     Open,
@@ -92,8 +102,12 @@ impl Wheel {
             nodes: Slab::default(),
             levels: Vec::new(),
             cursor: 0,
+            entering: NONE,
             open: NONE,
+            open_count: 0,
             behind: BTreeMap::new(),
+            #[cfg(test)]
+            work: 0,
         }
     }
 
@@ -116,7 +130,7 @@ impl Wheel {
         });
         match place {
             Place::Slot => self.put_in_slot(handle, deadline),
-            Place::Behind | Place::Open => {
+            _ => {
                 self.behind.insert((deadline, order, handle), ());
             }
         }
@@ -128,6 +142,7 @@ impl Wheel {
     /// # Panics
     /// If the handle names none.
     pub(crate) fn remove(&mut self, handle: u32) -> Fired {
+        self.note_work();
         let Node {
             deadline,
             order,
@@ -138,11 +153,21 @@ impl Wheel {
             Place::Behind => {
                 self.behind.remove(&(deadline, order, handle));
             }
-            Place::Open => self.open = self.unlink(handle, self.open),
+            Place::Open => {
+                self.open = self.unlink(handle, self.open);
+                self.open_count -= 1;
+            }
+            Place::Slot if handle == self.entering => {
+                self.entering = self.unlink(handle, handle);
+            }
             Place::Slot => {
-                let (level, slot) = self.slot_of(deadline);
-                let first = self.unlink(handle, self.levels[level].first[slot]);
-                self.levels[level].set_first(slot, first);
+                // One that is entering and not the first of them is the first of no list.
+                let (level, slot) = self.slot_of(deadline.max(self.cursor + 1));
+                let first = self.levels.get(level).map(|level| level.first[slot]);
+                let after = self.unlink(handle, handle);
+                if first == Some(handle) {
+                    self.levels[level].set_first(slot, after);
+                }
             }
         }
         self.nodes.remove(handle).fired()
@@ -165,42 +190,97 @@ impl Wheel {
     /// never earlier than the time last given to [`pop_due`](Self::pop_due) unless something is due
     /// now. Costs a look at each level.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        let behind = self.behind.first_key_value().map(|(key, ())| key.0);
-        let open = (self.open != NONE).then_some(self.cursor);
-        // Whatever is behind or open is earlier than what is in slots.
-        match (behind, open) {
-            (Some(behind), Some(open)) => Some(behind.min(open)),
-            (Some(deadline), None) | (None, Some(deadline)) => Some(deadline),
-            (None, None) => self.first_slot().map(|(_, _, start)| start),
+        // What is ready is no later than what is being entered, and that than what is in slots.
+        if let Some((deadline, _, _)) = self.first_ready() {
+            Some(deadline)
+        } else if self.entering != NONE {
+            Some(self.cursor)
+        } else {
+            self.first_slot().map(|(_, _, start)| start)
         }
     }
 
-    /// Whether [`pop_due`](Self::pop_due) has something to do: a timer to fire or a slot to spread.
+    /// Whether [`pop_due`](Self::pop_due) has something to do: a timer to fire or a slot to enter.
     pub(crate) fn has_due(&self, now: u64) -> bool {
         self.next_deadline().is_some_and(|deadline| deadline <= now)
     }
 
+    /// Moves timers that are due by `now` to where they can be fired from, until `enough` are open or
+    /// there are no more; each takes one of `moves`, and so does each slot. Whatever the moves do, nobody
+    /// sees a difference. Whether it came to its end.
+    pub(crate) fn prepare(&mut self, now: u64, enough: usize, moves: &mut u32) -> bool {
+        while *moves > 0 {
+            if self.entering != NONE {
+                self.place_one();
+            } else if self.open_count >= enough || !self.turn(now) {
+                return true;
+            }
+            *moves -= 1;
+        }
+        false
+    }
+
+    /// What the timers were inserted with that are due by `now` and can be fired without moving
+    /// another: in the order in which they fire, from the earliest of all on.
+    pub(crate) fn ready(&self, now: u64) -> impl Iterator<Item = u64> {
+        let is_entering = self.entering != NONE;
+        let mut behind = self.behind.keys().copied().peekable();
+        let mut open = (!is_entering).then_some(self.open);
+        std::iter::from_fn(move || {
+            let first_open = open.and_then(|handle| self.key(handle));
+            let from_behind = match (behind.peek(), first_open) {
+                _ if is_entering => return None,
+                (None, None) => return None,
+                (Some(behind), Some(open)) => *behind < open,
+                (behind, _) => behind.is_some(),
+            };
+            let (deadline, _, handle) = if from_behind {
+                behind.next()?
+            } else {
+                let first = first_open?;
+                let next = self.nodes[first.2].next;
+                open = (next != self.open).then_some(next);
+                first
+            };
+            (deadline <= now).then(|| unpack(self.nodes[handle].payload))
+        })
+    }
+
     /// Takes out the earliest timer if its deadline is not after `now`. Call it until it returns
-    /// `None`; then [`has_due`](Self::has_due) is false until `now` is later.
+    /// `None`; then [`has_due`](Self::has_due) is false until `now` is later. Moves what it must.
     pub(crate) fn pop_due(&mut self, now: u64) -> Option<Fired> {
         loop {
-            let behind = self.behind.first_key_value().map(|(&key, ())| key);
-            let open = self
-                .nodes
-                .get(self.open)
-                .map(|node| (node.order, self.open));
-            let (deadline, handle) = match (behind, open) {
-                (Some((deadline, order, handle)), Some(first))
-                    if (deadline, order, handle) < (self.cursor, first.0, first.1) =>
-                {
-                    (deadline, handle)
-                }
-                (_, Some((_, handle))) => (self.cursor, handle),
-                (Some((deadline, _, handle)), None) => (deadline, handle),
-                (None, None) if self.turn(now) => continue,
-                (None, None) => return None,
-            };
-            return (deadline <= now).then(|| self.remove(handle));
+            while self.entering != NONE {
+                self.place_one();
+            }
+            if let Some((deadline, _, handle)) = self.first_ready() {
+                return (deadline <= now).then(|| self.remove(handle));
+            }
+            if !self.turn(now) {
+                return None;
+            }
+        }
+    }
+
+    /// The earliest of the timers that are open or behind: by deadline, order and handle.
+    fn first_ready(&self) -> Option<(u64, u64, u32)> {
+        let behind = self.behind.first_key_value().map(|(&key, ())| key);
+        behind.into_iter().chain(self.key(self.open)).min()
+    }
+
+    fn key(&self, handle: u32) -> Option<(u64, u64, u32)> {
+        let node = self.nodes.get(handle)?;
+        Some((node.deadline, node.order, handle))
+    }
+
+    #[cfg_attr(
+        not(test),
+        expect(clippy::unused_self, reason = "counts in tests only")
+    )]
+    fn note_work(&mut self) {
+        #[cfg(test)]
+        {
+            self.work += 1;
         }
     }
 
@@ -223,71 +303,45 @@ impl Wheel {
             + self.behind.len() * 2 * size_of::<(u64, u64, u32)>()
     }
 
-    /// Moves the cursor to the next slot if that starts by `now`, else to `now`. Returns whether
-    /// there was such a slot. Nothing may be open or behind.
+    /// Enters the next slot if that starts by `now`, or else moves the cursor to `now`. Returns whether
+    /// there was such a slot. Nothing may be entering.
     fn turn(&mut self, now: u64) -> bool {
+        self.note_work();
         let Some((level, slot, start)) = self.first_slot().filter(|&(_, _, start)| start <= now)
         else {
             self.cursor = self.cursor.max(now);
             return false;
         };
-        let first = self.levels[level].first[slot];
+        self.entering = self.levels[level].first[slot];
         self.levels[level].set_first(slot, NONE);
         self.cursor = start;
-        if level == 0 {
-            self.open_slot(first);
-        } else {
-            self.spread(first);
-        }
         true
     }
 
-    /// Sorts the timers of the millisecond the cursor has reached.
-    fn open_slot(&mut self, first: u32) {
-        let mut timers = Vec::new();
-        let mut handle = first;
-        loop {
-            let node = &mut self.nodes[handle];
-            node.place = Place::Open;
-            timers.push((node.order, handle));
-            handle = node.next;
-            if handle == first {
-                break;
-            }
-        }
-        self.open = first;
-        if timers.is_sorted() {
+    /// Moves the first of the timers that are entering to where it belongs now.
+    fn place_one(&mut self) {
+        self.note_work();
+        let handle = self.entering;
+        self.entering = self.unlink(handle, handle);
+        let Node {
+            deadline, order, ..
+        } = self.nodes[handle];
+        if deadline > self.cursor {
+            self.nodes[handle].place = Place::Slot;
+            self.put_in_slot(handle, deadline);
             return;
         }
-        timers.sort_unstable();
-        let mut previous = timers[timers.len() - 1].1;
-        self.open = timers[0].1;
-        for (_, handle) in timers {
-            self.nodes[previous].next = handle;
-            self.nodes[handle].previous = previous;
-            previous = handle;
-        }
-    }
-
-    /// Distributes the timers of a slot the cursor has entered over the levels below.
-    fn spread(&mut self, first: u32) {
-        let last = self.nodes[first].previous;
-        let mut at_cursor = NONE;
-        let mut handle = first;
-        loop {
-            let Node { deadline, next, .. } = self.nodes[handle];
-            if deadline == self.cursor {
-                at_cursor = self.append(handle, at_cursor);
-            } else {
-                self.put_in_slot(handle, deadline);
-            }
-            if handle == last {
-                break;
-            }
-            handle = next;
-        }
-        if at_cursor != NONE {
-            self.open_slot(at_cursor);
+        let last = self.nodes.get(self.open).map(|first| first.previous);
+        let is_last = last
+            .and_then(|last| self.key(last))
+            .is_none_or(|last| last <= (deadline, order, handle));
+        if is_last {
+            self.nodes[handle].place = Place::Open;
+            self.open = self.append(handle, self.open);
+            self.open_count += 1;
+        } else {
+            self.nodes[handle].place = Place::Behind;
+            self.behind.insert((deadline, order, handle), ());
         }
     }
 
@@ -504,6 +558,7 @@ mod tests {
         Remove { which: usize },
         Move { by: i64 },
         Fire { at_most: usize },
+        Prepare { enough: usize, moves: u32 },
     }
 
     fn distance() -> impl Strategy<Value = i64> {
@@ -522,6 +577,8 @@ mod tests {
             2 => distance().prop_map(|by| Step::Move { by }),
             1 => (-5_000..0_i64).prop_map(|by| Step::Move { by }),
             2 => (0..6_usize).prop_map(|at_most| Step::Fire { at_most }),
+            3 => (0..4_usize, 0..9_u32)
+                .prop_map(|(enough, moves)| Step::Prepare { enough, moves }),
         ];
         prop::collection::vec(step, 0..200)
     }
@@ -551,6 +608,24 @@ mod tests {
                     }
                     Step::Remove { .. } => {}
                     Step::Move { by } => now = now.saturating_add_signed(by),
+                    Step::Prepare { enough, mut moves } => {
+                        let (allowed, before) = (u64::from(moves), wheel.work);
+                        let is_ready = wheel.prepare(now, enough, &mut moves);
+                        // The last of them may be the look that finds no slot.
+                        prop_assert!(wheel.work - before <= allowed + u64::from(is_ready));
+                        let due = sorted.iter().take_while(|&(&(deadline, _), _)| deadline <= now);
+                        let due: Vec<u64> = due.map(|(_, &(_, payload))| payload).collect();
+                        let ready: Vec<u64> = wheel.ready(now).collect();
+                        prop_assert!(due.starts_with(&ready), "{:?} of {:?}", ready, due);
+                        prop_assert!(!is_ready || ready.len() >= enough.min(due.len()));
+                        let before = wheel.work;
+                        if let Some(first) = ready.first() {
+                            let key = *sorted.first_key_value().unwrap().0;
+                            prop_assert_eq!(wheel.pop_due(now).unwrap().payload, *first);
+                            prop_assert_eq!(wheel.work - before, 1, "what is ready needs no move");
+                            sorted.remove(&key);
+                        }
+                    }
                     Step::Fire { at_most } => {
                         for _ in 0..at_most {
                             let first = sorted.first_key_value().map(|(&key, &value)| (key, value));

@@ -433,3 +433,37 @@ fn one_key_is_one_holder_also_within_a_group() {
     assert_eq!(counts, [1, 0]);
     assert!(shard.durable > Position::default());
 }
+
+#[test]
+fn much_that_is_due_at_once_does_not_keep_a_request_waiting() {
+    const MANY: u64 = 10_000;
+    let mut shard = Shard::new();
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    let due = shard.now().wall.plus(60_000);
+    for _ in 0..MANY / 100 {
+        let sends = (0..100).map(|_| Work::one(send("q", text("x").with_due(due))));
+        shard.group(sends);
+    }
+    shard.sync();
+    shard.clock.advance(60_000);
+    let ready = |shard: &Shard| {
+        let queue = shard
+            .driver
+            .machine()
+            .queue_id(&lockgate_core::QueueName::new("q").unwrap())
+            .unwrap();
+        shard.driver.machine().queue(queue).unwrap().counts.ready
+    };
+    let mut groups = 0;
+    while ready(&shard) < MANY {
+        let before = ready(&shard);
+        shard.run(send("q", text("now"))).unwrap();
+        let fired = ready(&shard) - before;
+        assert!(
+            fired < 5_000,
+            "{fired} of a group and of the one behind the sync"
+        );
+        groups += 1;
+    }
+    assert!(groups > 1 && !shard.driver.is_behind());
+}

@@ -259,8 +259,8 @@ impl Machine {
 
     /// What a command does at `now`, and what its caller is told. Changes nothing.
     ///
-    /// Give it `now` only after [`tick`](Self::tick) has nothing more to do at that `now`; the
-    /// effects must be folded before the next command is decided.
+    /// Call [`tick`](Self::tick) at that `now` before: what it has not come to yet has not ended and is
+    /// not due, though its time has come. The effects must be folded before the next command is decided.
     #[must_use]
     pub fn decide(&self, command: &Command, now: Now) -> Decision {
         let now = self.monotonic(now);
@@ -305,8 +305,9 @@ impl Machine {
                 Ok(Reply::Done)
             }
             Command::Advance => {
+                // Without a budget: what is due is the business of ticks, which bound their work.
                 draft.add(
-                    self.advanced(now),
+                    Effect::Advanced { now, budget: 0 },
                     self.limits.log_level.min(Level::Process),
                 );
                 Ok(Reply::Done)

@@ -1,5 +1,7 @@
 //! A timer wheel in an image: its timers where they stand.
 
+use std::collections::HashSet;
+
 use super::{Level, Node, Place, SLOT_BITS, SLOTS, Wheel, pack, unpack};
 use crate::{
     columns::{Columns, ImageError, Input, Row, damaged, narrow},
@@ -15,8 +17,12 @@ impl Wheel {
             nodes: self.nodes.share(),
             levels: self.levels.clone(),
             cursor: self.cursor,
+            entering: self.entering,
             open: self.open,
+            open_count: self.open_count,
             behind: std::collections::BTreeMap::new(),
+            #[cfg(test)]
+            work: 0,
         }
     }
 
@@ -24,6 +30,7 @@ impl Wheel {
     pub(crate) fn encode_outline(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.cursor.to_le_bytes());
         out.extend_from_slice(&self.open.to_le_bytes());
+        out.extend_from_slice(&self.entering.to_le_bytes());
         out.push(narrow(self.levels.len() as u64));
         for level in &self.levels {
             for first in level.first.iter() {
@@ -35,13 +42,14 @@ impl Wheel {
 
     /// A wheel of which the timers are still to come.
     pub(crate) fn decode_outline(input: &mut Input<'_>) -> Result<Self, ImageError> {
-        let (cursor, open) = (input.u64()?, input.u32()?);
+        let (cursor, open, entering) = (input.u64()?, input.u32()?, input.u32()?);
         let levels = input.u8()?;
         if levels > 8 {
             return Err(damaged("a timer wheel has more than eight levels"));
         }
         let mut wheel = Self {
             cursor,
+            entering,
             open,
             ..Self::new()
         };
@@ -69,11 +77,18 @@ impl Wheel {
     /// each slot with timers names one of them.
     pub(crate) fn rebuild(&mut self) -> Result<(), ImageError> {
         self.nodes.check_complete()?;
+        let entering = self.walk_entering()?;
         let mut sum = 0_u64;
         for (handle, node) in self.nodes.iter() {
+            if entering.contains(&handle) {
+                continue;
+            }
             let fits = match node.place {
                 Place::Slot => node.deadline > self.cursor && self.has_slot(node.deadline),
-                Place::Open => node.deadline == self.cursor && self.open != NONE,
+                Place::Open => {
+                    self.open_count += 1;
+                    node.deadline <= self.cursor && self.open != NONE
+                }
                 Place::Behind => {
                     self.behind.insert((node.deadline, node.order, handle), ());
                     continue;
@@ -103,6 +118,27 @@ impl Wheel {
             Ok(())
         } else {
             Err(damaged("a timer is missing"))
+        }
+    }
+
+    /// The timers that are entering. Few images have any, so they may be looked up.
+    fn walk_entering(&self) -> Result<HashSet<u32>, ImageError> {
+        let mut entering = HashSet::new();
+        let mut handle = self.entering;
+        while handle != NONE && entering.insert(handle) {
+            let fits = |node: &&Node| node.place == Place::Slot && node.deadline >= self.cursor;
+            let Some(node) = self.nodes.get(handle).filter(fits) else {
+                return Err(damaged("a timer is in the wrong place"));
+            };
+            if self.nodes.get(node.next).map(|next| next.previous) != Some(handle) {
+                return Err(damaged("the order of timers does not fit them"));
+            }
+            handle = node.next;
+        }
+        if handle == self.entering {
+            Ok(entering)
+        } else {
+            Err(damaged("the order of timers does not fit them"))
         }
     }
 

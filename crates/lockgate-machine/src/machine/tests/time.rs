@@ -1,6 +1,12 @@
 //! Due times, retention, and clocks that step.
 
-use super::harness::check;
+use lockgate_core::{Message, QueueName};
+
+use super::harness::{Run, check};
+use crate::{
+    Command, SendMessage,
+    machine::time::{MOVES_PER_STEP, TIMERS_PER_STEP},
+};
 
 #[test]
 fn a_delayed_message_is_never_early_and_holds_nothing_up() {
@@ -205,9 +211,54 @@ fn more_timers_than_fire_in_a_step_fire_in_several() {
         records                         => 603
         wait 1s
         counts q                        => ready 600, in flight 0, delayed 0
-        // three steps of 256
-        records                         => 606
+        // a step that brings them into order, which takes two moves each, and three of 256
+        records                         => 607
         receive q 2                     => 1 2
     ";
     check(&script);
+}
+
+/// However many messages are due at once, in one millisecond or in many, and also if they were purged:
+/// no step moves or fires more timers than it may.
+#[test]
+fn the_work_of_each_step_is_bounded() {
+    const MANY: u64 = 20_000;
+    let queue = QueueName::new("q").unwrap();
+    for (spread, is_purged) in [(1, false), (4_000, false), (1, true), (4_000, true)] {
+        let mut run = Run::new();
+        run.lines("queue q");
+        let start = run.now.wall.plus(3_600_000);
+        for number in 0..MANY {
+            // Due out of order, so that not all of a millisecond stand in order by themselves.
+            let due = start.plus((number * 7_919) % spread);
+            let message = Message::new("x").with_due(due);
+            let queue = queue.clone();
+            let send = Command::Send(Box::new(SendMessage { queue, message }));
+            run.give(&send).unwrap();
+        }
+        if is_purged {
+            let queue = queue.clone();
+            run.give(&Command::Purge { queue }).unwrap();
+        }
+        run.now.wall = start.plus(spread);
+        run.now.machine.0 += 3_600_000 + spread;
+        let work = |run: &Run| run.machine.wall.work + run.machine.machine.work;
+        let mut before = work(&run);
+        let mut steps = 0;
+        while let Some(effect) = run.machine.tick(run.now) {
+            run.append(std::iter::once(effect).collect());
+            let after = work(&run);
+            // Timers of what was purged are taken out before the budget is told, or on the way.
+            let bound = u64::from(MOVES_PER_STEP + 2 * TIMERS_PER_STEP) + 2;
+            assert!(after - before <= bound, "{} of {bound}", after - before);
+            assert!(after > before, "a step that does nothing");
+            before = after;
+            steps += 1;
+        }
+        assert!(steps > MANY / 1_024, "{steps}");
+        let counts = run.describe("q").counts;
+        let expected = if is_purged { 0 } else { MANY };
+        assert_eq!((counts.ready, counts.delayed), (expected, 0));
+        run.check_recovery();
+    }
 }
