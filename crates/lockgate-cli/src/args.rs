@@ -81,12 +81,14 @@ Examples:
 pub(crate) struct Serve {
     /// Start although parts of the log that are needed are not there, and drop their messages for good
     ///
-    /// Without it such a start changes nothing, names each file (or the rows, in a database) and how many
-    /// messages of which queues are in it, and ends with exit code 9: put the files back and start again, or
-    /// restore a backup. With it those messages are counted as dropped by damage, and what was done in a file
-    /// that no snapshot covers is lost; putting the file back later brings nothing back. It holds for one
-    /// start, so there is neither a variable nor a key in the configuration file for it; where nothing is
-    /// missing it does nothing. Damaged bytes need no such flag: a start sets them aside and counts them.
+    /// Without it such a start changes nothing, names each file (or the rows, in a database), says how many
+    /// messages of which queues the last snapshot knows in it, and ends with exit code 9: put the files back and
+    /// start again, or restore a backup. With it those messages are counted as dropped by damage. What was done
+    /// in a file that no snapshot covers is lost: the start's log says how many records that are. If queues were
+    /// created in it, messages to them in other files are lost with it; the refusal, `lockgate check` and the
+    /// start's log say how many. Putting the file back later brings nothing back. It holds for one start, so
+    /// there is neither a variable nor a key in the configuration file for it; where nothing is missing it does
+    /// nothing. Damaged bytes need no such flag: a start sets them aside and counts them.
     #[arg(long)]
     pub(crate) accept_loss: bool,
 

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use lockgate_core::{AppendError, LogError, Position, ReadError};
 use lockgate_machine::Rejection;
 
-use crate::MissingPart;
+use crate::{MissingPart, WithoutQueue};
 
 /// Why a request has no positive answer.
 ///
@@ -107,11 +107,13 @@ pub enum StartError {
     #[error(
         "parts of the log are not there: {}; nothing that is stored was changed. Put them back and start again, or restore a \
          backup, or accept the loss of what they held",
-        crate::missing::list(parts)
+        crate::missing::list(parts, without_queue)
     )]
     Missing {
         /// Which, in the order of their positions.
         parts: Vec<MissingPart>,
+        /// Messages in parts that are there, which are lost with these.
+        without_queue: WithoutQueue,
     },
     /// The log is what a [`restore`](crate::restore) left that was not finished.
     #[error("the log holds a restore that was not finished: restore again, into a new log")]

@@ -80,7 +80,7 @@ pub use engine::{Engine, Status};
 pub use error::{EngineError, StartError, StopReason};
 pub use keeper::{Chore, ChoreRest, ChoreStep, KeeperCounts};
 pub use metrics::{AnsweredCounts, EngineMetrics};
-pub use missing::MissingPart;
+pub use missing::{MissingPart, WithoutQueue};
 pub use options::{EngineOptions, SyncWindow};
 pub use peek::{Peek, Peeked};
 pub use recover::Beginning;

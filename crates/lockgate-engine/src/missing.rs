@@ -3,10 +3,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    ops::ControlFlow,
 };
 
-use lockgate_core::{Log, Position, QueueId, QueueName, RecoveryReport, Sequence};
-use lockgate_machine::{LiveMessage, Machine};
+use lockgate_core::{
+    Log, LogError, LogReader, Position, QueueId, QueueName, ReadError, RecoveryReport, Scanned,
+    Sequence,
+};
+use lockgate_machine::{Effect, LiveMessage, Machine, decode_record};
 
 /// A part of the log that is not there, or not all of it, and the messages that have their bytes in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +30,113 @@ pub struct MissingPart {
     pub messages: u64,
     /// Whose they are, most messages first.
     pub queues: Vec<(QueueName, u64)>,
+}
+
+/// Messages that are in the log, whole, and that no start can use: the record that created their queue is
+/// lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WithoutQueue {
+    /// How many. Those that were settled are none of them, as far as the records that are left tell; those
+    /// that have expired since are.
+    pub messages: u64,
+    /// Of how many queues. Their names are lost.
+    pub queues: u64,
+}
+
+impl fmt::Display for WithoutQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let several = |count| if count == 1 { "" } else { "s" };
+        write!(
+            f,
+            "{} message{} to {} queue{} whose creation is lost",
+            self.messages,
+            several(self.messages),
+            self.queues,
+            several(self.queues),
+        )
+    }
+}
+
+impl WithoutQueue {
+    /// Reads the records between the first and the last of `ignored` again. `ignored`: where the records
+    /// start that have an effect which folding did nothing with, in order. `machine` is what folding came to.
+    pub(crate) fn count(
+        machine: &Machine,
+        reader: &dyn LogReader,
+        ignored: &[Position],
+        last: Position,
+    ) -> Result<Self, LogError> {
+        let Some(&first) = ignored.first() else {
+            return Ok(Self::default());
+        };
+        let mut found = Found::new();
+        let scanned = reader.scan(first, Position(last.0.saturating_add(1)), &mut |scanned| {
+            if let Scanned::Record { record, .. } = scanned {
+                let is_ignored = ignored.binary_search(&record.position).is_ok();
+                // What cannot be decoded does nothing, and was counted.
+                for effect in decode_record(&record.payload).unwrap_or_default() {
+                    match effect {
+                        Effect::Accepted(stored) | Effect::Relocated(stored)
+                            if is_ignored && machine.queue(stored.queue).is_none() =>
+                        {
+                            let messages = found.entry(stored.queue).or_default();
+                            messages.insert(stored.sequence, stored.queue);
+                        }
+                        effect => settle(&mut found, &effect),
+                    }
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        match scanned {
+            Ok(()) => {}
+            Err(ReadError::Log(error)) => return Err(error),
+            // A scan tells of damage what it finds, and goes on.
+            Err(error) => {
+                return Err(LogError::Remote {
+                    what: "reading the log again".to_owned(),
+                    source: error.into(),
+                });
+            }
+        }
+        let queues = found.values().flat_map(BTreeMap::values);
+        Ok(Self {
+            messages: queues.clone().count() as u64,
+            queues: queues.collect::<BTreeSet<_>>().len() as u64,
+        })
+    }
+}
+
+/// Messages by the queue they are in, with the one that took them.
+type Found = BTreeMap<QueueId, BTreeMap<Sequence, QueueId>>;
+
+/// Takes out what this effect has settled.
+fn settle(found: &mut Found, effect: &Effect) {
+    let mut take = |queue: &QueueId, sequence: &Sequence| found.get_mut(queue)?.remove(sequence);
+    match effect {
+        Effect::Acked { queue, sequence }
+        | Effect::Dropped {
+            queue, sequence, ..
+        } => {
+            take(queue, sequence);
+        }
+        Effect::Moved {
+            from,
+            sequence,
+            to,
+            to_sequence,
+            ..
+        } => {
+            if let Some(queue) = take(from, sequence) {
+                (found.entry(*to).or_default()).insert(*to_sequence, queue);
+            }
+        }
+        Effect::Purged { queue } | Effect::QueueDeleted { queue } => {
+            found.remove(queue);
+        }
+        _ => {}
+    }
 }
 
 /// So many queues of a part are named in a text.
@@ -57,8 +168,19 @@ impl fmt::Display for MissingPart {
 /// So many parts are named in a text.
 const PARTS_TOLD: usize = 16;
 
-/// The parts in one line, or as much of them as one can read.
-pub(crate) fn list(parts: &[MissingPart]) -> String {
+/// The parts in one line, or as much of them as one can read, and what of the others is of no use without
+/// them.
+pub(crate) fn list(parts: &[MissingPart], without_queue: &WithoutQueue) -> String {
+    match without_queue.messages {
+        0 => list_parts(parts),
+        _ => format!(
+            "{}; in the other parts {without_queue} cannot be used either",
+            list_parts(parts)
+        ),
+    }
+}
+
+fn list_parts(parts: &[MissingPart]) -> String {
     let told: Vec<String> = (parts.iter().take(PARTS_TOLD))
         .map(MissingPart::to_string)
         .collect();

@@ -35,7 +35,7 @@ pub struct EngineOptions {
     /// Starts although parts of the log are not there that are needed, which else is refused as
     /// [`StartError::Missing`](crate::StartError::Missing). Their messages are dropped as damaged, durably and for
     /// good, before the engine serves: that part of the log is of no use any more, and later starts need
-    /// not be told again. Meant for one start by somebody who knows what is lost. Default `false`.
+    /// not be told again. What else is lost with it is in [`StartReport`](crate::StartReport). Meant for one start by somebody who knows what is lost. Default `false`.
     pub accept_loss: bool,
     /// Name of the engine's threads, for debuggers. Default `lockgate`.
     pub thread_name: String,

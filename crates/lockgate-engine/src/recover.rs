@@ -12,7 +12,8 @@ use lockgate_machine::{
 };
 
 use crate::{
-    Driver, EngineOptions, StartError, StartReport, Ticket, keeper::Plan, missing::Lacking,
+    Driver, EngineOptions, StartError, StartReport, Ticket, WithoutQueue, keeper::Plan,
+    missing::Lacking,
 };
 
 /// What a start brings along: readings of the clock, and randomness.
@@ -54,7 +55,7 @@ impl<T: Ticket> Driver<T> {
         let from = loaded.at.unwrap_or_default();
         let snapshots = log.snapshots().list().map_err(StartError::Recover)?;
         let mut machine = loaded.machine;
-        let mut folding = Folding::default();
+        let mut folding = Folding::of(&machine);
         let decoder = BatchDecoder::new(&machine);
         let recovered = read_ahead(&mut *log, from, decoder, |records| {
             folding.fold(&mut machine, records);
@@ -77,9 +78,19 @@ impl<T: Ticket> Driver<T> {
         }
         let is_all_known = recovered.damaged.is_empty() && folding.undecodable == 0;
         let lacking = Lacking::find(&machine, &*log, &recovered, is_all_known);
+        let without_queue = if is_all_known {
+            WithoutQueue::default()
+        } else {
+            let (ignored, last) = (&folding.ignored, folding.last);
+            WithoutQueue::count(&machine, &*log.reader(), ignored, last)
+                .map_err(StartError::Recover)?
+        };
         let parts = lacking.certain();
         if !parts.is_empty() && !options.accept_loss {
-            return Err(StartError::Missing { parts });
+            return Err(StartError::Missing {
+                parts,
+                without_queue,
+            });
         }
         // A snapshot that could not be loaded may be loadable the next time. What it was made of
         // and is lost from the log since would then be there again, under what this term builds
@@ -150,6 +161,7 @@ impl<T: Ticket> Driver<T> {
             damaged: recovered.damaged,
             missing: lacking.missing,
             cut_short: lacking.cut_short,
+            without_queue,
             undecodable: folding.undecodable,
             tail_bytes_cut: recovered.tail_bytes_cut,
             // A term ends behind its last snapshot. With nothing there, the one that took the
@@ -390,16 +402,41 @@ struct Folding {
     /// its snapshot.
     begins_relocated: bool,
     newer: Option<(Position, String)>,
+    /// The record folded last.
+    last: Position,
+    /// The records with an effect that named something that is not there, in order.
+    ignored: Vec<Position>,
+    /// Such effects so far, those before the snapshot included.
+    effects_ignored: u64,
 }
 
 impl Folding {
+    fn of(machine: &Machine) -> Self {
+        Self {
+            effects_ignored: machine.effects_ignored(),
+            ..Self::default()
+        }
+    }
+
     fn fold(&mut self, machine: &mut Machine, records: &RecordBatch) {
         machine.fold_batch(records, |machine, record| self.look(machine, record));
+        self.note_ignored(machine);
+    }
+
+    /// Sees the machine after the last record was folded.
+    fn note_ignored(&mut self, machine: &Machine) {
+        let effects_ignored = machine.effects_ignored();
+        if effects_ignored > self.effects_ignored {
+            self.effects_ignored = effects_ignored;
+            self.ignored.push(self.last);
+        }
     }
 
     /// Sees a record, and the machine before it is folded.
     fn look(&mut self, machine: &Machine, record: BatchRecord<'_>) {
+        self.note_ignored(machine);
         let position = record.position;
+        self.last = position;
         self.ended = matches!(record.only_effect, Some(Effect::TermEnded { .. }));
         self.begins_relocated |= matches!(record.only_effect, Some(Effect::Relocated(_)))
             && machine.term() == Term::default();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockgate_core::{DamagedRange, Position, Term};
 
-use crate::MissingPart;
+use crate::{MissingPart, WithoutQueue};
 
 /// What recovery found and did, for the operator.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,6 +34,9 @@ pub struct StartReport {
     /// Parts of the log that are too short for the messages that have their bytes in them. Each message whose
     /// bytes are not there is dropped as damaged when it is to be delivered.
     pub cut_short: Vec<MissingPart>,
+    /// Messages that are in the log and that are lost all the same: the creation of their queue stood in what is
+    /// damaged or missing, so nothing can be done with them. No queue counts them.
+    pub without_queue: WithoutQueue,
     /// Records whose checksum is good and whose content makes no sense; skipped.
     pub undecodable: u64,
     /// Bytes of a torn tail that were cut: nobody was ever told that they are durable.
@@ -58,6 +61,7 @@ impl StartReport {
         self.damaged.is_empty()
             && self.missing.is_empty()
             && self.cut_short.is_empty()
+            && self.without_queue.messages == 0
             && self.undecodable == 0
             && self.snapshots_unreadable.is_empty()
     }

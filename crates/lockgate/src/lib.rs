@@ -68,7 +68,7 @@ pub use lockgate_core::{
 };
 pub use lockgate_engine::{
     EngineError, EngineMetrics, EngineOptions, MissingPart, StartError, StartReport, Status,
-    StopReason, SyncWindow,
+    StopReason, SyncWindow, WithoutQueue,
 };
 pub use lockgate_log::LocalLogOptions;
 pub use lockgate_machine::{

@@ -178,7 +178,8 @@ impl Builder {
     /// Opens it although files of the folder are not there that are needed: messages have their bytes in them, or
     /// what was done since the last snapshot stands there. Without this the opening is refused with
     /// [`StartError::Missing`](crate::StartError::Missing), which lists them, and nothing is changed. With it
-    /// those messages are dropped as damaged, durably and for good; putting the files back later brings
+    /// those messages are dropped as damaged, durably and for good, and messages elsewhere to queues whose creation
+    /// stood there are lost too ([`StartReport::without_queue`](crate::StartReport::without_queue)); putting the files back later brings
     /// nothing back. For one opening, by somebody who knows what is lost.
     pub fn accept_loss(mut self) -> Self {
         self.engine.accept_loss = true;

@@ -101,15 +101,18 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
         }
         for stretch in &start.damaged {
             output.line(&format!(
-                "  would serve without {} at {} to {}: DAMAGED{}",
+                "  would serve without {} at {} to {}: {}",
                 count(stretch.records.unwrap_or(0), "record"),
                 stretch.from,
                 stretch.to,
-                stretch
-                    .kept_as
-                    .as_ref()
-                    .map_or_else(String::new, |name| format!(", kept in {name}")),
+                match &stretch.kept_as {
+                    Some(name) => format!("DAMAGED, kept in {name}"),
+                    None => "NOT THERE".to_owned(),
+                },
             ))?;
+        }
+        if let Some(found) = &start.without_queue {
+            output.line(&format!("  would serve without {}: LOST", found.told))?;
         }
         if start.undecodable > 0 {
             let records = count(start.undecodable, "record");

@@ -6,7 +6,7 @@ use lockgate_core::{
     Clock as _, Location, LogError, LogReader, Position, ReadError, Scanned, SnapshotStore,
     with_sources,
 };
-use lockgate_engine::{Driver, MissingPart, StartError, StartReport};
+use lockgate_engine::{Driver, MissingPart, StartError, StartReport, WithoutQueue};
 use lockgate_log::{SystemClock, is_log_file, segment_file};
 use lockgate_machine::{
     Answer, Effect, ImageLoader, Machine, MachineLimits, Query, QueueDescription, QueueTotals,
@@ -140,9 +140,23 @@ pub(crate) struct Start {
     pub(crate) tail_bytes_cut: u64,
     pub(crate) undecodable: u64,
     pub(crate) damaged: Vec<Stretch>,
+    /// Messages that are in the log and that it could not use, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) without_queue: Option<WithoutQueueFound>,
     pub(crate) after_crash: bool,
     pub(crate) possibly_lost: u64,
     pub(crate) changes: Vec<Change>,
+}
+
+/// Messages whose queue's creation is lost.
+#[derive(Debug, Serialize)]
+pub(crate) struct WithoutQueueFound {
+    pub(crate) messages: u64,
+    /// How many queues. Their names are lost.
+    pub(crate) queues: u64,
+    /// The same in words.
+    #[serde(skip)]
+    pub(crate) told: WithoutQueue,
 }
 
 /// A part of the log that cannot be read.
@@ -233,7 +247,7 @@ impl Findings {
         let started = match super::start(place, false) {
             Err(error @ StartError::Missing { .. }) => {
                 findings.refused = Some(with_sources(&error));
-                if let StartError::Missing { parts } = error {
+                if let StartError::Missing { parts, .. } = error {
                     findings.missing = parts.iter().map(MissingFound::of).collect();
                 }
                 // All else that there is to tell.
@@ -378,6 +392,13 @@ impl Start {
                     kept_as: range.kept_as.clone(),
                 })
                 .collect(),
+            without_queue: Some(report.without_queue)
+                .filter(|told| told.messages > 0)
+                .map(|told| WithoutQueueFound {
+                    messages: told.messages,
+                    queues: told.queues,
+                    told,
+                }),
             after_crash: report.crashed,
             possibly_lost: report.possibly_lost,
             changes: place.overlay().map_or_else(Vec::new, Overlay::changes),

@@ -639,6 +639,86 @@ fn a_start_without_a_file_is_refused_until_the_loss_is_accepted() {
     end(start(serve));
 }
 
+/// The creation of the queues stood in the file that is missing, so that the messages to them in the other
+/// files are lost as well: the refusal, a check and the start that accepts the loss say how many.
+#[test]
+fn messages_to_queues_whose_creation_is_missing_are_counted() {
+    let sandbox = Sandbox::new();
+    let serve = "serve --listen 127.0.0.1:0 --data data --segment-size 4MiB";
+    let server = Server::spawn(sandbox.command(serve), "data");
+    let url = server.url.clone();
+    let bodies = format!("{{\"body\":\"{}\"}}\n", "x".repeat(20_000)).repeat(300);
+    fs::write(sandbox.path().join("bodies"), bodies).unwrap();
+    for queue in ["one", "other"] {
+        let send = format!("send -q {queue} --create --file bodies --endpoint {url}");
+        sandbox.run(&send).ok();
+        sandbox
+            .run(&format!(
+                "receive -q {queue} --max 5 --ack --endpoint {url}"
+            ))
+            .ok();
+    }
+    server.signal(Signal::KILL);
+    server.wait();
+    let records = crate::support::json_lines(&sandbox.run("dump data").ok());
+    let file_of = |record: &Value| {
+        let position = record["position"].as_str().unwrap();
+        u64::from_str_radix(&position[2..], 16).unwrap() >> 32
+    };
+    let effects = |file: u64, effect: &str| {
+        let in_file = records.iter().filter(|record| file_of(record) == file);
+        let effects = in_file.flat_map(|record| record["effects"].as_array().unwrap());
+        effects.filter(|found| found["effect"] == effect).count()
+    };
+    assert_eq!(effects(1, "queue created"), 1);
+    let files = segments(&sandbox).len() as u64;
+    let after = |effect| (2..=files).map(|file| effects(file, effect)).sum::<usize>();
+    // The other queue's messages and its creation are in the files that are left.
+    assert_eq!(after("queue created"), 1);
+    let lost = after("accepted") - 300;
+    assert!(lost > 50 && effects(1, "accepted") > 50);
+
+    fs::remove_file(&segments(&sandbox)[0]).unwrap();
+    let told = format!("{lost} messages to 1 queue whose creation is lost");
+    let error = sandbox
+        .run(&format!("{serve} --log-format text"))
+        .fails_with(9);
+    assert!(error.contains(&told), "{error}");
+    let checked = sandbox.run("check --json data");
+    assert_eq!(checked.code, Some(9), "{checked:?}");
+    let found: Value = serde_json::from_str(&checked.stdout).unwrap();
+    let wanted = json!({ "messages": lost, "queues": 1 });
+    assert_eq!(found["start"]["without_queue"], wanted, "{found}");
+    assert!(
+        found["refused"].as_str().unwrap().contains(&told),
+        "{found}"
+    );
+    let text = sandbox.run("check data").stdout;
+    assert!(
+        text.contains(&format!("would serve without {told}: LOST")),
+        "{text}"
+    );
+    assert!(
+        text.contains("NOT THERE") && !text.contains("DAMAGED"),
+        "{text}"
+    );
+
+    let server = Server::spawn(sandbox.command(&format!("{serve} --accept-loss")), "data");
+    let said = |text: &str| {
+        let is_it = |event: &&Value| event["message"].as_str().unwrap().contains(text);
+        server.passed.iter().find(is_it)
+    };
+    let event = said("the creation of their queues").expect("it is said");
+    assert_eq!(
+        (&event["messages"], &event["queues"]),
+        (&json!(lost), &json!(1))
+    );
+    assert!(said("records of the log are not there").is_some() && said("set aside").is_none());
+    server.signal(Signal::TERM);
+    server.wait();
+    sandbox.run("check data").ok();
+}
+
 #[test]
 fn what_is_no_file_is_named_instead_of_waited_for() {
     use rustix::fs::{CWD, FileType, Mode, mknodat};

@@ -169,6 +169,8 @@ pub(crate) struct Server {
     pub(crate) url: String,
     /// What it said of its start.
     pub(crate) recovered: Value,
+    /// What it said besides, up to the last event that was waited for.
+    pub(crate) passed: Vec<Value>,
 }
 
 impl Server {
@@ -208,6 +210,7 @@ impl Server {
             log,
             url: String::new(),
             recovered: Value::Null,
+            passed: Vec::new(),
         };
         server.recovered = server.event("recovered");
         let ready = server.event("ready");
@@ -225,6 +228,7 @@ impl Server {
             if event["message"] == sentence {
                 return event;
             }
+            self.passed.push(event);
             line.clear();
         }
         panic!("the server ended without saying {sentence:?}");

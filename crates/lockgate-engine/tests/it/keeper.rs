@@ -2,7 +2,7 @@
 
 use lockgate_core::{Log, LogSpace, Position, QueueName, SnapshotStore};
 use lockgate_engine::{ChoreStep, Driver, EngineOptions, StartError, Work};
-use lockgate_machine::{Command, QueueSettings, SettleAction, Snapshot, read_message};
+use lockgate_machine::{Command, MoveTo, QueueSettings, SettleAction, Snapshot, read_message};
 use lockgate_sim::{FaultyDisk, ManualClock, SeededRandom};
 
 use crate::support::{Shard, beginning, create, keyed, local_log, name, send, settle, text};
@@ -425,7 +425,7 @@ fn a_start_without_a_part_of_the_log_is_refused_until_the_loss_is_accepted() {
 
     let disk = FaultyDisk::from_image(image.clone());
     let error = refusal(&disk);
-    let StartError::Missing { parts } = &error else {
+    let StartError::Missing { parts, .. } = &error else {
         panic!("{error:?}");
     };
     let part = &parts[0];
@@ -482,7 +482,7 @@ fn a_start_without_records_behind_the_snapshot_is_refused_until_the_loss_is_acce
     image.remove("00000002.log").unwrap();
     let disk = FaultyDisk::from_image(image.clone());
     let error = refusal(&disk);
-    let StartError::Missing { parts } = &error else {
+    let StartError::Missing { parts, .. } = &error else {
         panic!("{error:?}");
     };
     assert_eq!(parts.len(), 1);
@@ -499,6 +499,83 @@ fn a_start_without_records_behind_the_snapshot_is_refused_until_the_loss_is_acce
     let (shard, report) = Shard::start(disk, ManualClock::default(), &accepting);
     assert_eq!(&report.missing, parts);
     assert!(report.damaged[0].records > 0, "{report:?}");
+    shard.check_payloads();
+    let (_, report) = shard.restarted();
+    assert!(report.is_clean(), "{report:?}");
+}
+
+/// The file that is missing has the creation of queues: messages to them in the other files are of no use, and
+/// the refusal and the start without the file count them. So are those that were moved from there.
+#[test]
+fn messages_to_queues_whose_creation_is_missing_are_counted() {
+    let mut shard = Shard::new();
+    for queue in ["gone", "gone-too", "emptied"] {
+        shard.run(create(queue, QueueSettings::default())).unwrap();
+    }
+    let body = "x".repeat(1_000);
+    let fill = |shard: &mut Shard, queue: &str, count: usize| {
+        let batch = (0..count).map(|_| send(queue, text(&body)));
+        shard.group([Work::Commands(batch.collect())]);
+        shard.sync();
+    };
+    let tail = |shard: &Shard| shard.driver.tail().0 >> 32;
+    while tail(&shard) == 1 {
+        fill(&mut shard, "gone", 10);
+    }
+    shard.run(create("kept", QueueSettings::default())).unwrap();
+    for queue in ["gone", "gone-too", "emptied", "kept"] {
+        fill(&mut shard, queue, 40);
+    }
+    // Of what is left some is settled, moved and purged.
+    let leases = shard.receive_now("gone-too", 7);
+    for lease in leases {
+        shard.run(settle(lease.token, SettleAction::Ack)).unwrap();
+    }
+    let move_all = |from: &str, to: &str| Command::Move {
+        from: name(from),
+        to: MoveTo::Queue(name(to)),
+        max: 5,
+    };
+    shard.run(move_all("gone-too", "kept")).unwrap();
+    shard.run(move_all("kept", "gone-too")).unwrap();
+    shard.run(move_all("emptied", "gone")).unwrap();
+    let purge = Command::Purge {
+        queue: name("emptied"),
+    };
+    shard.run(purge).unwrap();
+    shard.sync();
+    let (whole, report) = shard.restarted();
+    assert!(report.snapshot.is_none() && report.is_clean(), "{report:?}");
+
+    let queues = whole.driver.machine().snapshot().queues;
+    let left = |queue: &str| {
+        let messages = queues[&name(queue)].messages.values();
+        let in_others = messages.filter(|message| message.location.position.0 >> 32 > 1);
+        in_others.count() as u64
+    };
+    // What is moved out of a known queue into an unknown one stays where it was.
+    let lost = left("gone") + left("gone-too");
+    assert_eq!(left("kept"), 40);
+    let mut image = whole.disk.kill().image();
+    image.remove("00000001.log").unwrap();
+    let disk = FaultyDisk::from_image(image.clone());
+    let error = refusal(&disk);
+    let StartError::Missing { without_queue, .. } = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!((without_queue.messages, without_queue.queues), (lost, 3));
+    let said = error.to_string();
+    let told = format!("{lost} messages to 3 queues whose creation is lost cannot be used either");
+    assert!(said.contains(&told), "{said}");
+    assert!(disk.image() == image, "nothing was changed");
+
+    let accepting = EngineOptions {
+        accept_loss: true,
+        ..EngineOptions::default()
+    };
+    let (shard, report) = Shard::start(disk, ManualClock::default(), &accepting);
+    assert_eq!(&report.without_queue, without_queue);
+    assert_eq!((report.queues, report.messages), (1, 40));
     shard.check_payloads();
     let (_, report) = shard.restarted();
     assert!(report.is_clean(), "{report:?}");

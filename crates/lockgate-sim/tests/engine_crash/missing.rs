@@ -169,7 +169,7 @@ impl Whole {
                 met.not_needed += 1;
                 return check_readable(&driver);
             }
-            Err(StartError::Missing { parts }) => parts,
+            Err(StartError::Missing { parts, .. }) => parts,
             Err(error) => return Err(format!("without {name}: {error:?}")),
         };
         let [part] = &parts[..] else {

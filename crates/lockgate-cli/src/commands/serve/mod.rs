@@ -323,7 +323,11 @@ fn log_start(report: &StartReport) {
             to = %range.to,
             records = range.records,
             kept_as = range.kept_as.as_deref(),
-            "a part of the log is damaged; it was set aside and what it held is lost"
+            "{}",
+            match range.kept_as {
+                Some(_) => "a part of the log is damaged; it was set aside and what it held is lost",
+                None => "records of the log are not there; what they held is lost",
+            }
         );
     }
     for part in &report.missing {
@@ -350,6 +354,13 @@ fn log_start(report: &StartReport) {
             messages = part.messages,
             "a part of the log is cut short; messages whose bytes are missing are dropped as they come up \
              for delivery: if you have all of it, stop at once and put it back"
+        );
+    }
+    if report.without_queue.messages > 0 {
+        error!(
+            messages = report.without_queue.messages,
+            queues = report.without_queue.queues,
+            "messages that are in the log are lost: the creation of their queues is in what is damaged or not there"
         );
     }
     if report.possibly_lost > 0 {
