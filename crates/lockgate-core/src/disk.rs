@@ -104,12 +104,27 @@ pub trait DiskFile: Send + Sync {
         Ok(self.len()? == 0)
     }
 
+    /// Which file it is, whatever its name is by now.
+    ///
+    /// # Errors
+    /// If the file system fails.
+    fn identity(&self) -> Result<FileIdentity, DiskError>;
+
     /// Makes everything written so far survive a power cut (fdatasync).
     ///
     /// # Errors
     /// A failure is final: the caller must not write or sync this file again, because the operating
     /// system may have dropped the pages and will report success the next time.
     fn sync(&self) -> Result<(), DiskError>;
+}
+
+/// What tells a file from every other one that is there at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileIdentity {
+    /// Which file system.
+    pub device: u64,
+    /// Which file of it.
+    pub inode: u64,
 }
 
 /// Room on a file system.

@@ -28,7 +28,8 @@ mod time;
 
 pub use clock::{BootId, Clock};
 pub use disk::{
-    Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FolderLock, LockError, OpenMode,
+    Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FileIdentity, FolderLock, LockError,
+    OpenMode,
 };
 pub use error_text::with_sources;
 pub use ids::{

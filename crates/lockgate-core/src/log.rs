@@ -196,6 +196,17 @@ pub trait LogUpkeep: Send + Sync {
     /// it says [`LogError::Stopped`]: then the log is dead, which an owner with nothing to append would
     /// not know otherwise.
     fn step(&self) -> Result<bool, LogError>;
+
+    /// Looks whether what the log writes to is still where the next start looks for it: somebody may have
+    /// removed or replaced it. Costs a few system calls; meant for a few times a minute, and before the log
+    /// is given up.
+    ///
+    /// # Errors
+    /// If it is not: then the log is dead, and what only the removed part held is lost. No error says
+    /// that it is there: where that cannot be found out for now, nothing is said.
+    fn check_storage(&self) -> Result<(), LogError> {
+        Ok(())
+    }
 }
 
 /// Reads single records. Shared by any number of threads.

@@ -50,7 +50,8 @@ pub enum EngineError {
 pub enum StopReason {
     /// It was asked to.
     ShutDown,
-    /// It failed. What was answered before stays true; the folder must be opened anew.
+    /// It failed; the folder must be opened anew. What was answered before stays true, unless this says that
+    /// files were removed.
     Failed(Arc<str>),
 }
 

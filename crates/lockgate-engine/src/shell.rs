@@ -201,6 +201,11 @@ fn own(shared: &Shared, mut driver: Driver<Ticket>, helpers: Helpers, options: &
     helpers.keeper.thread().unpark();
     let _ = helpers.keeper.join();
     let mut failed = shared.desk.durable().err();
+    if failed.is_none()
+        && let Some(Err(error)) = driver.log.upkeep().map(|upkeep| upkeep.check_storage())
+    {
+        failed = Some(driver.fail(&error));
+    }
     if failed.is_none() && served.is_ok() {
         // Everything is durable, and nobody else is at the log any more.
         if let Err(error) = driver.final_snapshot(shared.now()) {

@@ -3,13 +3,14 @@
 use std::{
     fs::{DirBuilder, File, TryLockError},
     io::{self, Read as _},
-    os::unix::fs::{DirBuilderExt, FileExt},
+    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use lockgate_core::{
-    Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FolderLock, LockError, OpenMode,
+    Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FileIdentity, FolderLock, LockError,
+    OpenMode,
 };
 use rustix::{
     fs::{AtFlags, Dir, Mode, OFlags},
@@ -424,6 +425,17 @@ impl DiskFile for FolderFile {
             .metadata()
             .map_err(self.error(DiskOperation::Inspect))?;
         Ok(metadata.len())
+    }
+
+    fn identity(&self) -> Result<FileIdentity, DiskError> {
+        let metadata = self
+            .file
+            .metadata()
+            .map_err(self.error(DiskOperation::Inspect))?;
+        Ok(FileIdentity {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        })
     }
 
     fn sync(&self) -> Result<(), DiskError> {

@@ -221,6 +221,7 @@ impl LocalLog {
 
     /// Makes a segment of a spare, or of a new file, and writes its header; neither is synced.
     fn create_segment(&self, segment: u32, synced: Point) -> Result<Writing, DiskError> {
+        self.shared.check_newest()?;
         let blocks = self.take_blocks(segment)?;
         let header = SegmentHeader {
             segment,
@@ -409,6 +410,8 @@ impl LocalLog {
     /// There was no room for the whole group: takes back what was written of it, up to `reached`,
     /// durably, so that it will not be there after a crash either.
     fn take_back(&mut self, before: Appending, reached: Position) -> Result<(), DiskError> {
+        let Writing { segment, file, .. } = &before.writing;
+        self.shared.set_newest(*segment, file.clone());
         for segment in before.writing.segment + 1..=segment_of(reached) {
             if self.shared.forget(segment) {
                 self.shared.spares.note_taken_back();

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicU64, Ordering},
@@ -9,7 +10,8 @@ use std::{
 };
 
 use lockgate_core::{
-    Disk, DiskError, DiskFile, LogError, LogSync, LogUpkeep, OpenMode, Position, with_sources,
+    Disk, DiskError, DiskFile, DiskOperation, LogError, LogSync, LogUpkeep, OpenMode, Position,
+    with_sources,
 };
 
 use crate::{
@@ -59,6 +61,8 @@ struct Progress {
     appended: Point,
     /// Every record before it is durable.
     synced: Point,
+    /// The segment that records go to.
+    newest: Option<(u32, Arc<dyn DiskFile>)>,
     /// The first failure; ends the instance.
     stopped: Option<String>,
 }
@@ -152,7 +156,65 @@ impl Shared {
     /// Makes the segment known to readers.
     pub(crate) fn add_segment(&self, segment: u32, info: SegmentInfo, file: Arc<dyn DiskFile>) {
         self.segments_mut().insert(segment, info);
-        self.files().insert(segment, file);
+        self.files().insert(segment, file.clone());
+        self.set_newest(segment, file);
+    }
+
+    /// Says where records go from now on.
+    pub(crate) fn set_newest(&self, segment: u32, file: Arc<dyn DiskFile>) {
+        self.progress().newest = Some((segment, file));
+    }
+
+    /// Fails if somebody has removed or replaced the file that records go to: what is written there is lost
+    /// when it is closed. What cannot be found out now is told nobody.
+    pub(crate) fn check_newest(&self) -> Result<(), DiskError> {
+        let Some((segment, file)) = self.progress().newest.clone() else {
+            return Ok(());
+        };
+        let by_name = (self.disk.open(&segment_name(segment), OpenMode::Read))
+            .and_then(|found| found.identity());
+        let is_it = match (by_name, file.identity()) {
+            (Ok(found), Ok(ours)) => found == ours,
+            (Err(error), _) => !error.is_not_found(),
+            (_, Err(_)) => true,
+        };
+        // Unless the owner of the log has taken it back meanwhile.
+        let is_still = |(_, newest): &(u32, Arc<dyn DiskFile>)| Arc::ptr_eq(newest, &file);
+        if is_it || !self.progress().newest.as_ref().is_some_and(is_still) {
+            return Ok(());
+        }
+        let mut gone = self.not_listed();
+        gone.insert(segment);
+        let names: Vec<String> = (gone.iter().take(GONE_TOLD))
+            .map(|&segment| segment_name(segment))
+            .collect();
+        let mut name = format!("{} in {}", names.join(", "), self.disk.describe());
+        if gone.len() > names.len() {
+            name = format!("{} files, among them {name}", gone.len());
+        }
+        Err(DiskError {
+            operation: DiskOperation::Inspect,
+            name,
+            source: io::Error::new(
+                io::ErrorKind::NotFound,
+                "removed or replaced while the log was in use: what they held is lost, unless there is a \
+                 copy or a backup",
+            ),
+        })
+    }
+
+    /// Segments whose files are not in the folder.
+    fn not_listed(&self) -> BTreeSet<u32> {
+        let held = self.segments().clone();
+        let Ok(names) = self.disk.list() else {
+            return BTreeSet::new();
+        };
+        let names: BTreeSet<String> = names.into_iter().collect();
+        let gone = held.into_keys().filter(|&segment| {
+            // What was given back meanwhile may be gone.
+            !names.contains(&segment_name(segment)) && self.segments().contains_key(&segment)
+        });
+        gone.collect()
     }
 
     pub(crate) fn set_segments(
@@ -239,6 +301,9 @@ impl Shared {
     }
 }
 
+/// So many files that are gone are named in a text.
+const GONE_TOLD: usize = 8;
+
 /// Handles of the segments read last, so that a read costs no open.
 struct OpenFiles {
     max: usize,
@@ -283,6 +348,11 @@ impl LogUpkeep for Upkeep {
     fn step(&self) -> Result<bool, LogError> {
         self.0.check_running()?;
         self.0.upkept(self.0.spares.step())
+    }
+
+    fn check_storage(&self) -> Result<(), LogError> {
+        self.0.check_running()?;
+        self.0.check_newest().map_err(|error| self.0.stop(error))
     }
 }
 

@@ -147,3 +147,67 @@ fn no_file_that_was_given_back_is_kept_open() {
         .collect();
     assert_eq!(removed, [""; 0]);
 }
+
+/// Somebody removes or replaces what the log writes to: it goes on into a file that nobody can find any more.
+/// The log says so, and takes nothing more.
+#[test]
+fn a_newest_segment_that_is_removed_or_replaced_ends_the_log() {
+    let takes_away: [fn(&Path); 4] = [
+        |folder| fs::remove_dir_all(folder).unwrap(),
+        |folder| {
+            for file in ["00000001.log", "00000002.log"] {
+                fs::remove_file(folder.join(file)).unwrap();
+            }
+        },
+        // A copy of it takes its place.
+        |folder| {
+            fs::copy(folder.join("00000002.log"), folder.join("copy")).unwrap();
+            fs::rename(folder.join("copy"), folder.join("00000002.log")).unwrap();
+        },
+        |folder| {
+            fs::rename(folder.join("00000002.log"), folder.join("kept")).unwrap();
+            fs::copy(folder.join("kept"), folder.join("00000002.log")).unwrap();
+        },
+    ];
+    for (index, take_away) in takes_away.into_iter().enumerate() {
+        let temp = tempfile::tempdir().unwrap();
+        let folder = temp.path().join("data");
+        let (mut log, _) = start(&folder, 1);
+        let upkeep = log.upkeep().unwrap();
+        append(&mut log, 1, 5);
+        assert_eq!(log.tail().0 >> 32, 2);
+        upkeep.check_storage().unwrap();
+        take_away(&folder);
+        let error = upkeep.check_storage().unwrap_err();
+        let said = lockgate_core::with_sources(&error);
+        let gone = if index < 2 {
+            "00000001.log, 00000002.log in "
+        } else {
+            "00000002.log in "
+        };
+        assert!(said.contains(gone), "{said}");
+        assert!(said.contains("removed or replaced"), "{said}");
+        let stopped = log.syncer().sync().unwrap_err();
+        assert!(matches!(stopped, LogError::Stopped { .. }), "{stopped:?}");
+    }
+}
+
+/// The next segment is not begun behind one that nobody can find.
+#[test]
+fn a_segment_is_not_begun_behind_one_that_was_removed() {
+    let temp = tempfile::tempdir().unwrap();
+    let (mut log, _) = start(temp.path(), 1);
+    append(&mut log, 1, 2);
+    fs::remove_file(temp.path().join("00000001.log")).unwrap();
+    let error = loop {
+        let mut group = RecordGroup::new(log.capabilities().gap);
+        group.push(|bytes| bytes.extend_from_slice(&[7; 1_000]));
+        if let Err(error) = log.append(Epoch(1), log.tail(), &mut group) {
+            break error;
+        }
+        assert_eq!(log.tail().0 >> 32, 1);
+    };
+    let said = lockgate_core::with_sources(&error);
+    assert!(said.contains("removed or replaced"), "{said}");
+    assert!(!temp.path().join("00000002.log").exists());
+}

@@ -11,7 +11,8 @@ use std::{
 };
 
 use lockgate_core::{
-    Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FolderLock, LockError, OpenMode,
+    Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FileIdentity, FolderLock, LockError,
+    OpenMode,
 };
 use lockgate_log::{FolderDisk, is_log_file};
 use serde::Serialize;
@@ -292,6 +293,13 @@ impl DiskFile for Handle {
 
     fn len(&self) -> Result<u64, DiskError> {
         Ok(lock(&self.content.state).len)
+    }
+
+    fn identity(&self) -> Result<FileIdentity, DiskError> {
+        Ok(FileIdentity {
+            device: 0,
+            inode: Arc::as_ptr(&self.content).addr() as u64,
+        })
     }
 
     fn sync(&self) -> Result<(), DiskError> {

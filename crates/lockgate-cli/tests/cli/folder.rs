@@ -763,6 +763,33 @@ fn a_folder_that_is_moved_away_and_back_has_lost_nothing() {
     sandbox.run("check data").ok();
 }
 
+/// Somebody removes files under a server, which has them open and could serve on until it ends. It ends with
+/// an error that names them, when it is asked to and by itself.
+#[test]
+fn a_server_whose_files_are_removed_says_so_and_fails() {
+    for (is_asked, takes_all) in [(true, false), (true, true), (false, true)] {
+        let sandbox = filled();
+        let mut server = Server::start(&sandbox);
+        if takes_all {
+            fs::remove_dir_all(sandbox.path().join("data")).unwrap();
+        } else {
+            for file in segments(&sandbox) {
+                fs::remove_file(file).unwrap();
+            }
+        }
+        if is_asked {
+            server.signal(Signal::TERM);
+        }
+        let event = server.event("ended");
+        let error = event["error"].as_str().unwrap();
+        let told = "00000001.log, 00000002.log in data: removed or replaced";
+        assert!(error.contains(told), "{event}");
+        let hint = event["hint"].as_str().unwrap();
+        assert!(!hint.contains("is kept"), "{event}");
+        assert_eq!(server.wait().code(), Some(1));
+    }
+}
+
 /// A file of the log is taken away while it is to become smaller, and put back.
 #[test]
 fn that_the_log_cannot_be_made_smaller_is_told_and_when_it_can_again() {

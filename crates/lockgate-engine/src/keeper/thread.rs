@@ -21,6 +21,9 @@ const IDLE: Duration = Duration::from_millis(100);
 /// How often it asks although nothing was appended: pins end without a sound.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
+/// How often it looks whether the log's storage is still there.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
+
 /// How long it lets a log alone which failed.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -49,9 +52,19 @@ impl Keeper<'_> {
         let mut seen_groups = u64::MAX;
         let mut asked = Instant::now();
         let (mut upkeep_after, mut chores_after) = (asked, asked);
+        let mut check_after = asked + CHECK_EVERY;
         let mut troubles = Troubles::default();
         while !self.inbox.is_closed() {
             let mut busy = false;
+            if let Some(upkeep) = &self.upkeep
+                && Instant::now() >= check_after
+            {
+                check_after = Instant::now() + CHECK_EVERY;
+                if let Err(error) = upkeep.check_storage() {
+                    let _ended = self.ask(move |driver, _| driver.fail(&error));
+                    return;
+                }
+            }
             if let Some(upkeep) = &self.upkeep
                 && Instant::now() >= upkeep_after
             {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lockgate_core::{Clock, DiskOperation, Level};
+use lockgate_core::{Clock, Disk, DiskOperation, Level};
 use lockgate_engine::{
     Batch, Engine, EngineError, EngineOptions, Received, Status, StopReason, SyncWindow,
 };
@@ -656,6 +656,21 @@ async fn a_queue_is_in_the_directory_when_its_answer_leaves_and_not_before() {
     shard.engine.submit(delete).await.unwrap();
     assert!(shard.engine.directory().is_empty());
     shard.engine.shutdown().await;
+}
+
+/// Somebody has removed what the log writes to. A shutdown that says nothing would end in good order and lose
+/// all of it.
+#[tokio::test]
+async fn a_shutdown_tells_that_files_were_removed() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    shard.engine.submit(send("q", text("a"))).await.unwrap();
+    shard.disk.remove("00000001.log").unwrap();
+    shard.engine.shutdown().await;
+    let StopReason::Failed(reason) = shard.engine.stopped().await else {
+        panic!("it ended in good order");
+    };
+    let told = "00000001.log in the faulty disk: removed or replaced";
+    assert!(reason.contains(told), "{reason}");
 }
 
 #[tokio::test]

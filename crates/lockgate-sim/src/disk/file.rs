@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use lockgate_core::{DiskError, DiskFile, DiskOperation};
+use lockgate_core::{DiskError, DiskFile, DiskOperation, FileIdentity};
 
 use super::{Shared, state::FileId};
 
@@ -65,6 +65,14 @@ impl DiskFile for FaultyFile {
         self.shared
             .enter(DiskOperation::Inspect)
             .len(self.id, &self.name)
+    }
+
+    fn identity(&self) -> Result<FileIdentity, DiskError> {
+        // Of a file that is open nothing need be asked, so that no fault meets it.
+        Ok(FileIdentity {
+            device: 0,
+            inode: self.id,
+        })
     }
 
     fn sync(&self) -> Result<(), DiskError> {

@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use lockgate_core::{
-    Clock, Disk, DiskError, DiskFile, FolderLock, Incarnation, LockError, Log, LogReader, LogSync,
-    LogUpkeep, OpenMode, Position,
+    Clock, Disk, DiskError, DiskFile, FileIdentity, FolderLock, Incarnation, LockError, Log,
+    LogReader, LogSync, LogUpkeep, OpenMode, Position,
 };
 use lockgate_engine::{Beginning, Driver, EngineOptions, Output, StartReport};
 use lockgate_log::{LocalLog, LocalLogOptions};
@@ -134,6 +134,9 @@ impl DiskFile for RetryingFile {
     }
     fn len(&self) -> Result<u64, DiskError> {
         self.0.len()
+    }
+    fn identity(&self) -> Result<FileIdentity, DiskError> {
+        self.0.identity()
     }
     fn sync(&self) -> Result<(), DiskError> {
         self.0.sync().or_else(|_| self.0.sync())

@@ -6,8 +6,8 @@ use std::{
 };
 
 use lockgate_core::{
-    AppendError, Disk, DiskError, DiskFile, DiskOperation, Epoch, FolderLock, LockError, Log,
-    LogError, OpenMode, Position, RecordGroup,
+    AppendError, Disk, DiskError, DiskFile, DiskOperation, Epoch, FileIdentity, FolderLock,
+    LockError, Log, LogError, OpenMode, Position, RecordGroup,
 };
 use lockgate_log::LocalLog;
 use lockgate_sim::{Fault, FaultyDisk, PowerCut};
@@ -134,6 +134,9 @@ impl DiskFile for HookedFile {
     }
     fn len(&self) -> Result<u64, DiskError> {
         self.file.len()
+    }
+    fn identity(&self) -> Result<FileIdentity, DiskError> {
+        self.file.identity()
     }
     fn sync(&self) -> Result<(), DiskError> {
         let sync = || self.file.sync();

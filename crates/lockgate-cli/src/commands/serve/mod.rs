@@ -514,10 +514,13 @@ fn ended(report: &RunReport, status: &Status, was_deposed: bool) -> Result<(), F
         .hint(
             "another server serves this data now; starting this one again takes it back from there",
         )),
-        Status::Stopped { reason } if reason.is_failure() => {
-            Err(Failure::failed(format!("the engine has stopped: {reason}"))
-                .hint("what was answered before is kept; start again when the cause is gone"))
-        }
+        Status::Stopped { reason } if reason.is_failure() => Err(Failure::failed(format!(
+            "the engine has stopped: {reason}"
+        ))
+        .hint(
+            "what was answered before is in the files of the log, as far as they are there; start \
+                     again when the cause is gone",
+        )),
         _ if !report.engine_stopped => Err(Failure::new(
             Exit::Timeout,
             "the log was not synced by the deadline; what was answered is kept",
