@@ -18,7 +18,8 @@ use rustix::{
 };
 
 /// The file that an owner locks beside the folder itself. It holds the owner's process id, for the
-/// message a second process gets; only the locks count, so a stale id does no harm.
+/// message a second process gets; only the locks count, also for whether there is an owner, so a stale id
+/// does no harm.
 pub(crate) const LOCK_NAME: &str = "lock";
 
 /// A folder of the operating system.
@@ -220,7 +221,7 @@ impl FolderDisk {
             }
             Err(TryLockError::WouldBlock) => Err(LockError::Held {
                 folder: self.describe(),
-                holder: self.holder(),
+                holder: self.holder(&file),
             }),
             Err(TryLockError::Error(source)) => Err(LockError::Disk(DiskError {
                 operation: DiskOperation::Open,
@@ -230,8 +231,13 @@ impl FolderDisk {
         }
     }
 
-    /// What the lock's file says of who has it.
-    fn holder(&self) -> Option<String> {
+    /// Who has what could not be locked through `refused`.
+    fn holder(&self, refused: &File) -> Option<String> {
+        // An owner excludes readers too. Who only reads writes nothing, so the file names an owner of before.
+        if refused.try_lock_shared().is_ok() {
+            let _ = refused.unlock();
+            return Some("one that only reads it, such as `lockgate check`".to_owned());
+        }
         let file = self.open_lock(OFlags::RDONLY).ok()?;
         let mut holder = String::new();
         // No process id is longer.
@@ -507,7 +513,14 @@ mod tests {
         drop(lock);
         assert!(reader.was_owned().unwrap());
         let shared = [(); 2].map(|()| reader.share().unwrap());
-        assert!(matches!(owner.lock(), Err(LockError::Held { .. })));
+        // The file still has the id of the owner before.
+        let refused = owner.lock().err().unwrap().to_string();
+        assert!(
+            refused.contains("only reads") && !refused.contains(&ours),
+            "{refused}"
+        );
+        // To have asked is no lock.
+        drop(reader.share().unwrap());
         drop(shared);
         owner.lock().unwrap();
     }
