@@ -166,17 +166,19 @@ impl Shared {
     }
 
     /// Fails if somebody has removed or replaced the file that records go to: what is written there is lost
-    /// when it is closed. What cannot be found out now is told nobody.
+    /// when it is closed. That is a file that is not found; any other error is one of looking.
     pub(crate) fn check_newest(&self) -> Result<(), DiskError> {
         let Some((segment, file)) = self.progress().newest.clone() else {
             return Ok(());
         };
         let by_name = (self.disk.open(&segment_name(segment), OpenMode::Read))
             .and_then(|found| found.identity());
-        let is_it = match (by_name, file.identity()) {
-            (Ok(found), Ok(ours)) => found == ours,
-            (Err(error), _) => !error.is_not_found(),
-            (_, Err(_)) => true,
+        let is_it = match by_name {
+            Ok(found) => found == file.identity()?,
+            Err(error) if error.is_not_found() => false,
+            // It says nothing about the file.
+            Err(error) if error.is_out_of_descriptors() => true,
+            Err(error) => return Err(error),
         };
         // Unless the owner of the log has taken it back meanwhile.
         let is_still = |(_, newest): &(u32, Arc<dyn DiskFile>)| Arc::ptr_eq(newest, &file);
@@ -352,7 +354,10 @@ impl LogUpkeep for Upkeep {
 
     fn check_storage(&self) -> Result<(), LogError> {
         self.0.check_running()?;
-        self.0.check_newest().map_err(|error| self.0.stop(error))
+        match self.0.check_newest() {
+            Err(error) if error.is_not_found() => Err(self.0.stop(error)),
+            _ => Ok(()),
+        }
     }
 }
 
