@@ -332,7 +332,7 @@ impl Spares {
             worst.map(|worst| state.spares.swap_remove(worst))
         };
         match spare {
-            Some(spare) => self.disk.remove(&spare.name()).map(|()| true),
+            Some(spare) => self.remove(spare).map(|()| true),
             None => Ok(false),
         }
     }
@@ -356,15 +356,20 @@ impl Spares {
 
     /// One piece of work; whether there is more.
     pub(crate) fn step(&self) -> Result<bool, StepError> {
-        if self.recycle()? {
-            return Ok(true);
-        }
+        let recycled = match self.recycle() {
+            Ok(true) => return Ok(true),
+            Err(StepError::Names(error)) => return Err(StepError::Names(error)),
+            // Tried again by the next step, and no reason to leave the rest undone.
+            recycled => recycled,
+        };
         let seen = self.disk.space()?;
         self.note_space(&mut self.state(), seen);
-        Ok(self.shrink()? || self.supply()? || self.write_piece()?)
+        let more = self.shrink()? || self.supply()? || self.write_piece()?;
+        recycled.map(|_| more)
     }
 
-    /// Makes spares of retired segments, or gives them back. Returns whether there were any.
+    /// Makes spares of retired segments, or gives them back. Returns whether there were any. What fails
+    /// with one of them is told when all were tried, and tried again the next time.
     pub(crate) fn recycle(&self) -> Result<bool, StepError> {
         let (retired, start_unsynced) = {
             let mut state = self.state();
@@ -379,16 +384,23 @@ impl Spares {
             self.disk.sync_folder().map_err(StepError::Names)?;
         }
         let mut renamed = Vec::new();
+        let mut failed = None;
         for segment in retired {
-            match segment {
-                Retired::Damaged(segment) => {
-                    self.disk
-                        .rename(&segment_name(segment), &damaged_name(segment))?;
-                }
-                Retired::Released(segment) => {
-                    if let Some(spare) = self.to_spare(segment, renamed.len())? {
-                        renamed.push(spare);
-                    }
+            let done = match segment {
+                Retired::Damaged(segment) => self
+                    .disk
+                    .rename(&segment_name(segment), &damaged_name(segment)),
+                Retired::Released(segment) => self
+                    .to_spare(segment, renamed.len())
+                    .map(|spare| renamed.extend(spare)),
+            };
+            match done {
+                Ok(()) => {}
+                // There is nothing left to give back.
+                Err(error) if error.is_not_found() => _ = failed.get_or_insert(error),
+                Err(error) => {
+                    self.state().retired.push(segment);
+                    failed.get_or_insert(error);
                 }
             }
         }
@@ -397,7 +409,12 @@ impl Spares {
             self.disk.sync_folder().map_err(StepError::Names)?;
         }
         for mut spare in renamed {
-            blank(&*spare.file)?;
+            if let Err(error) = blank(&*spare.file) {
+                // After a failed sync its bytes cannot be trusted.
+                let _ = self.disk.remove(&spare.name());
+                failed.get_or_insert(error);
+                continue;
+            }
             spare.is_blank = true;
             self.state().spares.push(spare);
         }
@@ -405,7 +422,10 @@ impl Spares {
         while self.shrink()? {}
         let seen = self.disk.space()?;
         self.note_space(&mut self.state(), seen);
-        Ok(true)
+        match failed {
+            None => Ok(true),
+            Some(error) => Err(error.into()),
+        }
     }
 
     /// Renames a released segment to a spare, if one is wanted besides `more` or better than one there
@@ -458,9 +478,18 @@ impl Spares {
             worst.map(|worst| state.spares.swap_remove(worst))
         };
         if let Some(spare) = spare {
-            self.disk.remove(&spare.name())?;
+            self.remove(spare)?;
         }
         Ok(true)
+    }
+
+    /// Gives a spare back to the disk. One that cannot be removed stays a spare.
+    fn remove(&self, spare: Spare) -> Result<(), DiskError> {
+        let removed = self.disk.remove(&spare.name());
+        if removed.as_ref().is_err_and(|error| !error.is_not_found()) {
+            self.state().spares.push(spare);
+        }
+        removed
     }
 
     /// Takes one more spare if there are fewer than the next segment and the reserve need.
@@ -543,9 +572,9 @@ impl Spares {
         spare.written_until = from + count;
         if spare.written_until == self.limits.segment_bytes {
             spare.is_zero = true;
-            let before = spare.name();
+            let written = spare_name(spare.number, true);
+            self.disk.rename(&spare.name(), &written)?;
             spare.is_named_written = true;
-            self.disk.rename(&before, &spare.name())?;
         }
         Ok(count)
     }

@@ -571,3 +571,52 @@ fn what_comes_back_takes_the_place_of_spares_that_were_never_written() {
     assert_eq!(spares(".spare"), 0);
     assert!(spares(".ready") > RESERVE);
 }
+
+/// One of several segments cannot be given back just now. The others are, and that one with the next step.
+#[test]
+fn a_segment_that_cannot_be_given_back_is_tried_again() {
+    let operations = [
+        DiskOperation::Open,
+        DiskOperation::Inspect,
+        DiskOperation::Rename,
+        DiskOperation::Remove,
+        DiskOperation::Write,
+    ];
+    for (operation, after) in operations.into_iter().zip([0, 1].into_iter().cycle()) {
+        let disk = FaultyDisk::new();
+        let mut log = start(&disk);
+        let upkeep = log.upkeep().unwrap();
+        let epoch = Epoch(1);
+        while log.tail().0 >> 32 < 8 {
+            try_append(&mut log, epoch, Purpose::Growth).unwrap();
+        }
+        while upkeep.step().unwrap() {}
+        log.syncer().sync().unwrap();
+        log.begin_snapshot().unwrap().finish().unwrap();
+        let newest = log.snapshots().list().unwrap()[0];
+        log.trim(newest).unwrap();
+        for segment in 1..8_u64 {
+            log.release(Position(segment << 32)).unwrap();
+        }
+        disk.fail(operation, after, Fault::Error(io::ErrorKind::Other));
+        upkeep.step().unwrap_err();
+        let segments = || {
+            let image = disk.image();
+            let left = image.keys().filter(|name| name.ends_with(".log")).count();
+            let spares = image
+                .keys()
+                .filter(|name| name.ends_with(".spare") || name.ends_with(".ready"));
+            (left, spares.count())
+        };
+        // The newest, and the one that is to be tried again.
+        assert!(segments().0 <= 2, "{operation}: {:?}", disk.image().keys());
+        while upkeep.step().unwrap() {}
+        assert_eq!(segments().0, 1, "{operation}: {:?}", disk.image().keys());
+        // What the log counts is what is there.
+        let bytes = (segments().0 + segments().1) as u64 * SEGMENT;
+        let image = disk.image();
+        let snapshots = image.iter().filter(|(name, _)| name.ends_with(".snapshot"));
+        let snapshots: u64 = snapshots.map(|(_, bytes)| bytes.len() as u64).sum();
+        assert_eq!(log.space().used_bytes, bytes + snapshots, "{operation}");
+    }
+}
