@@ -63,6 +63,23 @@ pub(crate) struct Point {
     pub(crate) number: u64,
 }
 
+impl Point {
+    /// The most records that can lie between two positions: none is shorter than its header.
+    pub(crate) fn records_max(from: Position, to: Position) -> u64 {
+        to.0.saturating_sub(from.0) / RECORD_HEADER_LEN as u64
+    }
+
+    /// Whether a segment that begins behind this point can begin with that number. This point may be its
+    /// first record.
+    pub(crate) fn admits(self, segment: u32, first_number: u64) -> bool {
+        let at = first_record(segment);
+        if at == self.at {
+            return first_number == self.number;
+        }
+        first_number.saturating_sub(self.number) <= Self::records_max(self.at, at)
+    }
+}
+
 /// The beginning of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {

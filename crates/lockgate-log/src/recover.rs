@@ -177,6 +177,7 @@ pub(crate) fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
         });
     }
     let start = marks.pop();
+    doubt_headers(&mut found, start);
     leftovers.extend(marks.iter().map(StartMark::to_string));
     // Nothing can be recovered from a snapshot of before the start.
     let is_trimmed =
@@ -198,6 +199,31 @@ pub(crate) fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
         spares,
         leftovers,
     })
+}
+
+/// Takes headers for unreadable whose first number cannot be right: it is not the one that the start mark
+/// tells, or so many records as it leaves out have no room between it and the header before. Whoever
+/// believed it would take all that follows for a torn tail, or go on with its numbers.
+fn doubt_headers(found: &mut [FoundSegment], start: Option<StartMark>) {
+    let mut before = start.unwrap_or(StartMark::FIRST).0;
+    let first = before.at;
+    let judged = found
+        .iter_mut()
+        .filter(|found| first_record(found.number) >= first);
+    for segment in judged {
+        let Some(header) = segment.header else {
+            continue;
+        };
+        let at = first_record(segment.number);
+        if before.admits(segment.number, header.first_number) && header.synced.at <= at {
+            before = Point {
+                at,
+                number: header.first_number,
+            };
+        } else {
+            segment.header = None;
+        }
+    }
 }
 
 fn read_header(disk: &dyn Disk, number: u32) -> Result<(Option<SegmentHeader>, u64), LogError> {
@@ -426,6 +452,7 @@ impl<'a> Recovery<'a> {
         let starts_at = first_record(number).max(self.from.at);
         let mut offset = u64::from(offset_of(starts_at));
         let mut first_number = None;
+        scan.expect_missing(Point::records_max(self.end, starts_at));
         while let Some(record) = scan.next(offset, self.expected)? {
             let next_offset = record.end();
             if u64::from(offset_of(record.at)) != offset || record.header.number != self.expected {
@@ -447,6 +474,7 @@ impl<'a> Recovery<'a> {
             });
             offset = next_offset;
             self.end = position(number, to_u32(offset));
+            scan.expect_missing(0);
         }
         let told = scan.generation().map(|generation| SegmentInfo {
             generation: Some(generation),
@@ -579,6 +607,7 @@ impl<'a> Recovery<'a> {
             return Ok(());
         }
         let mut number_min = self.expected;
+        let mut end = self.end;
         for found in &self.found[index..] {
             let file = self
                 .disk
@@ -588,13 +617,19 @@ impl<'a> Recovery<'a> {
             let mut offset = if segment_of(from) == found.number {
                 u64::from(offset_of(from))
             } else {
-                0
+                u64::from(SEGMENT_HEADER_LEN)
             };
+            scan.expect_missing(Point::records_max(
+                end,
+                position(found.number, to_u32(offset)),
+            ));
             while let Some(record) = scan.next(offset, number_min)? {
                 self.synced = self.synced.max(record.header.synced);
                 self.report.epoch = self.report.epoch.max(record.header.epoch);
                 number_min = record.header.number.saturating_add(1);
                 offset = record.end();
+                end = position(found.number, to_u32(offset));
+                scan.expect_missing(0);
             }
         }
         Ok(())

@@ -29,6 +29,10 @@ pub(crate) struct SegmentScan<'a> {
     window_at: u64,
     /// Bytes of checksums that may still be spent on guesses.
     guesses_left: u64,
+    /// Where the search for a record began.
+    due_at: u64,
+    /// So many records may be missing before that place, beside those that the search passes over.
+    missing_max: u64,
 }
 
 /// A record that verified.
@@ -67,7 +71,14 @@ impl<'a> SegmentScan<'a> {
             guesses_left: GUESS_LENGTHS_MAX * len,
             window: Bytes::new(),
             window_at: 0,
+            due_at: 0,
+            missing_max: u32::MAX.into(),
         })
+    }
+
+    /// Says how many records may be missing before the next one that is looked for; else 2^32 may be.
+    pub(crate) fn expect_missing(&mut self, records_max: u64) {
+        self.missing_max = records_max;
     }
 
     /// The generation of the segment's records, as far as it is known by now.
@@ -83,6 +94,7 @@ impl<'a> SegmentScan<'a> {
         number_min: u64,
     ) -> Result<Option<ScannedRecord<'_>>, DiskError> {
         let from = offset.max(u64::from(SEGMENT_HEADER_LEN));
+        self.due_at = from;
         let found = match self.check(from, number_min)? {
             Some(header) => Some((from, header)),
             None => self.search(from + 1, number_min)?,
@@ -157,8 +169,14 @@ impl<'a> SegmentScan<'a> {
             .is_none_or(|known| known == header.generation)
             && header.len as usize <= PAYLOAD_BYTES_LIMIT
             && offset + header.record_len() as u64 <= self.len
-            && (number_min..number_min.saturating_add(u64::from(u32::MAX))).contains(&header.number)
+            && (number_min..=self.number_max(offset, number_min)).contains(&header.number)
             && header.synced.at <= self.position(offset)
+    }
+
+    /// The highest number that a record at `offset` can have.
+    fn number_max(&self, offset: u64, number_min: u64) -> u64 {
+        let passed = offset.saturating_sub(self.due_at) / RECORD_HEADER_LEN as u64;
+        number_min.saturating_add(self.missing_max.saturating_add(passed))
     }
 
     /// The first record that verifies at `from` or after it.

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
-use lockgate_core::{DiskOperation, Epoch, Log, LogError, LogRecord, Position, RecoveryReport};
+use lockgate_core::{
+    DiskOperation, Epoch, Log, LogError, LogRecord, Position, RecordGroup, RecoveryReport,
+};
 use lockgate_sim::{Damage, Fault, FaultyDisk, PowerCut, SeededRandom};
 
 use crate::history::{History, Step, open, recover, release_trimmed};
@@ -620,6 +622,56 @@ fn a_newer_format_is_refused_and_left_alone() {
         other => panic!("{other:?}"),
     }
     assert_eq!(disk.image(), image, "nothing was changed");
+}
+
+/// A header whose checksum fits has a number that no log gave it: in the first segment, and in a later one
+/// more than there is room for. Nothing is cut for it, what it stands before is found or counted, and what is
+/// appended since is found again.
+#[test]
+fn a_header_with_an_impossible_number_is_damaged() {
+    let sample = Sample::new();
+    let names = segments(&sample.image);
+    let whole = sample.history.appended.len();
+    for (name, number) in [
+        (0, 0),
+        (0, 2),
+        (0, 7),
+        (0, 1 << 33),
+        (1, 1 << 33),
+        (2, 1 << 40),
+        (2, u64::MAX),
+    ] {
+        for synced in [None, Some([0; 16]), Some([0xff; 16])] {
+            let what = format!("{} with {number} and {synced:?}", names[name]);
+            let mut image = sample.image.clone();
+            let file = image.get_mut(&names[name]).unwrap();
+            file[32..40].copy_from_slice(&u64::to_le_bytes(number));
+            if let Some(synced) = synced {
+                file[40..56].copy_from_slice(&synced);
+            }
+            let checksum = crc32c_of(&file[..60]).to_le_bytes();
+            file[60..64].copy_from_slice(&checksum);
+            let (report, records) = check_any(&sample, &image, &what);
+            // The records in it are as good as ever.
+            assert_eq!((records.len(), report.records_lost()), (whole, 0), "{what}");
+            assert_eq!(report.damaged.len(), 1, "{what}: {report:?}");
+            assert_eq!(report.damaged[0].kept_as.as_ref(), Some(&names[name]));
+
+            let disk = FaultyDisk::from_image(image);
+            let mut log = open(&disk);
+            let (report, _) = recover(&mut log).unwrap();
+            log.begin_epoch(report.epoch.next()).unwrap();
+            let mut group = RecordGroup::new(log.capabilities().gap);
+            group.push(|buffer| buffer.extend_from_slice(b"one more"));
+            let tail = log.tail();
+            log.append(report.epoch.next(), tail, &mut group).unwrap();
+            log.syncer().sync().unwrap();
+            drop(log);
+            let (_, records) = recover(&mut open(&disk.kill())).unwrap();
+            assert_eq!(records.len(), whole + 1, "{what}");
+            assert_eq!(records[whole].payload, "one more", "{what}");
+        }
+    }
 }
 
 /// CRC-32C bit by bit: independent of the code under test.
