@@ -20,7 +20,6 @@ actions! {
     CreateQueue => QueueUrl, "CreateQueue";
     GetQueueUrl => QueueUrl, "GetQueueUrl";
     DeleteQueue => Nothing, "DeleteQueue";
-    PurgeQueue => Nothing, "PurgeQueue";
     GetQueueAttributes => Attributes, "GetQueueAttributes";
     SetQueueAttributes => Nothing, "SetQueueAttributes";
     ListQueueTags => Tags, "ListQueueTags";
@@ -49,12 +48,6 @@ pub(crate) struct GetQueueUrl {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct DeleteQueue {
-    pub(crate) queue_url: String,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct PurgeQueue {
     pub(crate) queue_url: String,
 }
 

@@ -4,12 +4,12 @@ use hyper::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{block_on, client, message, part, peek, queue_settings::NOTHING};
+use super::{block_on, client, message, part, peek, purge, queue_settings::NOTHING};
 use crate::{
     args::{Dlq, DlqDrop, DlqList, DlqRedrive},
     client::Client,
     exit::{Exit, Failure},
-    output::{Output, confirm, count, note},
+    output::{Output, count, note},
 };
 
 /// Messages that one request moves: as the server's own limit.
@@ -31,23 +31,6 @@ struct Stuck {
     reason: String,
 }
 
-#[derive(Deserialize)]
-struct Queue {
-    counts: Counts,
-}
-
-#[derive(Deserialize)]
-struct Counts {
-    ready: u64,
-    in_flight: u64,
-    delayed: u64,
-}
-
-#[derive(Deserialize)]
-struct Purged {
-    messages: u64,
-}
-
 pub(super) fn run(args: &Dlq) -> Result<(), Failure> {
     let settings = match args {
         Dlq::List(args) => &args.settings,
@@ -59,7 +42,12 @@ pub(super) fn run(args: &Dlq) -> Result<(), Failure> {
         match args {
             Dlq::List(args) => list(&mut client, args).await,
             Dlq::Redrive(args) => redrive(&mut client, args).await,
-            Dlq::Drop(args) if args.all => drop_all(&mut client, args).await,
+            Dlq::Drop(DlqDrop {
+                all: true,
+                name,
+                yes,
+                ..
+            }) => purge(&mut client, name, *yes, "Drop all of them?", "dropped").await,
             Dlq::Drop(args) => drop_some(&mut client, args).await,
         }
     })
@@ -157,30 +145,6 @@ async fn redrive(client: &mut Client, args: &DlqRedrive) -> Result<(), Failure> 
         "move what is left with --to QUEUE, or drop it: `lockgate dlq drop {} {}`",
         args.name, stuck.id
     )))
-}
-
-async fn drop_all(client: &mut Client, args: &DlqDrop) -> Result<(), Failure> {
-    let target = format!("/queues/{}", part(&args.name));
-    let queue: Queue = client.admin(Method::GET, &target, NOTHING).await?;
-    let Counts {
-        ready,
-        in_flight,
-        delayed,
-    } = queue.counts;
-    let holds = format!(
-        "{} holds {} ({ready} ready, {in_flight} in flight, {delayed} delayed).",
-        args.name,
-        count(ready + in_flight + delayed, "message")
-    );
-    if args.yes {
-        note(&holds);
-    } else if !confirm(&format!("{holds} Drop all of them?"))? {
-        return Err(Failure::failed("not confirmed; nothing was done"));
-    }
-    let target = format!("{target}/purge");
-    let purged: Purged = client.admin(Method::POST, &target, NOTHING).await?;
-    note(&format!("dropped {}", count(purged.messages, "message")));
-    Ok(())
 }
 
 async fn drop_some(client: &mut Client, args: &DlqDrop) -> Result<(), Failure> {

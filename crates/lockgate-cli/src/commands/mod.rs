@@ -22,17 +22,21 @@ mod transact;
 
 use std::{future::Future, thread, time::Duration};
 
+use hyper::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Deserialize, Serialize};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
 };
 
+use self::queue_settings::NOTHING;
 use crate::{
     args::Command,
     bench,
     client::{CallError, Client, Credentials, GetQueueUrl, Trust},
     exit::{Exit, Failure},
+    output::{confirm, count, note},
     settings::{ClientFlags, Resolved, ServeFlags, resolve, table},
 };
 
@@ -271,6 +275,73 @@ async fn find_queue(client: &mut Client, name: &str) -> Result<Option<String>, C
         Err(error) if error.is_queue_missing() => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// What a queue holds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Counts {
+    ready: u64,
+    in_flight: u64,
+    delayed: u64,
+}
+
+impl Counts {
+    /// What the queue of that name holds now.
+    async fn of(client: &mut Client, name: &str) -> Result<Self, Failure> {
+        #[derive(Deserialize)]
+        struct Queue {
+            counts: Counts,
+        }
+        let target = format!("/queues/{}", part(name));
+        match client.admin(Method::GET, &target, NOTHING).await {
+            Ok(Queue { counts }) => Ok(counts),
+            Err(error) if error.is_queue_missing() => Err(no_such_queue(client, name)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn total(self) -> u64 {
+        self.ready + self.in_flight + self.delayed
+    }
+}
+
+/// Says what is about to be lost, and asks unless told not to.
+fn agree(yes: bool, name: &str, counts: Counts, question: &str) -> Result<(), Failure> {
+    let Counts {
+        ready,
+        in_flight,
+        delayed,
+    } = counts;
+    let total = count(counts.total(), "message");
+    let holds =
+        format!("{name} holds {total} ({ready} ready, {in_flight} in flight, {delayed} delayed).");
+    if yes {
+        note(&holds);
+        return Ok(());
+    }
+    if confirm(&format!("{holds} {question}"))? {
+        return Ok(());
+    }
+    Err(Failure::failed("not confirmed; nothing was done"))
+}
+
+/// Removes all messages of a queue, and says how many there were.
+async fn purge(
+    client: &mut Client,
+    name: &str,
+    yes: bool,
+    question: &str,
+    done: &str,
+) -> Result<(), Failure> {
+    #[derive(Deserialize)]
+    struct Purged {
+        messages: u64,
+    }
+    agree(yes, name, Counts::of(client, name).await?, question)?;
+    let target = format!("/queues/{}/purge", part(name));
+    let purged: Purged = client.admin(Method::POST, &target, NOTHING).await?;
+    note(&format!("{done} {}", count(purged.messages, "message")));
+    Ok(())
 }
 
 fn no_such_queue(client: &Client, name: &str) -> Failure {

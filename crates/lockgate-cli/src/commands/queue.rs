@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 
 use hyper::Method;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    block_on, client, client_of, environment, find_queue, no_such_queue, part, peek, queue_apply,
+    Counts, agree, block_on, client, client_of, environment, find_queue, no_such_queue, part, peek,
+    purge, queue_apply,
     queue_settings::{self, NOTHING},
     queue_url,
 };
 use crate::{
     args::{Queue, QueueCreate, QueueDelete, QueueList, QueuePurge, QueueShow},
-    client::{Client, CreateQueue, DeleteQueue, GetQueueAttributes, ListQueueTags, PurgeQueue},
+    client::{Client, CreateQueue, DeleteQueue, GetQueueAttributes, ListQueueTags},
     exit::{Exit, Failure},
-    output::{Output, Table, confirm, note},
+    output::{Output, Table, note},
     settings::resolve,
 };
 
@@ -43,40 +44,14 @@ pub(crate) fn run(args: Queue) -> Result<(), Failure> {
         Queue::Resume(args) => queue_settings::pause(&args.settings, &args.name, false),
         Queue::Purge(args) => {
             let mut client = client(&args.settings)?;
-            block_on(async { purge(&mut client, &args).await })
+            let QueuePurge { name, yes, .. } = &args;
+            let question = "Remove all of them?";
+            block_on(async { purge(&mut client, name, *yes, question, "purged").await })
         }
         Queue::Delete(args) => {
             let mut client = client(&args.settings)?;
             block_on(async { delete(&mut client, &args).await })
         }
-    }
-}
-
-/// What a queue holds.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Counts {
-    ready: u64,
-    in_flight: u64,
-    delayed: u64,
-}
-
-impl Counts {
-    fn of(attributes: &BTreeMap<String, String>) -> Self {
-        let count = |name: &str| {
-            attributes
-                .get(name)
-                .and_then(|text| text.parse().ok())
-                .unwrap_or(0)
-        };
-        Self {
-            ready: count("ApproximateNumberOfMessages"),
-            in_flight: count("ApproximateNumberOfMessagesNotVisible"),
-            delayed: count("ApproximateNumberOfMessagesDelayed"),
-        }
-    }
-
-    fn total(self) -> u64 {
-        self.ready + self.in_flight + self.delayed
     }
 }
 
@@ -212,9 +187,13 @@ async fn show(client: &mut Client, args: &QueueShow) -> Result<(), Failure> {
         })
         .await?
         .tags;
-    let counts = Counts::of(&attributes);
     let target = format!("/queues/{}", part(&args.name));
-    let Listed { keyed, paused, .. } = client.admin(Method::GET, &target, NOTHING).await?;
+    let Listed {
+        keyed,
+        paused,
+        counts,
+        ..
+    } = client.admin(Method::GET, &target, NOTHING).await?;
     let mut output = Output::new();
     if args.json {
         output.json(&json!({
@@ -247,15 +226,6 @@ async fn show(client: &mut Client, args: &QueueShow) -> Result<(), Failure> {
     output.flush()
 }
 
-async fn purge(client: &mut Client, args: &QueuePurge) -> Result<(), Failure> {
-    let url = queue_url(client, &args.name).await?;
-    let counts = counts(client, &args.name, &url).await?;
-    agree(args.yes, &args.name, counts, "Remove all of them?")?;
-    client.call(&PurgeQueue { queue_url: url }).await?;
-    note(&format!("purged {}", args.name));
-    Ok(())
-}
-
 async fn delete(client: &mut Client, args: &QueueDelete) -> Result<(), Failure> {
     let Some(url) = find_queue(client, &args.name).await? else {
         if args.if_exists {
@@ -264,7 +234,7 @@ async fn delete(client: &mut Client, args: &QueueDelete) -> Result<(), Failure> 
         }
         return Err(no_such_queue(client, &args.name));
     };
-    let counts = counts(client, &args.name, &url).await?;
+    let counts = Counts::of(client, &args.name).await?;
     agree(
         args.yes,
         &args.name,
@@ -279,35 +249,6 @@ async fn delete(client: &mut Client, args: &QueueDelete) -> Result<(), Failure> 
     }
     note(&format!("deleted {}", args.name));
     Ok(())
-}
-
-/// Says what is about to be lost, and asks unless told not to.
-fn agree(yes: bool, name: &str, counts: Counts, question: &str) -> Result<(), Failure> {
-    let Counts {
-        ready,
-        in_flight,
-        delayed,
-    } = counts;
-    let total = counts.total();
-    let holds = format!(
-        "{name} holds {total} {} ({ready} ready, {in_flight} in flight, {delayed} delayed).",
-        if total == 1 { "message" } else { "messages" },
-    );
-    if yes {
-        note(&holds);
-        return Ok(());
-    }
-    if confirm(&format!("{holds} {question}"))? {
-        return Ok(());
-    }
-    Err(Failure::failed("not confirmed; nothing was done"))
-}
-
-async fn counts(client: &mut Client, name: &str, url: &str) -> Result<Counts, Failure> {
-    match attributes(client, url).await? {
-        Some(attributes) => Ok(Counts::of(&attributes)),
-        None => Err(no_such_queue(client, name)),
-    }
 }
 
 /// All attributes of a queue, or `None` if it is gone.
