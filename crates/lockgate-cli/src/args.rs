@@ -182,7 +182,8 @@ pub(crate) struct Send {
 /// after --retry-delay, and the attempt counts. The lease is extended for as long as the command runs, up
 /// to 12h. With --concurrency as many run side by side, but messages of one key one after the other, in
 /// order. No message is leased that has to wait for its command. Without --follow the run ends when the
-/// queue is empty, and a message whose command has failed is not tried again.
+/// queue is empty or only messages come whose command has failed. Those are not tried again in the same run:
+/// one that comes again before its end is put back for another 1s, which counts no attempt.
 ///
 /// The command finds in its environment: LOCKGATE_QUEUE, LOCKGATE_MESSAGE_ID, LOCKGATE_KEY or
 /// LOCKGATE_GROUP, LOCKGATE_UNIQUE_ID, LOCKGATE_SEQUENCE, LOCKGATE_ATTEMPT, LOCKGATE_SENT_AT,
@@ -196,7 +197,14 @@ pub(crate) struct Send {
 /// the processes they have started, and their messages come again. A command that cannot be started (exit code 126 or
 /// 127), or that dies because nobody reads standard output any more, ends the run too: its message comes
 /// again, and no other is tried. Exit codes with --exec: 0 if all messages were deleted; 1 if a command
-/// failed, or a lease was lost before its command ended.
+/// failed, or a lease was lost before its command ended. A message that is gone when its command ends (the
+/// command settled it itself, somebody purged the queue) is counted apart and is no failure.
+///
+/// Without --exec, SIGINT or SIGTERM ends the command once the messages that were received are printed; those
+/// that nobody reads are put back, at no attempt's cost.
+///
+/// With --follow a server that does not answer is asked again for as long as --timeout says; that it is away,
+/// and that it is back, is said on standard error, as is why nothing comes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

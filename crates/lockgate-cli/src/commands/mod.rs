@@ -222,23 +222,27 @@ fn is_hangup_ignored() -> bool {
     ignored.is_some_and(|mask| mask & 1 == 1)
 }
 
-/// Pauses between attempts, growing from 50 ms to 1 s, until the time for trying is over.
+/// Pauses between attempts, growing from 50 ms to 1 s, until the time for trying is over. It runs from the
+/// first failure: the first attempt may have waited for long.
 struct Retry {
     pause: Duration,
-    until: tokio::time::Instant,
+    within: Duration,
+    until: Option<tokio::time::Instant>,
 }
 
 impl Retry {
     fn new(within: Duration) -> Self {
         Self {
             pause: Duration::from_millis(50),
-            until: tokio::time::Instant::now() + within,
+            within,
+            until: None,
         }
     }
 
     /// Pauses before another attempt, or says that there is to be none.
     async fn again(&mut self) -> bool {
-        if tokio::time::Instant::now() + self.pause > self.until {
+        let now = tokio::time::Instant::now();
+        if now + self.pause > *self.until.get_or_insert(now + self.within) {
             return false;
         }
         tokio::time::sleep(self.pause).await;

@@ -57,6 +57,18 @@ fn line(reader: &mut impl std::io::BufRead) -> String {
     line.trim_end().to_owned()
 }
 
+/// Reads up to a line with this text.
+#[track_caller]
+pub(crate) fn read_until(reader: &mut impl std::io::BufRead, text: &str) {
+    let mut read = String::new();
+    while reader.read_line(&mut read).unwrap() > 0 {
+        if read.lines().last().unwrap().contains(text) {
+            return;
+        }
+    }
+    panic!("{text:?} was not said: {read}");
+}
+
 #[test]
 fn messages_of_a_key_run_in_order_and_one_at_a_time_and_keys_side_by_side() {
     let town = Town::new();
@@ -223,12 +235,67 @@ fn a_lost_lease_is_told_and_its_message_is_not_deleted() {
     assert!(error.contains(says), "{error}");
     assert!(error.contains("1 with a lost lease"), "{error}");
     assert_eq!(town.attempts("q.fifo"), [1]);
-    // What the command itself has settled is no failure.
+    // What the command itself has settled is no failure, nor is it deleted by the run.
     let command = command.replace(" nack ", " ack ");
     let done = town.exec("--queue q.fifo --wait 20s", &command);
-    assert_eq!((done.code, &*done.stderr), (Some(0), ""), "{done:?}");
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(
+        done.stderr.starts_with(
+            "1 message: 0 deleted, 0 failed and come again, 0 with a lost lease, 1 gone"
+        ),
+        "{done:?}"
+    );
     let nothing = json!({"ready": 0, "in_flight": 0, "delayed": 0});
     assert_eq!(town.counts("q.fifo"), nothing);
+}
+
+#[test]
+fn what_is_purged_or_deleted_while_a_command_runs_is_told_as_gone() {
+    let town = Town::new();
+    let program = env!("CARGO_BIN_EXE_lockgate");
+    let purge = format!("{program:?} queue purge $LOCKGATE_QUEUE --yes");
+    let delete = format!("{program:?} queue delete $LOCKGATE_QUEUE --yes");
+    town.send_lines("--queue q --create", "{\"body\":1}").ok();
+    let done = town.exec("--queue q", &purge);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.stderr.contains("0 deleted"), "{done:?}");
+    assert!(done.stderr.contains("1 gone"), "{done:?}");
+    // A failed command is a failure all the same.
+    town.send_lines("--queue q", "{\"body\":1}").ok();
+    let error = town
+        .exec("--queue q", &format!("{purge}; false"))
+        .fails_with(1);
+    assert!(
+        error.contains("0 failed and come again, 0 with a lost lease, 1 gone"),
+        "{error}"
+    );
+
+    for command in [delete.clone(), format!("{delete}; false")] {
+        town.send_lines("--queue q --create", "{\"body\":1}").ok();
+        let error = town.exec("--queue q", &command).fails_with(3);
+        let says = "queue q was deleted, and the message with it";
+        assert!(error.contains(says), "{error}");
+        assert!(!error.contains("may come again"), "{error}");
+        assert!(error.contains("1 gone"), "{error}");
+        assert!(error.contains("there is no queue \"q\""), "{error}");
+    }
+}
+
+/// More of them than come again within the pause after which they do.
+#[test]
+fn a_run_ends_although_many_messages_fail() {
+    let town = Town::new();
+    let messages = 2500;
+    town.send_lines("--queue q --create", &"{\"body\":1}\n".repeat(messages))
+        .ok();
+    let error = town
+        .exec(
+            "--queue q --retry-delay 0s --concurrency 8",
+            "echo x >> tries; exit 1",
+        )
+        .fails_with(1);
+    assert!(error.contains("2500 failed and come again"), "{error}");
+    assert_eq!(town.read("tries").lines().count(), messages);
 }
 
 #[test]
@@ -281,18 +348,47 @@ fn following_goes_on_after_a_restart() {
     let mut town = Town::new();
     town.run("queue create q").ok();
     let mut child = town.start_exec("--queue q --follow", "cat; echo");
-    let mut out = lines_of(&mut child);
+    let (mut out, mut err) = (
+        lines_of(&mut child),
+        BufReader::new(child.stderr.take().unwrap()),
+    );
     town.run("send --queue q before").ok();
     assert_eq!(line(&mut out), "before");
     town.server.signal(Signal::KILL);
+    read_until(&mut err, "the server does not answer, trying again");
     let address = town.server.url.trim_start_matches("http://").to_owned();
     town.server = Server::restart(town.server, &town.sandbox, &address);
     town.run("send --queue q after").ok();
     assert_eq!(line(&mut out), "after");
+    read_until(&mut err, "the server answers again");
     // A queue that goes away ends it.
     town.run("queue delete q --yes").ok();
     let done: Done = child.wait_with_output().unwrap().into();
     assert_eq!(done.code, Some(3), "{done:?}");
+}
+
+#[test]
+fn who_follows_a_paused_queue_is_told_so_and_when_it_goes_on() {
+    let town = Town::new();
+    town.run("queue create q").ok();
+    for exec in ["", "--exec cat"] {
+        town.run("queue pause q").ok();
+        town.run("send --queue q one").ok();
+        let mut child = town
+            .sandbox
+            .command(&format!("receive --queue q --follow {exec}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut err = BufReader::new(child.stderr.take().unwrap());
+        read_until(&mut err, "still waiting: q is paused and holds 1 message");
+        town.run("queue resume q").ok();
+        assert_eq!(line(&mut err), "q is not paused any more");
+        signal(&child, Signal::TERM);
+        assert_eq!(child.wait().unwrap().code(), Some(143));
+        town.run("queue purge q --yes").ok();
+    }
 }
 
 #[test]

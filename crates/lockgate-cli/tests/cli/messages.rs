@@ -511,6 +511,35 @@ fn an_interrupted_receive_leaves_nothing_leased_that_was_not_printed() {
     }
 }
 
+/// `receive | sleep 1000`: the reader is there, and does not read.
+#[test]
+fn a_signal_ends_a_receive_that_nobody_reads() {
+    let town = Town::new();
+    let body = "x".repeat(60_000);
+    let lines = format!("{{\"body\":\"{body}\"}}\n").repeat(10);
+    town.run("queue create q --lease 1h").ok();
+    for options in ["", "--follow", "--nack"] {
+        town.send_lines("--queue q", &lines).ok();
+        let mut child = town
+            .sandbox
+            .command(&format!("receive --queue q {options}"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let taken = |most: u64| town.counts("q")["in_flight"].as_u64().unwrap() <= most;
+        // It prints.
+        let mut stdout = child.stdout.take().unwrap();
+        stdout.read_exact(&mut [0]).unwrap();
+        crate::support::signal(&child, rustix::process::Signal::INT);
+        // A pipe holds the bytes of one, and what is printed stays leased.
+        let ended = (0..100).any(|_| child.try_wait().unwrap().is_some() & taken(1));
+        let _ = child.kill();
+        assert!(ended, "{options}: {}", town.counts("q"));
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{options}");
+        town.run("queue purge q --yes").ok();
+    }
+}
+
 /// A line that somebody types is sent at once, not when ten are there.
 #[test]
 fn a_line_does_not_wait_for_others() {

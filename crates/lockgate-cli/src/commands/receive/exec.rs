@@ -27,6 +27,7 @@ use tokio::{
 
 use super::{
     ANSWER_GRACE, CALL_WAIT_MAX,
+    away::Away,
     command::{self, End, Leased},
     why,
 };
@@ -49,7 +50,7 @@ const HELD_MAX: Duration =
 const GRACE: Duration = Duration::from_secs(5);
 
 /// How long a message goes back that comes while another of its key is still at work here, or that has
-/// failed in this run.
+/// failed in this run: others behind it come meanwhile.
 const PASS_BY: Duration = Duration::from_secs(1);
 
 /// So many connections settle, at most.
@@ -115,6 +116,7 @@ pub(super) async fn run(
         lease,
         retry_delay: args.retry_delay,
         timeout: receiver.timeout(),
+        away: Away::default(),
         settlers,
     });
     Run::new(args, work).go(receiver, signals).await
@@ -133,11 +135,17 @@ struct Work {
     settlers: Vec<Mutex<Client>>,
     /// For how long a settle is tried again.
     timeout: Duration,
+    away: Away,
 }
 
 /// What became of a message.
 enum Ended {
     Deleted,
+    /// It was not there any more when its command had ended: settled by the command itself, dropped, purged,
+    /// or deleted with its queue.
+    Gone {
+        failed: bool,
+    },
     /// Its command failed, or was killed, and it comes again.
     Failed,
     /// Its lease was not current any more, so nothing was settled.
@@ -165,6 +173,9 @@ struct Tally {
     deleted: u64,
     failed: u64,
     lost: u64,
+    gone: u64,
+    /// Those whose command failed.
+    gone_failed: u64,
 }
 
 type Receiving = Pin<Box<dyn Future<Output = (Client, Result<Vec<Leased>, CallError>)> + Send>>;
@@ -179,6 +190,10 @@ struct Run<'a> {
     busy: HashSet<String>,
     /// Messages whose command failed, in a run that has an end.
     failed: HashSet<String>,
+    /// Of those, the ones that have come again since the last new message.
+    passed_by: HashSet<String>,
+    /// Only messages come that have failed: a run that has an end is at it.
+    only_failed: bool,
     left: u64,
     tally: Tally,
     stop: Option<Stop>,
@@ -193,6 +208,8 @@ impl<'a> Run<'a> {
             kill: watch::Sender::new(false),
             busy: HashSet::new(),
             failed: HashSet::new(),
+            passed_by: HashSet::new(),
+            only_failed: false,
             left: args.max.unwrap_or(u64::MAX),
             tally: Tally::default(),
             stop: None,
@@ -214,9 +231,10 @@ impl<'a> Run<'a> {
                 self.give_back_what_comes(answer).await;
             }
             let room = self.jobs.len() < usize::from(self.args.concurrency);
-            if self.stop.is_none() && room && self.left > 0 && !empty && receiving.is_none() {
+            let more = self.left > 0 && !empty && !self.only_failed;
+            if self.stop.is_none() && room && more && receiving.is_none() {
                 let wait = match (self.args.follow, received) {
-                    (true, _) => CALL_WAIT_MAX,
+                    (true, _) => waiting.wait(),
                     (false, true) => Duration::ZERO,
                     (false, false) => first_by.saturating_duration_since(Instant::now()),
                 };
@@ -243,6 +261,10 @@ impl<'a> Run<'a> {
                     receiving = None;
                     let messages = match answer {
                         Ok(messages) => messages,
+                        Err(error) if error.is_queue_missing() => {
+                            self.stop(no_such_queue(&back, &self.args.queue));
+                            continue;
+                        }
                         Err(error) => {
                             self.stop(Failure::from(error));
                             continue;
@@ -257,6 +279,7 @@ impl<'a> Run<'a> {
                         }
                     }
                     for message in messages {
+                        waiting.over(&self.args.queue);
                         received = true;
                         self.begin(message);
                     }
@@ -280,12 +303,16 @@ impl<'a> Run<'a> {
             "max": 1, "wait_ms": millis(wait), "lease_ms": millis(self.work.lease),
         });
         let follow = self.args.follow;
+        let work = self.work.clone();
         Box::pin(async move {
             let mut retry = Retry::new(client.timeout());
             loop {
-                let answer = client
-                    .admin_within::<Received>(Method::POST, &target, Some(&body), wait)
-                    .await;
+                let call =
+                    client.admin_within::<Received>(Method::POST, &target, Some(&body), wait);
+                let answer = match follow {
+                    true => work.away.watch(wait, call).await,
+                    false => call.await,
+                };
                 match answer {
                     Err(error) if follow && error.may_pass() && retry.again().await => {}
                     answer => return (client, answer.map(|answer| answer.messages)),
@@ -297,11 +324,17 @@ impl<'a> Run<'a> {
     /// Starts the command of a message, unless that would break the order of its key.
     fn begin(&mut self, message: Leased) {
         let place = message.place().to_owned();
+        let has_failed = self.failed.contains(&message.id);
+        if has_failed {
+            // It comes a second time, with nothing new in between: nothing new is there. Without that a run
+            // of many failures would never end, as some are always due again.
+            self.only_failed = !self.passed_by.insert(message.id.clone());
+        }
         // Its lease was lost while the command went on, or it has failed before.
-        if self.busy.contains(&place) || self.failed.contains(&message.id) {
-            let (work, delay) = (self.work.clone(), self.work.retry_delay.max(PASS_BY));
+        if self.busy.contains(&place) || has_failed {
+            let work = self.work.clone();
             self.jobs.spawn(async move {
-                work.give_back(&message, delay).await;
+                work.give_back(&message, PASS_BY).await;
                 Done {
                     id: message.id,
                     place: String::new(),
@@ -310,6 +343,7 @@ impl<'a> Run<'a> {
             });
             return;
         }
+        self.passed_by.clear();
         self.left -= 1;
         self.busy.insert(place.clone());
         let (work, kill) = (self.work.clone(), self.kill.subscribe());
@@ -329,6 +363,10 @@ impl<'a> Run<'a> {
         match done.ended {
             Ended::PassedBy => {}
             Ended::Deleted => self.tally.deleted += 1,
+            Ended::Gone { failed } => {
+                self.tally.gone += 1;
+                self.tally.gone_failed += u64::from(failed);
+            }
             Ended::Lost | Ended::Failed => {
                 match done.ended {
                     Ended::Lost => self.tally.lost += 1,
@@ -379,12 +417,21 @@ impl<'a> Run<'a> {
             deleted,
             failed,
             lost,
+            gone,
+            gone_failed,
         } = self.tally;
-        let all = deleted + failed + lost;
-        let bad = failed + lost > 0;
-        if bad {
+        let all = deleted + failed + lost + gone;
+        let bad = failed + lost + gone_failed > 0;
+        if bad || gone > 0 {
+            let gone = match gone {
+                0 => String::new(),
+                _ => format!(
+                    ", {gone} gone before this run settled them (settled by the command itself, purged, or \
+                     deleted)"
+                ),
+            };
             note(&format!(
-                "{}: {deleted} deleted, {failed} failed and come again, {lost} with a lost lease",
+                "{}: {deleted} deleted, {failed} failed and come again, {lost} with a lost lease{gone}",
                 count(all, "message")
             ));
         }
@@ -411,6 +458,8 @@ enum Settled {
     Done,
     /// The message is not there any more.
     Gone,
+    /// Nor is its queue.
+    NoQueue,
     /// In words.
     Stale(String),
 }
@@ -442,8 +491,7 @@ impl Work {
                 ) =>
             {
                 let why = format!("no command can be started with it: {error}");
-                self.comes_again(message, &why).await;
-                return Ended::Failed;
+                return self.comes_again(message, &why).await;
             }
             Err(error) => {
                 // Nothing was tried.
@@ -496,10 +544,7 @@ impl Work {
                 let held = Duration::from_millis(held_ms.into_inner());
                 self.delete(message, began + held).await
             }
-            End::Failure(why) => {
-                self.comes_again(message, &why).await;
-                Ended::Failed
-            }
+            End::Failure(why) => self.comes_again(message, &why).await,
             End::Hopeless(why) => {
                 self.comes_again(message, &why).await;
                 Ended::Hopeless(why)
@@ -530,7 +575,7 @@ impl Work {
                 }
                 Ok(Settled::Stale(why)) => return why,
                 // By the command itself, or by a purge; what it is worth is seen when the command ends.
-                Ok(Settled::Gone) => std::future::pending().await,
+                Ok(Settled::Gone | Settled::NoQueue) => std::future::pending().await,
                 // The next one may pass. If none does, the lease is found to be lost at the end.
                 Err(error) => complain(
                     "warning",
@@ -548,7 +593,17 @@ impl Work {
         let why = match settled {
             Ok(Settled::Done) => return Ended::Deleted,
             // The command settled it itself, or it was purged.
-            Ok(Settled::Gone) if Instant::now() < held_until => return Ended::Deleted,
+            Ok(Settled::Gone) if Instant::now() < held_until => {
+                return Ended::Gone { failed: false };
+            }
+            Ok(Settled::NoQueue) => {
+                let what = "the command succeeded";
+                complain(
+                    "warning",
+                    &format!("{}: {what}; {}", message.name(), self.no_queue()),
+                );
+                return Ended::Gone { failed: false };
+            }
             Ok(Settled::Gone) => Ok(settle::words("gone").to_owned()),
             Ok(Settled::Stale(why)) => Ok(why),
             Err(error) => Err(error),
@@ -567,16 +622,28 @@ impl Work {
         }
     }
 
-    async fn comes_again(&self, message: &Leased, why: &str) {
+    /// Puts back a message whose command failed, and says so.
+    async fn comes_again(&self, message: &Leased, why: &str) -> Ended {
         let delay = self.retry_delay;
         let nack = json!({"action": "nack", "delay_ms": millis(delay)});
-        let then = match self.settle(&message.receipt, nack).await {
+        let settled = self.settle(&message.receipt, nack).await;
+        let ended = match settled {
+            Ok(Settled::Gone | Settled::NoQueue) => Ended::Gone { failed: true },
+            _ => Ended::Failed,
+        };
+        let then = match settled {
             Ok(Settled::Done) => format!("the message comes again in {}", show_duration(delay)),
             Ok(Settled::Gone) => "the message is not there any more".to_owned(),
+            Ok(Settled::NoQueue) => self.no_queue(),
             Ok(Settled::Stale(why)) => format!("the message is not put back: {why}"),
             Err(error) => format!("the message comes again when its lease ends: {error}"),
         };
         complain("warning", &format!("{}: {why}; {then}", message.name()));
+        ended
+    }
+
+    fn no_queue(&self) -> String {
+        format!("queue {} was deleted, and the message with it", self.queue)
     }
 
     /// The message was not tried. If it cannot be given back, it comes again when its lease ends.
@@ -611,12 +678,12 @@ impl Work {
             // Not held over the pauses: others settle meanwhile.
             let answer = {
                 let mut client = settler.lock().await;
-                client
-                    .admin::<Results>(Method::POST, &target, Some(&body))
-                    .await
+                let call = client.admin::<Results>(Method::POST, &target, Some(&body));
+                self.away.watch(Duration::ZERO, call).await
             };
             let mut results = match answer {
                 Ok(answer) => answer.results.into_iter(),
+                Err(error) if error.is_queue_missing() => return Ok(Settled::NoQueue),
                 Err(error) => {
                     perhaps_done |= !error.nothing_done();
                     if error.may_pass() && retry.again().await {

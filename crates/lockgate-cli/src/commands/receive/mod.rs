@@ -1,7 +1,9 @@
 //! `lockgate receive` and `lockgate ack`.
 
+mod away;
 mod command;
 mod exec;
+mod printer;
 mod why;
 
 use std::{
@@ -16,8 +18,9 @@ use rustix::fs::{FileType, fdatasync, fstat};
 
 use serde::Serialize;
 use serde_json::{json, value::RawValue};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
+use self::{away::Away, printer::Printer};
 use super::{
     Retry, Signals, block_on, client, no_such_queue, part, queue_url, runtime,
     settle::{self as settling, Outcome, Results},
@@ -26,14 +29,14 @@ use crate::{
     args::{Ack, Receive},
     client::{CallError, Client, Message, MessageAttribute, ReceiveMessage},
     exit::{Exit, Failure, output_error},
-    output::{Output, count, note},
+    output::{count, note},
 };
 
 /// The most messages, and the longest wait, one call of the protocol can ask for.
 const CALL_MESSAGES_MAX: u64 = 10;
 const CALL_WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// How long after a signal an answer is waited for that may be on its way.
+/// How long after a signal an answer is waited for that may be on its way, and a reader of what is printed.
 const ANSWER_GRACE: Duration = Duration::from_millis(200);
 
 /// Bytes of messages that are held together to be given back.
@@ -58,7 +61,8 @@ pub(crate) fn run(args: &Receive) -> Result<(), Failure> {
             client,
             url,
             args,
-            output: Output::new(),
+            printer: Printer::start()?,
+            away: Away::default(),
             sink,
         };
         if args.nack {
@@ -107,14 +111,16 @@ fn cannot_ack(queue: &str) -> Failure {
 
 pub(crate) fn ack(args: Ack) -> Result<(), Failure> {
     let mut client = client(&args.settings)?;
-    block_on(async { delete(&mut client, &args.queue, &args.receipts).await })
+    let away = Away::default();
+    block_on(async { delete(&mut client, &away, &args.queue, &args.receipts).await })
 }
 
 struct Receiver<'a> {
     client: Client,
     url: String,
     args: &'a Receive,
-    output: Output,
+    printer: Printer,
+    away: Away,
     sink: Sink,
 }
 
@@ -130,12 +136,12 @@ impl Receiver<'_> {
         let mut waiting = why::Waiting::default();
         while left > 0 {
             let wait = match (self.args.follow, received) {
-                (true, _) => CALL_WAIT_MAX,
+                (true, _) => waiting.wait(),
                 (false, true) => Duration::ZERO,
                 (false, false) => first_by.saturating_duration_since(Instant::now()),
             };
-            // A signal interrupts waiting, never the work on what has been received: it is printed
-            // and settled first.
+            // A signal interrupts waiting, not the work on what has been received: that is printed, as far as
+            // somebody reads it, and settled.
             let (messages, signal) = self
                 .receive_or_signal(left.min(CALL_MESSAGES_MAX), wait, signals)
                 .await?;
@@ -153,9 +159,10 @@ impl Receiver<'_> {
                 }
                 continue;
             }
+            waiting.over(&self.args.queue);
             received = true;
             left -= messages.len() as u64;
-            self.hand_over(messages).await?;
+            self.hand_over(messages, signals).await?;
         }
         if !received {
             why::tell(&mut self.client, &self.args.queue).await;
@@ -179,11 +186,12 @@ impl Receiver<'_> {
         if held.is_empty() {
             why::tell(&mut self.client, &self.args.queue).await;
         }
+        let mut until = None;
         for message in held {
-            self.output.json(&Line::new(message))?;
+            self.print(message, &mut until, signals).await?;
         }
-        self.output.flush()?;
-        given_back
+        given_back?;
+        ended(until)
     }
 
     async fn take(
@@ -233,7 +241,8 @@ impl Receiver<'_> {
     /// Gives leases back, at no attempt's cost. One that is not current any more is given back already.
     async fn give_back(&mut self, receipts: &[String]) -> Result<(), Failure> {
         let queue = &self.args.queue;
-        let late = settle(&mut self.client, queue, receipts, Settling::GiveBack).await?;
+        let (client, away) = (&mut self.client, &self.away);
+        let late = settle(client, away, queue, receipts, Settling::GiveBack).await?;
         if late.leases > 0 {
             note(&format!(
                 "the lease of {} had ended before it was given back: that attempt counts",
@@ -287,7 +296,12 @@ impl Receiver<'_> {
         let mut retry = Retry::new(self.client.timeout());
         loop {
             let longer = Duration::from_secs(call.wait_time_seconds);
-            match self.client.call_within(&call, longer).await {
+            let answer = self.client.call_within(&call, longer);
+            let answer = match self.args.follow {
+                true => self.away.watch(longer, answer).await,
+                false => answer.await,
+            };
+            match answer {
                 Ok(answer) => return Ok(answer.messages),
                 Err(error) if self.args.follow && error.may_pass() && retry.again().await => {}
                 Err(error) => return Err(error),
@@ -296,14 +310,19 @@ impl Receiver<'_> {
     }
 
     /// Prints messages and settles them as asked. What could not be printed goes back to the queue.
-    async fn hand_over(&mut self, messages: Vec<Message>) -> Result<(), Failure> {
+    async fn hand_over(
+        &mut self,
+        messages: Vec<Message>,
+        signals: &mut Signals,
+    ) -> Result<(), Failure> {
         let mut printed = Vec::with_capacity(messages.len());
         let mut unprinted = Vec::new();
         let mut failure = None;
+        let mut until = None;
         for message in messages {
             let receipt = message.receipt_handle.clone();
             let result = match failure {
-                None => self.print(message),
+                None => self.print(message, &mut until, signals).await,
                 Some(_) => Ok(()),
             };
             if let Err(error) = result {
@@ -324,17 +343,38 @@ impl Receiver<'_> {
                 failure.get_or_insert(output_error(error.into()));
             }
             // Deliberately one after the other: what was printed is settled first.
-            delete(&mut self.client, &self.args.queue, &printed).await?;
+            delete(&mut self.client, &self.away, &self.args.queue, &printed).await?;
         }
         self.give_back(&unprinted).await?;
-        failure.map_or(Ok(()), Err)
+        failure.map_or_else(|| ended(until), Err)
     }
 
-    /// Returns only when the operating system has the line.
-    fn print(&mut self, message: Message) -> Result<(), Failure> {
-        self.output.json(&Line::new(message))?;
-        self.output.flush()
+    /// Returns only when the operating system has the line. After a signal, which is put into `until`, what
+    /// a reader takes at once is still printed.
+    async fn print(
+        &mut self,
+        message: Message,
+        until: &mut Option<(Exit, Instant)>,
+        signals: &mut Signals,
+    ) -> Result<(), Failure> {
+        let mut printing = pin!(self.printer.print(Line::new(message)));
+        let (exit, end) = match until {
+            Some(until) => *until,
+            None => tokio::select! {
+                biased;
+                result = &mut printing => return result,
+                exit = signals.next() => *until.insert((exit, Instant::now() + ANSWER_GRACE)),
+            },
+        };
+        timeout_at(end, printing)
+            .await
+            .unwrap_or_else(|_| Err(Failure::signal(exit)))
     }
+}
+
+/// The end, if there was a signal.
+fn ended(until: Option<(Exit, Instant)>) -> Result<(), Failure> {
+    until.map_or(Ok(()), |(exit, _)| Err(Failure::signal(exit)))
 }
 
 /// A message as it is printed.
@@ -453,6 +493,7 @@ struct Late {
 /// lost.
 async fn settle(
     client: &mut Client,
+    away: &Away,
     queue: &str,
     receipts: &[String],
     how: Settling,
@@ -469,7 +510,8 @@ async fn settle(
         let mut retry = Retry::new(client.timeout());
         let mut perhaps_done = false;
         let answer: Results = loop {
-            match client.admin(Method::POST, &target, Some(&body)).await {
+            let call = client.admin(Method::POST, &target, Some(&body));
+            match away.watch(Duration::ZERO, call).await {
                 Ok(answer) => break answer,
                 Err(error) => {
                     perhaps_done |= !error.nothing_done();
@@ -502,8 +544,13 @@ async fn settle(
 }
 
 /// Deletes messages; those whose lease is not current any more are a failure.
-async fn delete(client: &mut Client, queue: &str, receipts: &[String]) -> Result<(), Failure> {
-    let late = settle(client, queue, receipts, Settling::Ack).await?;
+async fn delete(
+    client: &mut Client,
+    away: &Away,
+    queue: &str,
+    receipts: &[String],
+) -> Result<(), Failure> {
+    let late = settle(client, away, queue, receipts, Settling::Ack).await?;
     if late.leases == 0 {
         return Ok(());
     }

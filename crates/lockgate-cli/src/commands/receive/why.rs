@@ -6,9 +6,10 @@ use hyper::Method;
 use serde::Deserialize;
 use tokio::time::timeout;
 
+use super::CALL_WAIT_MAX;
 use crate::{
     client::{CallError, Client},
-    commands::{part, queue_settings::NOTHING},
+    commands::{Counts, part, queue_settings::NOTHING},
     output::{count, note},
 };
 
@@ -18,19 +19,15 @@ const PAGES_MAX: usize = 10;
 /// Nobody waits longer for a reason.
 const ASKING_MAX: Duration = Duration::from_secs(2);
 
+/// After so long without a message somebody who follows a queue is told why.
+const TOLD_AFTER: Duration = Duration::from_secs(1);
+
 #[derive(Deserialize)]
 struct Queue {
     keyed: bool,
     paused: bool,
     counts: Counts,
     settings: Settings,
-}
-
-#[derive(Deserialize)]
-struct Counts {
-    ready: u64,
-    in_flight: u64,
-    delayed: u64,
 }
 
 #[derive(Deserialize)]
@@ -66,7 +63,7 @@ struct Message {
 /// Says on standard error why nothing was received. If that cannot be found out, nothing is said: the
 /// receive itself did not fail.
 pub(super) async fn tell(client: &mut Client, queue: &str) {
-    if let Some(why) = ask(client, queue).await {
+    if let Some((_, why)) = ask(client, queue).await {
         note(&format!("nothing received: {why}"));
     }
 }
@@ -74,26 +71,59 @@ pub(super) async fn tell(client: &mut Client, queue: &str) {
 /// What was said while somebody follows a queue: each reason once, until another takes its place.
 #[derive(Default)]
 pub(super) struct Waiting {
-    said: Option<String>,
+    asked: bool,
+    said: Option<Reason>,
+}
+
+/// A reason without its numbers, which change while it lasts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    Paused,
+    Empty,
+    Delayed,
+    Full,
+    Held,
+    /// There is none any more.
+    JustNow,
 }
 
 impl Waiting {
-    pub(super) async fn tell(&mut self, client: &mut Client, queue: &str) {
-        let why = ask(client, queue).await;
-        if let Some(why) = &why
-            && self.said.as_ref() != Some(why)
-        {
-            note(&format!("still waiting: {why}"));
+    /// How long to ask for a message: only shortly until somebody was told why none comes.
+    pub(super) fn wait(&self) -> Duration {
+        if self.asked {
+            CALL_WAIT_MAX
+        } else {
+            TOLD_AFTER
         }
-        self.said = why;
+    }
+
+    pub(super) async fn tell(&mut self, client: &mut Client, queue: &str) {
+        self.asked = true;
+        match ask(client, queue).await {
+            None | Some((Reason::JustNow, _)) => {}
+            Some((reason, _)) if self.said == Some(reason) => {}
+            Some((reason, why)) => {
+                note(&format!("still waiting: {why}"));
+                self.said = Some(reason);
+            }
+        }
+    }
+
+    /// A message came.
+    pub(super) fn over(&mut self, queue: &str) {
+        self.asked = false;
+        if self.said == Some(Reason::Paused) {
+            note(&format!("{queue} is not paused any more"));
+            self.said = None;
+        }
     }
 }
 
-async fn ask(client: &mut Client, queue: &str) -> Option<String> {
+async fn ask(client: &mut Client, queue: &str) -> Option<(Reason, String)> {
     timeout(ASKING_MAX, why(client, queue)).await.ok()?.ok()
 }
 
-async fn why(client: &mut Client, name: &str) -> Result<String, CallError> {
+async fn why(client: &mut Client, name: &str) -> Result<(Reason, String), CallError> {
     let target = format!("/queues/{}", part(name));
     let queue: Queue = client.admin(Method::GET, &target, NOTHING).await?;
     let Counts {
@@ -104,22 +134,26 @@ async fn why(client: &mut Client, name: &str) -> Result<String, CallError> {
     let held = ready + in_flight;
     if queue.paused {
         let all = count(held + delayed, "message");
-        return Ok(format!(
-            "{name} is paused and holds {all}; `lockgate queue resume {name}` lets it go on"
+        return Ok((
+            Reason::Paused,
+            format!(
+                "{name} is paused and holds {all}; `lockgate queue resume {name}` lets it go on"
+            ),
         ));
     }
     if held + delayed == 0 {
-        return Ok(format!("{name} is empty"));
+        return Ok((Reason::Empty, format!("{name} is empty")));
     }
     let until = match delayed {
         0 => String::new(),
         _ => until(client, &target, delayed).await?,
     };
     if held == 0 {
-        return Ok(match delayed {
+        let why = match delayed {
             1 => format!("the only message of {name} is delayed {until}"),
             _ => format!("all {delayed} messages of {name} are delayed, {until}"),
-        });
+        };
+        return Ok((Reason::Delayed, why));
     }
     let also = match delayed {
         0 => String::new(),
@@ -127,18 +161,25 @@ async fn why(client: &mut Client, name: &str) -> Result<String, CallError> {
         _ => format!("; {delayed} more are delayed, {until}"),
     };
     if in_flight >= queue.settings.in_flight_max {
-        return Ok(format!(
-            "{name} has as many messages in flight as it may, {in_flight}{also}"
+        return Ok((
+            Reason::Full,
+            format!("{name} has as many messages in flight as it may, {in_flight}{also}"),
         ));
     }
     if queue.keyed {
-        return Ok(format!("{}{also}", keys(client, name, &target).await?));
+        let (reason, why) = keys(client, name, &target).await?;
+        return Ok((reason, format!("{why}{also}")));
     }
-    Ok(match ready {
-        0 => format!(
-            "{} of {name} {} in flight or waits for another attempt{also}",
-            count(in_flight, "message"),
-            if in_flight == 1 { "is" } else { "are" },
+    Ok(match (ready, in_flight) {
+        (0, 1) => (
+            Reason::Held,
+            format!("1 message of {name} is in flight or waits for another attempt{also}"),
+        ),
+        (0, _) => (
+            Reason::Held,
+            format!(
+                "{in_flight} messages of {name} are in flight or wait for another attempt{also}"
+            ),
         ),
         _ => just_now(name),
     })
@@ -173,7 +214,11 @@ fn shown(words: &str, instant: Option<String>) -> String {
 }
 
 /// By what the keys are held.
-async fn keys(client: &mut Client, name: &str, target: &str) -> Result<String, CallError> {
+async fn keys(
+    client: &mut Client,
+    name: &str,
+    target: &str,
+) -> Result<(Reason, String), CallError> {
     let target = format!("{target}/keys?limit=1000");
     let keys: Keys = client.admin(Method::GET, &target, NOTHING).await?;
     let mut held: BTreeMap<String, u64> = BTreeMap::new();
@@ -194,10 +239,11 @@ async fn keys(client: &mut Client, name: &str, target: &str) -> Result<String, C
         None if all == 1 => "its only key with messages is",
         None => &format!("all {all} keys with messages are"),
     };
-    Ok(format!(
+    let why = format!(
         "{name} holds messages, but {looked_at} held ({}); `lockgate key list --queue {name}` says more",
         by.join(", ")
-    ))
+    );
+    Ok((Reason::Held, why))
 }
 
 fn in_words(word: &str) -> String {
@@ -210,6 +256,7 @@ fn in_words(word: &str) -> String {
     }
 }
 
-fn just_now(name: &str) -> String {
-    format!("{name} was empty or held a moment ago, and has messages now: ask again")
+fn just_now(name: &str) -> (Reason, String) {
+    let why = format!("{name} was empty or held a moment ago, and has messages now: ask again");
+    (Reason::JustNow, why)
 }

@@ -1,0 +1,46 @@
+//! Printing on a thread of its own: a reader that does not read holds up the thread, not the signals.
+
+use std::{sync::mpsc, thread};
+
+use tokio::sync::oneshot;
+
+use super::Line;
+use crate::{
+    exit::{Exit, Failure},
+    output::Output,
+};
+
+type Job = (Line, oneshot::Sender<Result<(), Failure>>);
+
+/// Standard output.
+pub(super) struct Printer(mpsc::Sender<Job>);
+
+impl Printer {
+    pub(super) fn start() -> Result<Self, Failure> {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let print = move || {
+            let mut output = Output::new();
+            for (line, done) in queue {
+                // Nobody hears it if a signal came.
+                let _ = done.send(output.json(&line).and_then(|()| output.flush()));
+            }
+        };
+        thread::Builder::new()
+            .name("printer".to_owned())
+            .spawn(print)
+            .map_err(|error| {
+                Failure::from_error(Exit::Failed, error).context("starting a thread")
+            })?;
+        Ok(Self(jobs))
+    }
+
+    /// Returns when the operating system has the line. Where the future is dropped before, the line may
+    /// still be written, or a part of it.
+    pub(super) async fn print(&self, line: Line) -> Result<(), Failure> {
+        let (done, printed) = oneshot::channel();
+        let _ = self.0.send((line, done));
+        printed
+            .await
+            .unwrap_or_else(|_| Err(Failure::failed("the thread that prints has panicked")))
+    }
+}
