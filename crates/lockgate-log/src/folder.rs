@@ -17,6 +17,8 @@ use rustix::{
     io::Errno,
 };
 
+use crate::names::FileKind;
+
 /// The file that an owner locks beside the folder itself. It holds the owner's process id, for the
 /// message a second process gets; only the locks count, also for whether there is an owner, so a stale id
 /// does no harm.
@@ -47,13 +49,35 @@ impl FolderDisk {
     /// Opens the folder at `path`, making it and its parents if they are missing.
     ///
     /// # Errors
-    /// If the folder can be neither opened nor made, or is no folder.
+    /// If the folder can be neither opened nor made, or is no folder. If it holds something, but nothing of a
+    /// log ([`io::ErrorKind::DirectoryNotEmpty`]): a log is not begun between the files of somebody else.
+    /// Hidden files, `lost+found` and the file `lock` count for nothing there.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DiskError> {
         let path = path.as_ref();
         if !path.is_dir() {
             make_folder(path).map_err(opening(path))?;
         }
-        Self::open_existing(path)
+        let disk = Self::open_existing(path)?;
+        disk.check_ours()?;
+        Ok(disk)
+    }
+
+    fn check_ours(&self) -> Result<(), DiskError> {
+        let names = self.list()?;
+        if names
+            .iter()
+            .any(|name| FileKind::of(name) != FileKind::Other)
+        {
+            return Ok(());
+        }
+        let is_foreign = |name: &String| !name.starts_with('.') && name != "lost+found";
+        match names.into_iter().filter(is_foreign).min() {
+            None => Ok(()),
+            Some(name) => Err(opening(&self.path)(io::Error::new(
+                io::ErrorKind::DirectoryNotEmpty,
+                format!("it holds no data of Lockgate's, but other files, such as {name:?}"),
+            ))),
+        }
     }
 
     /// Opens the folder at `path`, which must be there. Neither this nor [`share`](Self::share), nor what
@@ -476,6 +500,24 @@ mod tests {
         assert_eq!(mode(&path.join("x")), 0o600);
         assert_eq!(mode(&path.join(LOCK_NAME)), 0o600);
         assert_eq!(disk.list().unwrap(), ["x"], "the lock is not listed");
+    }
+
+    #[test]
+    fn a_log_is_not_begun_between_files_of_somebody_else() {
+        let temp = tempfile::tempdir().unwrap();
+        for name in [".hidden", "lost+found", LOCK_NAME] {
+            fs::write(temp.path().join(name), "").unwrap();
+        }
+        FolderDisk::open(temp.path()).unwrap();
+        fs::create_dir(temp.path().join("photos")).unwrap();
+        fs::write(temp.path().join("zebra.txt"), "").unwrap();
+        let error = FolderDisk::open(temp.path()).unwrap_err();
+        assert_eq!(error.source.kind(), io::ErrorKind::DirectoryNotEmpty);
+        let text = lockgate_core::with_sources(&error);
+        assert!(text.contains("such as \"photos\""), "{text}");
+        // Beside a log they may lie.
+        fs::write(temp.path().join("00000001.log"), "").unwrap();
+        FolderDisk::open(temp.path()).unwrap();
     }
 
     #[test]

@@ -90,7 +90,8 @@ pub enum OpenError {
 }
 
 impl Lockgate {
-    /// Opens the folder at `path`, making it (mode 0700) if it is not there.
+    /// Opens the folder at `path`, making it (mode 0700) if it is not there. A folder that holds only files of
+    /// others is refused ([`OpenError::Folder`]): give the log one of its own.
     ///
     /// Recovery reads the log; it runs on a thread of its own, not in the caller's task.
     ///

@@ -72,8 +72,9 @@ pub(crate) static DATA: Setting<PathBuf> = Setting {
         form: Form::One,
         scope: Scope::Serve,
         help: "Folder the queues are kept in",
-        detail: "Made if it is missing, readable by this user only (mode 0700). One server at a time \
-                 can have it. A relative path counts from the working directory.",
+        detail: "Made if it is missing, readable by this user only (mode 0700). One that is there must be \
+                 empty or hold Lockgate's data: between the files of others nothing is begun. One server \
+                 at a time can have it. A relative path counts from the working directory.",
     },
     read: |texts| one(texts, |text| not_empty(text).map(PathBuf::from)),
 };

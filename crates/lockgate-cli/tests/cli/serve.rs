@@ -67,6 +67,28 @@ fn a_signal_while_it_starts_ends_it_at_once() {
     }
 }
 
+/// In a home folder its files would lie between the others.
+#[test]
+fn nothing_is_begun_between_files_of_somebody_else() {
+    let sandbox = Sandbox::new();
+    let folder = sandbox.path().join("home");
+    std::fs::create_dir_all(folder.join("photos")).unwrap();
+    let serve = "serve --listen 127.0.0.1:0 --data home --log-format text";
+    let error = sandbox.run(serve).fails_with(4);
+    assert!(error.contains("such as \"photos\""), "{error}");
+    assert!(error.contains("name an empty folder"), "{error}");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+    // A disk's own folder and hidden files are no reason; once it is Lockgate's, nothing is.
+    std::fs::remove_dir(folder.join("photos")).unwrap();
+    std::fs::create_dir(folder.join("lost+found")).unwrap();
+    std::fs::write(folder.join(".hidden"), "").unwrap();
+    let server = Server::start_on(&sandbox, "home");
+    server.signal(Signal::TERM);
+    server.wait();
+    std::fs::create_dir(folder.join("photos")).unwrap();
+    Server::start_on(&sandbox, "home");
+}
+
 #[test]
 fn a_second_server_on_the_folder_is_refused() {
     let sandbox = Sandbox::new();

@@ -233,6 +233,11 @@ fn open_folder(data: &Path, options: LocalLogOptions) -> Result<Box<dyn Log>, Fa
     let hint = "the folder and all that is in it must belong to the user who serves";
     let disk = FolderDisk::open(data).map_err(|error| {
         let is_denied = error.is_denied();
+        if error.source.kind() == io::ErrorKind::DirectoryNotEmpty {
+            return Failure::from_error(Exit::Conflict, error)
+                .context("the data folder is not empty")
+                .hint("name an empty folder, or one that is not there yet, with --data");
+        }
         let failure = Failure::from_error(Exit::Failed, error).context("opening the data folder");
         if is_denied {
             failure.hint(hint)
