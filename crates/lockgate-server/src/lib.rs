@@ -78,4 +78,4 @@ pub use sqs::{
     DeclareError, DeclareProblem, Declared, DeclaredPart, DeclaredQueue, check_queues,
     declare_queues,
 };
-pub use watched::WatchedFiles;
+pub use watched::{FileBytes, FileKinds, WatchedFiles};

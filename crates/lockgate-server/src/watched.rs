@@ -1,13 +1,72 @@
-//! Files that are read again when they change: certificates, access keys.
+//! Files that settings name, and that are read again when they change: certificates, access keys.
 
 use std::{
     fs,
-    os::unix::fs::MetadataExt as _,
+    io::{self, Read as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use tokio::time::sleep;
+use rustix::fs::OFlags;
+use tokio::{task::spawn_blocking, time::sleep};
+
+/// The largest file that [`FileBytes::read`] reads.
+const BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// What kinds of file may be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKinds {
+    /// All that can be read, also a pipe such as the shell's `<(command)`. Opening a named pipe waits
+    /// for its writer, so this is for the start of a program.
+    Any,
+    /// Regular files only, and links to them. Nothing else is waited for, so this is for a server that
+    /// serves.
+    Regular,
+}
+
+/// What a file holds, and who may do what with it.
+pub struct FileBytes {
+    /// All that it holds.
+    pub bytes: Vec<u8>,
+    /// Its type and permissions, as in `st_mode`.
+    pub mode: u32,
+}
+
+impl FileBytes {
+    /// Reads a file that a setting names. Blocks its thread for as long as the disk takes.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or read, is not of the `kinds` that may be, or has more than 16 MiB.
+    pub fn read(path: &Path, kinds: FileKinds) -> io::Result<Self> {
+        let mut options = fs::OpenOptions::new();
+        options.read(true);
+        if kinds == FileKinds::Regular {
+            // Without this flag, opening a named pipe waits until somebody writes to it.
+            options.custom_flags(OFlags::NONBLOCK.bits() as i32);
+        }
+        let file = options.open(path)?;
+        let about = file.metadata()?;
+        if kinds == FileKinds::Regular && !about.is_file() {
+            let what = "not a regular file, and nothing else is read while the server runs";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let mut bytes = Vec::new();
+        file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > BYTES_MAX {
+            let what = "larger than the 16 MiB that are read";
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
+        }
+        let mode = about.mode();
+        Ok(Self { bytes, mode })
+    }
+
+    /// Whether nobody but its owner may read or change it.
+    #[must_use]
+    pub fn is_private(&self) -> bool {
+        self.mode & 0o077 == 0
+    }
+}
 
 /// How often the files are looked at. A look costs a system call for each.
 const EVERY: Duration = Duration::from_secs(5);
@@ -68,7 +127,14 @@ impl WatchedFiles {
     pub async fn changed(&mut self) {
         loop {
             sleep(EVERY).await;
-            if self.look() {
+            let mut files = self.clone();
+            // A file system on a network may not answer, so this does not look itself.
+            let looked = spawn_blocking(move || (files.look(), files)).await;
+            let Ok((has_changed, files)) = looked else {
+                continue; // the runtime ends
+            };
+            *self = files;
+            if has_changed {
                 return;
             }
         }
@@ -91,6 +157,31 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
+
+    #[test]
+    fn what_may_be_read_is_neither_a_pipe_nor_too_large() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), mode).unwrap();
+        symlink(at("pipe"), at("link to a pipe")).unwrap();
+        let wrong = |name| {
+            FileBytes::read(&at(name), FileKinds::Regular)
+                .err()
+                .unwrap()
+        };
+        for name in ["pipe", "link to a pipe", "."] {
+            let error = wrong(name).to_string();
+            assert!(error.contains("not a regular file"), "{name}: {error}");
+        }
+        let file = fs::File::create(at("file")).unwrap();
+        file.set_len(BYTES_MAX).unwrap();
+        symlink(at("file"), at("link")).unwrap();
+        let read = FileBytes::read(&at("link"), FileKinds::Regular).unwrap();
+        assert_eq!(read.bytes.len() as u64, BYTES_MAX);
+        file.set_len(BYTES_MAX + 1).unwrap();
+        assert_eq!(wrong("link").kind(), io::ErrorKind::FileTooLarge);
+    }
 
     #[test]
     fn every_way_to_change_a_file_is_seen_once() {

@@ -1,14 +1,10 @@
 //! The file of access keys: who may ask, and what for.
 
-use std::{
-    fs,
-    io::Read as _,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use lockgate_server::{AccessKey, Grant, Secret, Verb, WatchedFiles};
+use lockgate_server::{AccessKey, FileBytes, FileKinds, Grant, Secret, Verb, WatchedFiles};
 use serde::Deserialize;
+use tokio::task::spawn_blocking;
 
 use crate::exit::{Exit, Failure};
 
@@ -51,45 +47,55 @@ impl KeyFile {
     /// # Errors
     /// If the file cannot be read, others may read the secrets in it, or something in it is wrong.
     pub(crate) fn open(path: PathBuf) -> Result<(Self, Vec<AccessKey>), Failure> {
-        let files = WatchedFiles::new([]);
-        let mut file = Self { path, files };
-        let keys = file.read()?;
-        Ok((file, keys))
+        let (files, keys) = read(&path, FileKinds::Any);
+        Ok((Self { path, files }, keys?))
     }
 
     /// Waits until a file has changed, and reads the keys again.
+    ///
+    /// # Cancellation
+    /// Dropping the future loses no change.
     pub(crate) async fn changed(&mut self) -> Result<Vec<AccessKey>, Failure> {
-        self.files.changed().await;
-        self.read_again()
+        // A copy: whoever drops this while it reads finds the change again.
+        self.files.clone().changed().await;
+        self.read_again().await
     }
 
-    /// Reads the keys again, changed or not.
+    /// Reads the keys again, changed or not, on a thread that may block.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and if the path is no file any more: to open a pipe would wait for a
-    /// writer, and the whole server with it.
-    pub(crate) fn read_again(&mut self) -> Result<Vec<AccessKey>, Failure> {
-        let is_file = fs::metadata(&self.path).is_ok_and(|about| about.is_file());
-        if !is_file {
-            let what = format!("{} is no file that can be read again", self.path.display());
-            return Err(Failure::new(Exit::Failed, what));
-        }
-        self.read()
+    /// As [`open`](Self::open), and if one of the files is no regular file any more: to open a pipe
+    /// would wait for a writer.
+    pub(crate) async fn read_again(&mut self) -> Result<Vec<AccessKey>, Failure> {
+        let path = self.path.clone();
+        let read = spawn_blocking(move || read(&path, FileKinds::Regular)).await;
+        let (files, keys) = read.map_err(|error| Failure::from_error(Exit::Failed, error))?;
+        self.files = files;
+        keys
     }
+}
 
-    fn read(&mut self) -> Result<Vec<AccessKey>, Failure> {
-        let about = || format!("reading the access keys in {}", self.path.display());
-        let folder = self.path.parent().unwrap_or(Path::new(""));
-        self.files = WatchedFiles::new([self.path.clone()]);
-        let (text, is_private) =
-            read_file(&self.path).map_err(|failure| failure.context(about()))?;
-        let wrong = |what| Failure::new(Exit::Usage, what).context(about());
-        let file = parse(&text).map_err(wrong)?;
-        let of_secrets = file.key.iter().filter_map(|key| key.secret_file.as_ref());
-        let of_secrets = of_secrets.map(|name| folder.join(name));
-        self.files.also(of_secrets);
-        access_keys(file, folder, is_private).map_err(wrong)
-    }
+/// The keys, and the files to watch, as they were before they were read.
+fn read(path: &Path, kinds: FileKinds) -> (WatchedFiles, Result<Vec<AccessKey>, Failure>) {
+    let mut files = WatchedFiles::new([path.to_owned()]);
+    let keys = read_watched(path, kinds, &mut files).map_err(|failure| {
+        failure.context(format!("reading the access keys in {}", path.display()))
+    });
+    (files, keys)
+}
+
+fn read_watched(
+    path: &Path,
+    kinds: FileKinds,
+    files: &mut WatchedFiles,
+) -> Result<Vec<AccessKey>, Failure> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let (text, is_private) = read_file(path, kinds)?;
+    let wrong = |what| Failure::new(Exit::Usage, what);
+    let file = parse(&text).map_err(wrong)?;
+    let of_secrets = file.key.iter().filter_map(|key| key.secret_file.as_ref());
+    files.also(of_secrets.map(|name| folder.join(name)));
+    access_keys(file, folder, kinds, is_private).map_err(wrong)
 }
 
 fn parse(text: &str) -> Result<File, String> {
@@ -109,20 +115,30 @@ pub(crate) fn fuzz(text: &str) -> Result<(), String> {
     let mut file = parse(text)?;
     file.key
         .retain(|key| key.secret_file.is_none() && key.secret_env.is_none());
-    access_keys(file, Path::new(""), true).map(drop)
+    access_keys(file, Path::new(""), FileKinds::Regular, true).map(drop)
 }
 
-fn access_keys(file: File, folder: &Path, is_private: bool) -> Result<Vec<AccessKey>, String> {
+fn access_keys(
+    file: File,
+    folder: &Path,
+    kinds: FileKinds,
+    is_private: bool,
+) -> Result<Vec<AccessKey>, String> {
     if file.key.is_empty() {
         return Err("there is no [[key]] in it".to_owned());
     }
     file.key
         .into_iter()
-        .map(|key| access_key(key, folder, is_private))
+        .map(|key| access_key(key, folder, kinds, is_private))
         .collect()
 }
 
-fn access_key(key: Key, folder: &Path, is_private: bool) -> Result<AccessKey, String> {
+fn access_key(
+    key: Key,
+    folder: &Path,
+    kinds: FileKinds,
+    is_private: bool,
+) -> Result<AccessKey, String> {
     let id = key.id;
     let secret = match (key.secret, key.secret_env, key.secret_file) {
         (Some(_), None, None) if !is_private => {
@@ -137,7 +153,7 @@ fn access_key(key: Key, folder: &Path, is_private: bool) -> Result<AccessKey, St
         (None, None, Some(name)) => {
             let path = folder.join(name);
             let (secret, is_private) =
-                read_file(&path).map_err(|failure| format!("key {id}: {failure}"))?;
+                read_file(&path, kinds).map_err(|failure| format!("key {id}: {failure}"))?;
             if !is_private {
                 let path = path.display();
                 return Err(format!("key {id}: others may read {path}; chmod 600 it"));
@@ -170,17 +186,12 @@ fn access_key(key: Key, folder: &Path, is_private: bool) -> Result<AccessKey, St
 }
 
 /// The file's text, and whether nobody but its owner may read it.
-fn read_file(path: &Path) -> Result<(String, bool), Failure> {
-    let opened = fs::File::open(path).and_then(|mut file| {
-        let mode = file.metadata()?.permissions().mode();
-        let mut text = String::new();
-        file.read_to_string(&mut text)?;
-        Ok((text, mode & 0o077 == 0))
-    });
-    opened.map_err(|error| {
-        let what = format!("{}: {error}", path.display());
-        Failure::new(Exit::Failed, what)
-    })
+fn read_file(path: &Path, kinds: FileKinds) -> Result<(String, bool), Failure> {
+    let failed = |what| Failure::new(Exit::Failed, format!("{}: {what}", path.display()));
+    let file = FileBytes::read(path, kinds).map_err(|error| failed(error.to_string()))?;
+    let is_private = file.is_private();
+    let text = String::from_utf8(file.bytes).map_err(|_| failed("this is not UTF-8".to_owned()))?;
+    Ok((text, is_private))
 }
 
 #[cfg(test)]
@@ -188,7 +199,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str, is_private: bool) -> Result<Vec<AccessKey>, String> {
-        access_keys(parse(text)?, Path::new(""), is_private)
+        access_keys(parse(text)?, Path::new(""), FileKinds::Regular, is_private)
     }
 
     #[test]

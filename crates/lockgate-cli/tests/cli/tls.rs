@@ -153,6 +153,55 @@ fn a_new_certificate_is_taken_without_a_restart() {
     first.get(&server, METRICS, &TLS13).unwrap_err();
 }
 
+/// Whoever opens a named pipe waits for its writer. The server does not, whatever file it is.
+#[test]
+fn a_file_that_has_become_a_named_pipe_stops_no_server() {
+    let sandbox = Sandbox::new();
+    let authority = Authority::new();
+    authority.write(sandbox.path());
+    let private = |name: &str, text: &str| {
+        let path = sandbox.write(name, text);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    let grants = "grants = [{ queues = \"*\", verbs = [\"read\"] }]";
+    let keys = format!("[[key]]\nid = \"ID\"\nsecret_file = \"secret\"\n{grants}\n");
+    private("secret", "the secret");
+    private("keys.toml", &keys);
+    let auth = "auth = \"sigv4\"\naccess_keys = \"keys.toml\"\n";
+    sandbox.write("lockgate.toml", &format!("{CONFIG}{auth}"));
+    let mut server = Server::start(&sandbox);
+    let url = endpoint(&server);
+    let old_keys = "the new access keys cannot be used, the old ones stay";
+    let old_certificate = "the certificate cannot be used, the old one stays";
+    for (name, told) in [
+        ("secret", old_keys),
+        ("keys.toml", old_keys),
+        ("cert.pem", old_certificate),
+        ("key.pem", old_certificate),
+    ] {
+        let path = sandbox.path().join(name);
+        let kept = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
+        server.signal(rustix::process::Signal::HUP);
+        let error = server.event(told)["error"].to_string();
+        assert!(
+            error.contains(name) && error.contains("not a regular file"),
+            "{error}"
+        );
+        let list = sandbox
+            .command(&format!("queue list --endpoint {url} --ca ca.pem"))
+            .env("AWS_ACCESS_KEY_ID", "ID")
+            .env("AWS_SECRET_ACCESS_KEY", "the secret")
+            .output();
+        Done::from(list.unwrap()).ok();
+        // Written anew and not moved back, so that it is private again.
+        fs::remove_file(&path).unwrap();
+        private(name, std::str::from_utf8(&kept).unwrap());
+    }
+}
+
 #[test]
 fn a_certificate_that_cannot_be_used_is_told() {
     let sandbox = Sandbox::new();

@@ -31,7 +31,7 @@ pub(crate) async fn run(
     select! {
         () = accept(listener, &core, &mut tasks, shutdown) => {}
         () = space::watch(&core) => {}
-        () = tls::watch(core.tls.as_deref()) => {}
+        () = tls::watch(core.tls.clone()) => {}
     }
 
     let began = Instant::now();

@@ -1,14 +1,13 @@
 //! TLS in front of HTTP: certificate and key from files, read again when they change.
 
 use std::{
-    fs::File,
     future::pending,
-    io::{self, Read as _},
-    os::unix::fs::PermissionsExt as _,
+    io,
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
+use tokio::task::spawn_blocking;
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
@@ -21,7 +20,7 @@ use tokio_rustls::{
     },
 };
 
-use crate::WatchedFiles;
+use crate::{FileBytes, FileKinds, WatchedFiles};
 
 /// Where a server's certificate is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,10 +59,11 @@ pub enum TlsError {
 pub struct Certificate(pub(crate) Arc<Tls>);
 
 impl Certificate {
-    /// Reads the files again. New connections get what is in them.
+    /// Reads the files again. New connections get what is in them. Blocks its thread for as long as the
+    /// disk takes.
     ///
     /// # Errors
-    /// If they cannot be used; the certificate stays what it was.
+    /// If they cannot be used, or are not regular files; the certificate stays what it was.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.0.reload()
     }
@@ -75,6 +75,8 @@ pub(crate) struct Tls {
     /// What the files were before they were first read.
     seen: WatchedFiles,
     current: RwLock<TlsAcceptor>,
+    /// Held while the files are read again, so that what was read last is what stays.
+    reload: Mutex<()>,
 }
 
 impl std::fmt::Debug for Tls {
@@ -87,11 +89,12 @@ impl Tls {
     pub(crate) fn open(files: TlsFiles) -> Result<Self, TlsError> {
         let TlsFiles { certificates, key } = files.clone();
         let seen = WatchedFiles::new([certificates, key]);
-        let current = RwLock::new(load(&files)?);
+        let current = RwLock::new(load(&files, FileKinds::Any)?);
         Ok(Self {
             files,
             seen,
             current,
+            reload: Mutex::new(()),
         })
     }
 
@@ -103,21 +106,27 @@ impl Tls {
 
     /// Reads the files again. If they cannot be used, the certificate stays what it was.
     fn reload(&self) -> Result<(), TlsError> {
-        let fresh = load(&self.files)?;
+        let _alone = self.reload.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = load(&self.files, FileKinds::Regular)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
 }
 
 /// Reads the files again whenever they change, for as long as it is polled; never ends.
-pub(crate) async fn watch(tls: Option<&Tls>) {
+pub(crate) async fn watch(tls: Option<Arc<Tls>>) {
     let Some(tls) = tls else {
         return pending().await;
     };
     let mut files = tls.seen.clone();
     loop {
         files.changed().await;
-        match tls.reload() {
+        let read = tls.clone();
+        // On another thread, because connections are accepted on this one.
+        let Ok(reloaded) = spawn_blocking(move || read.reload()).await else {
+            continue; // the runtime ends
+        };
+        match reloaded {
             Ok(()) => tracing::info!("the certificate has changed; new connections get it"),
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
@@ -127,14 +136,14 @@ pub(crate) async fn watch(tls: Option<&Tls>) {
     }
 }
 
-fn load(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
+fn load(files: &TlsFiles, kinds: FileKinds) -> Result<TlsAcceptor, TlsError> {
     let unusable = |path: &Path, what: String| TlsError::Unusable {
         path: path.to_owned(),
         what,
     };
     let path = &files.certificates;
-    let (text, _) = read(path)?;
-    let certificates = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    let file = read(path, kinds)?;
+    let certificates = CertificateDer::pem_slice_iter(&file.bytes).collect::<Result<Vec<_>, _>>();
     let certificates =
         certificates.map_err(|error| unusable(path, format!("this is not PEM: {error}")))?;
     if certificates.is_empty() {
@@ -142,14 +151,14 @@ fn load(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
         return Err(unusable(path, what.to_owned()));
     }
     let path = &files.key;
-    let (text, mode) = read(path)?;
-    if mode & 0o077 != 0 {
+    let file = read(path, kinds)?;
+    if !file.is_private() {
         return Err(unusable(
             path,
             "others may read this private key; chmod 600 it".to_owned(),
         ));
     }
-    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
+    let key = PrivateKeyDer::from_pem_slice(&file.bytes).map_err(|error| {
         unusable(path, match error {
             pem::Error::NoItemsFound => {
                 "there is no private key in it that is not encrypted (-----BEGIN PRIVATE KEY-----)".to_owned()
@@ -179,16 +188,8 @@ fn load(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// The file's bytes, and who may do what with it.
-fn read(path: &Path) -> Result<(Vec<u8>, u32), TlsError> {
-    let read = || {
-        let mut file = File::open(path)?;
-        let mode = file.metadata()?.permissions().mode();
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        Ok((bytes, mode))
-    };
-    read().map_err(|source| TlsError::Read {
+fn read(path: &Path, kinds: FileKinds) -> Result<FileBytes, TlsError> {
+    FileBytes::read(path, kinds).map_err(|source| TlsError::Read {
         path: path.to_owned(),
         source,
     })
@@ -196,7 +197,7 @@ fn read(path: &Path) -> Result<(Vec<u8>, u32), TlsError> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, os::unix::fs::PermissionsExt as _};
 
     use super::*;
 

@@ -5,7 +5,10 @@ use std::convert::Infallible;
 
 use lockgate_core::with_sources;
 use lockgate_server::{AccessKey, AccessKeys, Certificate};
-use tokio::signal::unix::{Signal, SignalKind};
+use tokio::{
+    signal::unix::{Signal, SignalKind},
+    task::spawn_blocking,
+};
 use tracing::{error, info, warn};
 
 use crate::{
@@ -60,7 +63,7 @@ pub(super) async fn attend(mut signals: Harmless, mut renewable: Renewable) -> I
         tokio::select! {
             signal = signals.next() => {
                 if signal == HANGUP {
-                    renewable.read_again();
+                    renewable.read_again().await;
                 } else {
                     info!(signal, "ignored; SIGTERM ends the server, SIGHUP has keys and certificate read again");
                 }
@@ -82,7 +85,8 @@ async fn changed(keys: &mut Option<(KeyFile, AccessKeys)>) -> Result<Vec<AccessK
 }
 
 impl Renewable {
-    fn read_again(&mut self) {
+    /// Reads no file itself: what this runs on also accepts connections.
+    async fn read_again(&mut self) {
         if self.keys.is_none() && self.certificate.is_none() {
             info!(
                 signal = HANGUP,
@@ -90,15 +94,18 @@ impl Renewable {
             );
         }
         if let Some((file, current)) = &mut self.keys {
-            take_keys(current, file.read_again());
+            take_keys(current, file.read_again().await);
         }
-        match self.certificate.as_ref().map(Certificate::reload) {
-            None => {}
-            Some(Ok(())) => info!("the certificate was read again; new connections get it"),
-            Some(Err(error)) => error!(
+        let Some(certificate) = self.certificate.clone() else {
+            return;
+        };
+        match spawn_blocking(move || certificate.reload()).await {
+            Ok(Ok(())) => info!("the certificate was read again; new connections get it"),
+            Ok(Err(error)) => error!(
                 error = with_sources(&error),
                 "the certificate cannot be used, the old one stays"
             ),
+            Err(_) => {} // the runtime ends
         }
     }
 }
