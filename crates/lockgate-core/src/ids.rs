@@ -54,6 +54,8 @@ pub struct LeaseToken {
     pub queue: QueueId,
     /// The message's number in that queue.
     pub sequence: Sequence,
+    /// The message's id, by which it is found again after it was moved.
+    pub message: MessageId,
     /// The term in which the lease was given.
     pub term: Term,
     /// The lease's number within that term.

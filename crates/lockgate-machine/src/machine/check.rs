@@ -62,7 +62,6 @@ impl Machine {
             ("origins", moved, self.origins.len()),
             ("moved messages", moved, self.by_moved_message.len()),
             ("moved messages by id", moved, self.by_moved_id.len()),
-            ("moved messages by number", moved, self.by_moved_from.len()),
             ("times to live", mortal, self.times_to_live.len()),
             ("mortal messages", mortal, self.by_mortal_message.len()),
             ("keys by name", self.keys.len(), self.by_key.len()),

@@ -72,8 +72,6 @@ impl Machine {
             .shrink(|origin| hash_pair(origins[origin].message, 0));
         self.by_moved_id
             .shrink(|origin| hash_id(origins[origin].id));
-        self.by_moved_from
-            .shrink(|origin| origins[origin].hash_from());
         let times_to_live = &self.times_to_live;
         self.by_mortal_message
             .shrink(|entry| hash_pair(times_to_live[entry].message, 0));

@@ -150,26 +150,6 @@ impl Machine {
         is_it.then_some((queue, index))
     }
 
-    /// Whether a message that the queue had under that number lives on, in another queue or in this
-    /// one under another number. What was moved several times since is known by the number under
-    /// which it was sent, and by that from which it was moved last.
-    pub(super) fn was_moved(&self, queue: u32, sequence: Sequence) -> bool {
-        let queue = &self.queues[queue];
-        if self.message_with_id(queue.id_of(sequence)).is_some() {
-            return true;
-        }
-        let origin = self
-            .by_moved_from
-            .find(hash_pair(queue.id.0, sequence.0), |origin| {
-                let origin = &self.origins[origin];
-                (origin.queue, origin.sequence) == (queue.id, sequence)
-            });
-        origin.is_some_and(|origin| {
-            let message = &self.messages[self.origins[origin].message];
-            !self.contents[self.keys[message.key].content].dead
-        })
-    }
-
     pub(super) fn decide_damaged(
         &self,
         draft: &mut Draft,
@@ -241,10 +221,6 @@ impl Machine {
             });
         self.by_moved_id
             .insert(hash_id(id), origin, |origin| hash_id(origins[origin].id));
-        self.by_moved_from
-            .insert(hash_pair(from.0, sequence.0), origin, |origin| {
-                origins[origin].hash_from()
-            });
         Some(())
     }
 
@@ -311,8 +287,6 @@ impl Machine {
             let origin = self.origins.remove(index);
             self.by_moved_id
                 .remove(hash_id(origin.id), |other| other == index);
-            self.by_moved_from
-                .remove(origin.hash_from(), |other| other == index);
         }
     }
 

@@ -167,8 +167,6 @@ pub struct Machine {
     by_moved_message: Table,
     /// Origins by the message's id, by which it is found wherever it was moved.
     by_moved_id: Table,
-    /// Origins by the queue and number from which the message was moved last.
-    by_moved_from: Table,
     times_to_live: Slab<TimeToLive>,
     by_mortal_message: Table,
     /// Unique ids remembered in all queues, purged ones included until they are freed.
@@ -239,7 +237,6 @@ impl Machine {
             origins: Slab::default(),
             by_moved_message: Table::default(),
             by_moved_id: Table::default(),
-            by_moved_from: Table::default(),
             times_to_live: Slab::default(),
             by_mortal_message: Table::default(),
             unique_ids: 0,

@@ -92,7 +92,6 @@ impl Machine {
             + self.origins.bytes()
             + self.by_moved_message.bytes()
             + self.by_moved_id.bytes()
-            + self.by_moved_from.bytes()
             + self.live.bytes()
             + self.times_to_live.bytes()
             + self.by_mortal_message.bytes()

@@ -200,14 +200,16 @@ impl Machine {
             Level::Process.min(queue.settings.level),
         );
         let origin = self.origin(index);
+        let id = origin.map_or_else(|| queue.id_of(sequence), |origin| origin.id);
         choice.deliveries.push(Delivery {
             token: LeaseToken {
                 queue: queue.id,
                 sequence,
+                message: id,
                 term: self.term(),
                 lease,
             },
-            id: origin.map_or_else(|| queue.id_of(sequence), |origin| origin.id),
+            id,
             location: message.location(),
             attempt: attempts.saturating_add(1),
             first_leased: touch

@@ -156,6 +156,11 @@ impl Machine {
         }
         let settled = match settle.action {
             SettleAction::Extend { .. } => return Ok(Ok(())),
+            SettleAction::Reject { .. }
+                if state.settings.keyed && self.dead_letter_queue(state).is_some() =>
+            {
+                StaleReason::Ended
+            }
             SettleAction::Ack | SettleAction::Reject { .. } => StaleReason::Gone,
             SettleAction::Nack { .. } | SettleAction::Defer { .. } | SettleAction::GiveBack => {
                 StaleReason::Ended
@@ -186,8 +191,10 @@ impl Machine {
         let token = settle.token;
         let queue = self.queue_index(token.queue).ok_or(StaleReason::Gone)?;
         let Some(index) = self.message_of(queue, token.sequence) else {
-            // Gone may be taken for success, and this message will be delivered again.
-            let ended = self.queues[queue].settings.keyed && self.was_moved(queue, token.sequence);
+            // Gone may be taken for success, and a message that was moved will be delivered again.
+            let lives = |(_, index)| draft.settled.get(&index) != Some(&StaleReason::Gone);
+            let ended = self.queues[queue].settings.keyed
+                && self.message_with_id(token.message).is_some_and(lives);
             return Err(if ended {
                 StaleReason::Ended
             } else {

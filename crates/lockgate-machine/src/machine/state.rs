@@ -24,7 +24,6 @@ use crate::{
     dedup::DedupWindow,
     sequences::Sequences,
     slab::{NONE, Slab},
-    table::hash_pair,
 };
 
 /// All queues.
@@ -274,13 +273,6 @@ pub(super) struct OriginEntry {
     pub(super) sequence: Sequence,
     pub(super) reason: DeadLetterReason,
     pub(super) at: WallTime,
-}
-
-impl OriginEntry {
-    /// By which it is found from where the message was.
-    pub(super) fn hash_from(&self) -> u64 {
-        hash_pair(self.queue.0, self.sequence.0)
-    }
 }
 
 /// A message's own time to live.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use lockgate_core::{
-    Epoch, HolderName, Incarnation, LeaseNumber, LeaseToken, QueueId, QueueName, Sequence, Term,
+    Epoch, HolderName, Incarnation, LeaseNumber, LeaseToken, MessageId, QueueId, QueueName,
+    Sequence, Term,
 };
 use serde::Deserialize;
 
@@ -59,7 +60,7 @@ pub fn aws_json(bytes: &[u8]) -> Result<(), String> {
 /// what it was given out for, and nothing else opens.
 pub fn receipt(bytes: &[u8]) -> Result<(), String> {
     let receipts = Receipts::new(&[7; 32]);
-    let mut numbers = [0; 36];
+    let mut numbers = [0; 52];
     let len = bytes.len().min(numbers.len());
     numbers[..len].copy_from_slice(&bytes[..len]);
     let number = |at: usize| {
@@ -70,6 +71,7 @@ pub fn receipt(bytes: &[u8]) -> Result<(), String> {
     let token = LeaseToken {
         queue: QueueId((number(0) >> 32) as u32),
         sequence: Sequence(number(4)),
+        message: MessageId::from_bits(u128::from(number(36)) << 64 | u128::from(number(44))),
         term: Term {
             epoch: Epoch(number(12)),
             incarnation: Incarnation(number(20)),

@@ -2,13 +2,15 @@
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use lockgate_core::{Epoch, Incarnation, LeaseNumber, LeaseToken, QueueId, Sequence, Term};
+use lockgate_core::{
+    Epoch, Incarnation, LeaseNumber, LeaseToken, MessageId, QueueId, Sequence, Term,
+};
 use sha2::Sha256;
 
 /// Version of the layout; part of what is sealed.
 const VERSION: u8 = 1;
-/// Version, queue, sequence, epoch, incarnation, lease number.
-const TOKEN_LEN: usize = 1 + 4 + 8 + 8 + 8 + 8;
+/// Version, queue, sequence, epoch, incarnation, lease number, message.
+const TOKEN_LEN: usize = 1 + 4 + 8 + 8 + 8 + 8 + 16;
 /// The first 16 bytes of an HMAC-SHA256: 2^-128 for a guess.
 const SEAL_LEN: usize = 16;
 const HANDLE_LEN: usize = TOKEN_LEN + SEAL_LEN;
@@ -49,6 +51,7 @@ impl Receipts {
         handle[13..21].copy_from_slice(&token.term.epoch.0.to_be_bytes());
         handle[21..29].copy_from_slice(&token.term.incarnation.0.to_be_bytes());
         handle[29..37].copy_from_slice(&token.lease.0.to_be_bytes());
+        handle[37..TOKEN_LEN].copy_from_slice(&token.message.to_bits().to_be_bytes());
         let mut mac = self.keyed.clone();
         mac.update(&handle[..TOKEN_LEN]);
         let seal = mac.finalize().into_bytes();
@@ -76,9 +79,12 @@ impl Receipts {
         };
         let mut queue = [0u8; 4];
         queue.copy_from_slice(&token[1..5]);
+        let mut message = [0u8; 16];
+        message.copy_from_slice(&token[37..]);
         Some(LeaseToken {
             queue: QueueId(u32::from_be_bytes(queue)),
             sequence: Sequence(number(5)),
+            message: MessageId::from_bits(u128::from_be_bytes(message)),
             term: Term {
                 epoch: Epoch(number(13)),
                 incarnation: Incarnation(number(21)),
@@ -96,6 +102,7 @@ mod tests {
         LeaseToken {
             queue: QueueId(7),
             sequence: Sequence(42),
+            message: MessageId::new(QueueId(5), Sequence(40), Term::default()),
             term: Term {
                 epoch: Epoch(3),
                 incarnation: Incarnation(0xfeed_beef),
@@ -110,6 +117,7 @@ mod tests {
         let largest = LeaseToken {
             queue: QueueId(u32::MAX),
             sequence: Sequence(u64::MAX),
+            message: MessageId::from_bits(u128::MAX),
             term: Term {
                 epoch: Epoch(u64::MAX),
                 incarnation: Incarnation(u64::MAX),

@@ -370,7 +370,6 @@ impl Machine {
         });
         self.by_moved_message = table(&self.origins, |origin| hash_pair(origin.message, 0));
         self.by_moved_id = table(&self.origins, |origin| hash_id(origin.id));
-        self.by_moved_from = table(&self.origins, OriginEntry::hash_from);
         self.by_mortal_message = table(&self.times_to_live, |ttl| hash_pair(ttl.message, 0));
 
         Ok(())

@@ -105,6 +105,43 @@ fn who_held_a_message_of_a_keyed_queue_that_was_moved_is_told_that_the_lease_has
 }
 
 #[test]
+fn who_held_a_message_is_told_that_the_lease_has_ended_however_often_it_was_moved() {
+    check(
+        "
+        queue dead keyed
+        queue q keyed dlq=dead/1
+        send q key=a
+        // there and back, twice
+        receive q 1                     => 1
+        nack q 1
+        receive q 1                     => nothing
+        receive dead 1                  => 1<q#1
+        nack dead 1
+        move dead back 1                => moved 1, left 0
+        receive q 1                     => 2<dead#1
+        nack q 2
+        receive q 1                     => nothing
+        receive dead 1                  => 2<q#2
+        nack dead 2
+        move dead back 1                => moved 1, left 0
+        ack q 1                         => stale Ended
+        ack dead 1                      => stale Ended
+        ack q 2                         => stale Ended
+        ack dead 2                      => stale Ended
+        // after a restart too
+        restart kill
+        ack dead 1                      => stale Ended
+        ack q 2                         => stale Ended
+        receive q 1                     => 3<dead#2
+        ack q 3                         => done
+        ack q 1                         => stale Gone
+        ack dead 1                      => stale Gone
+        ack q 2                         => stale Gone
+        ",
+    );
+}
+
+#[test]
 fn what_was_moved_out_of_an_unkeyed_queue_is_gone() {
     check(
         "

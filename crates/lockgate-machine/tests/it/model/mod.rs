@@ -62,8 +62,6 @@ pub(crate) struct Queue {
     leased_under: BTreeMap<Key, KeyProfile>,
     /// Record of the command that took each message that is gone.
     gone_at: BTreeMap<Sequence, Position>,
-    /// The id of every message that was sent to it.
-    sent: BTreeMap<Sequence, MessageId>,
     horizon: MachineTime,
     held_until: Option<MachineTime>,
     reserved_below: u64,
@@ -544,7 +542,6 @@ impl Model {
                 settled_at: BTreeMap::new(),
                 leased_under: BTreeMap::new(),
                 gone_at: BTreeMap::new(),
-                sent: BTreeMap::new(),
                 horizon: MachineTime(0),
                 held_until: None,
                 reserved_below: 0,

@@ -161,6 +161,7 @@ impl Model {
             token: LeaseToken {
                 queue: queue.id,
                 sequence,
+                message: message.id,
                 term,
                 lease: delivery.token.lease,
             },

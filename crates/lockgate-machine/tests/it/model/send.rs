@@ -137,7 +137,6 @@ impl Model {
             .due
             .or_else(|| (settings.delay > 0).then(|| now.wall.plus(settings.delay)));
         let due = wanted.filter(|due| *due > now.wall);
-        queue.sent.insert(sequence, id);
         queue.messages.push(Message {
             sequence,
             id,

@@ -1,6 +1,6 @@
 //! Settling one lease, and settling and sending together.
 
-use lockgate_core::{LeaseToken, Level, MessageId, Millis, QueueName, Sequence};
+use lockgate_core::{LeaseToken, Level, Millis, QueueName, Sequence};
 use lockgate_machine::*;
 
 use super::{Model, Settling, State, TWELVE_HOURS};
@@ -14,17 +14,15 @@ impl Model {
         Ok(result)
     }
 
-    /// Whether the message that the token was for lives on under another number: the one that was sent
-    /// under its number, or one that was moved from there last.
-    fn was_moved(&self, token: LeaseToken, sent: Option<MessageId>) -> bool {
+    /// Whether the token's message lives on, in whatever queue and under whatever number.
+    fn lives(&self, token: LeaseToken) -> bool {
         let mut messages = self.queues.values().flat_map(|queue| &queue.messages);
-        messages.any(|message| {
-            let origin = message.origin.as_ref();
-            Some(message.id) == sent
-                || origin.is_some_and(|origin| {
-                    (origin.queue, origin.sequence) == (token.queue, token.sequence)
-                })
-        })
+        messages.any(|message| message.id == token.message)
+    }
+
+    fn keyed(&self, token: LeaseToken) -> bool {
+        let name = self.name_of(token.queue);
+        name.is_some_and(|name| self.queues[&name].settings.keyed)
     }
 
     fn count_stale(&mut self, settle: &Settle) {
@@ -51,8 +49,7 @@ impl Model {
                 known || waits || level < Level::Disk || decision.outcome.is_err(),
                 "says gone before that is certain"
             );
-            let sent = queue.sent.get(&token.sequence).copied();
-            return Ok(Err(if keyed && self.was_moved(token, sent) {
+            return Ok(Err(if keyed && self.lives(token) {
                 StaleReason::Ended
             } else {
                 StaleReason::Gone
@@ -283,6 +280,12 @@ impl Model {
             }
             let second = match settle.action {
                 SettleAction::Extend { .. } => continue,
+                // Of an unkeyed queue it is gone also where it was moved.
+                SettleAction::Reject { .. }
+                    if self.keyed(settle.token) && self.lives(settle.token) =>
+                {
+                    StaleReason::Ended
+                }
                 SettleAction::Ack | SettleAction::Reject { .. } => StaleReason::Gone,
                 SettleAction::Nack { .. } | SettleAction::Defer { .. } | SettleAction::GiveBack => {
                     StaleReason::Ended

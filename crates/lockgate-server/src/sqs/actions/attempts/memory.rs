@@ -144,7 +144,7 @@ impl<A> Memory<A> {
 
 #[cfg(test)]
 mod tests {
-    use lockgate_core::{Epoch, Incarnation, LeaseNumber, Sequence, Term};
+    use lockgate_core::{Epoch, Incarnation, LeaseNumber, MessageId, Sequence, Term};
 
     use super::*;
 
@@ -168,6 +168,7 @@ mod tests {
         LeaseToken {
             queue: QueueId(1),
             sequence: Sequence(number),
+            message: MessageId::from_bits(u128::from(number)),
             term: Term {
                 epoch: Epoch(1),
                 incarnation: Incarnation(1),
