@@ -331,7 +331,7 @@ impl Pace {
 }
 
 impl Hangup {
-    fn tell(&self) {
+    pub(crate) fn tell(&self) {
         if !self.0.is.swap(true, Ordering::AcqRel) {
             self.0.waiting.notify_waiters();
         }

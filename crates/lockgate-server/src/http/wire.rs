@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::net::{RecvFlags, recv};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -47,6 +47,13 @@ struct Doubt {
 /// on, for 8 s in all. Nothing tells that by itself.
 const ASKED_MAX: u32 = 13;
 
+/// What the kernel says of a peer that has ended its side, or both.
+#[cfg(target_os = "linux")]
+const ENDED: PollFlags = PollFlags::HUP.union(PollFlags::RDHUP);
+/// Other systems say so of the one side already.
+#[cfg(not(target_os = "linux"))]
+const ENDED: PollFlags = PollFlags::HUP;
+
 /// As much as common kernels keep in flight on a local connection, and a few times more.
 const LINGER_BYTES: usize = 16 << 20;
 
@@ -62,11 +69,14 @@ impl<S: Peer> Wire<S> {
 
     /// Looks whether the client has ended its side, before an answer with leases is written. hyper
     /// looks for that whenever the socket says that there is something to read, but this may be on its
-    /// way through a busy runtime while an answer overtakes it. So the kernel is asked itself.
+    /// way through a busy runtime while an answer overtakes it, and it does not look while it has a
+    /// request that was sent ahead. So the kernel is asked itself. What the client sent before its end
+    /// is still read and answered.
     fn look(&self) {
         let progress = &self.client.progress;
-        if progress.holds_leases() && !progress.has_ended() && self.socket.has_ended() {
-            progress.read(&[], Instant::now());
+        let hangup = progress.hangup();
+        if progress.holds_leases() && !hangup.has_come() && self.socket.has_ended() {
+            hangup.tell();
         }
     }
 
@@ -77,7 +87,7 @@ impl<S: Peer> Wire<S> {
         match &written {
             Poll::Ready(Ok(len @ 1..)) => {
                 let keep = progress.wrote(*len, now);
-                if progress.has_ended() {
+                if progress.hangup().has_come() {
                     self.doubt.get_or_insert_default().keeps.extend(keep);
                 } else if let Some(keep) = keep {
                     keep.keep();
@@ -132,7 +142,8 @@ impl Drop for Doubt {
 
 /// The other side of a socket.
 pub(crate) trait Peer {
-    /// Whether it has ended its side and everything it sent was read. Asks the kernel.
+    /// Whether it has ended its side, also where something that it sent before is still to be read. Asks
+    /// the kernel.
     fn has_ended(&self) -> bool;
 
     /// Whether it took all that was written to it, once both sides have ended; `None`: that does not
@@ -142,10 +153,10 @@ pub(crate) trait Peer {
 
 impl Peer for TcpStream {
     fn has_ended(&self) -> bool {
-        let mut byte = [0];
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let mut socket = [PollFd::new(self, ENDED)];
         // An error is told by the write.
-        matches!(recv(self, &mut byte, flags), Ok((0, _)))
+        matches!(poll(&mut socket, Some(&Timespec::default())), Ok(1))
+            && socket[0].revents().intersects(ENDED)
     }
 
     fn took_all(&self) -> Option<bool> {
@@ -159,7 +170,8 @@ impl Peer for TcpStream {
 
 impl Peer for TlsStream<TcpStream> {
     fn has_ended(&self) -> bool {
-        // One that says goodbye, as TLS has it, has bytes to be read; hyper finds those.
+        // One that says goodbye, as TLS has it, and leaves its socket open, has bytes to be read; hyper
+        // finds those.
         self.get_ref().0.has_ended()
     }
 
@@ -267,16 +279,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_has_ended_once_it_is_gone_and_nothing_is_left_to_read() {
-        let (client, server) = connection().await;
+    async fn a_peer_has_ended_once_it_is_gone_whatever_is_left_to_read() {
+        let (mut client, server) = connection().await;
         assert!(!server.has_ended(), "it may send something yet");
+        client.write_all(b"GET").await.unwrap();
+        assert!(!server.has_ended(), "it sent a request ahead");
         drop(client);
         // Without a turn for the runtime, which would tell as well.
         assert!(server.has_ended());
 
         let (mut client, server) = connection().await;
-        client.write_all(b"GET").await.unwrap();
-        drop(client);
-        assert!(!server.has_ended(), "it sent a request ahead");
+        client.shutdown().await.unwrap();
+        assert!(server.has_ended(), "it has nothing more to ask");
     }
 }

@@ -86,6 +86,40 @@ async fn a_client_that_is_gone_gets_no_lease_and_its_attempt_does_not_count() {
     abandoned(&server, 120).await;
 }
 
+/// The requests that it sent ahead are more than the server reads before they have their turn, so they
+/// stand before the client's end.
+#[tokio::test]
+async fn a_client_that_sent_requests_ahead_and_is_gone_keeps_no_lease() {
+    let server = start().await;
+    let mut gone = poll(&server).await;
+    let ahead = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    gone.send(ahead.repeat((32 << 10) / ahead.len())).await;
+    drop(gone);
+    send(&server).await;
+    abandoned(&server, 1).await;
+    let answer = receive_at_once(&server).await;
+    let message = &answer["Messages"][0];
+    assert_eq!(message["Attributes"]["ApproximateReceiveCount"], "1");
+}
+
+/// Who sends all its requests and ends its side gets all answers.
+#[tokio::test]
+async fn a_client_that_sent_requests_ahead_and_ends_its_side_gets_every_answer() {
+    let server = start().await;
+    let mut raw = poll(&server).await;
+    let ahead = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let count = (32 << 10) / ahead.len();
+    raw.send(ahead.repeat(count)).await;
+    raw.0.shutdown().await.unwrap();
+    send(&server).await;
+    let answer: Value = serde_json::from_str(&raw.answer().await.body).unwrap();
+    assert_eq!(answer["Messages"][0]["Body"], "hello");
+    for _ in 0..count {
+        assert_eq!(raw.answer().await.status, 200);
+    }
+    assert_eq!(raw.closed().await, b"");
+}
+
 #[tokio::test]
 async fn a_lease_is_kept_once_its_answer_is_on_its_way() {
     let server = start().await;
