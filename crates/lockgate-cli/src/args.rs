@@ -13,7 +13,7 @@ use crate::{
     exit::Exit,
     output::Color,
     settings::{AllFlags, ClientFlags, ServeFlags},
-    units::{duration, receive_lease, size, whole_lease, whole_seconds},
+    units::{duration, lease, queue_name, receive_lease, size, whole_seconds},
 };
 
 /// A durable keyed queue: messages of one key in order, one holder at a time; every other key flows.
@@ -119,7 +119,7 @@ Examples:
   jq -c '{body: ., key: .user}' events.json | lockgate send --queue orders.fifo")]
 pub(crate) struct Send {
     /// Queue to send to
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
     pub(crate) queue: String,
 
     /// Ordering key (SQS: MessageGroupId), for a keyed queue; messages that bring none get this one
@@ -214,7 +214,7 @@ Examples:
   lockgate receive --queue mail --max 1 --nack | jq .body")]
 pub(crate) struct Receive {
     /// Queue to receive from
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
     pub(crate) queue: String,
 
     /// Stop after this many messages [default: 10, with --follow or --exec no limit]
@@ -268,7 +268,7 @@ Examples:
   lockgate receive --queue mail | jq -r .receipt | xargs lockgate ack --queue mail")]
 pub(crate) struct Ack {
     /// Queue the messages were received from
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
     pub(crate) queue: String,
 
     #[command(flatten)]
@@ -316,8 +316,9 @@ pub(crate) struct QueueList {
 /// Create a queue
 ///
 /// A queue whose name ends in .fifo keeps the messages of a key in order, one holder at a time.
-/// Creating a queue that exists with the same attributes changes nothing and succeeds; with other
-/// attributes it exits with 4.
+/// Creating a queue that is there changes nothing. It succeeds if what is named here is as the queue has it,
+/// else it exits with 4. Together with --attribute, which goes over the SQS API, times are held to its rules:
+/// whole seconds, and a delay of up to 15m.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -339,23 +340,23 @@ pub(crate) struct QueueCreate {
     pub(crate) tag: Vec<(String, String)>,
 
     /// Queue for messages that fail too often; it must exist
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = queue_name)]
     pub(crate) dead_letter: Option<String>,
 
     /// Attempts a message has before it goes to the dead-letter queue
     #[arg(long, value_name = "N", requires = "dead_letter", default_value = "5", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) attempts: u16,
 
-    /// How long messages wait before their first delivery, in whole seconds [default: 0s]
-    #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
+    /// How long messages wait before their first delivery [default: 0s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) delay: Option<Duration>,
 
-    /// How long a lease lasts, in whole seconds, up to 12h [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = whole_lease)]
+    /// How long a lease lasts, up to 12h [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = lease)]
     pub(crate) lease: Option<Duration>,
 
-    /// How long messages are kept, in whole seconds [default: 4d]
-    #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
+    /// How long messages are kept [default: 4d]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) retention: Option<Duration>,
 
     /// Print a JSON object
@@ -366,7 +367,7 @@ pub(crate) struct QueueCreate {
     pub(crate) settings: ClientFlags,
 
     /// Name of the queue
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = queue_name)]
     pub(crate) name: String,
 }
 
@@ -385,7 +386,7 @@ pub(crate) struct QueueShow {
     pub(crate) settings: ClientFlags,
 
     /// Name of the queue
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = queue_name)]
     pub(crate) name: String,
 }
 
@@ -406,7 +407,7 @@ pub(crate) struct QueuePurge {
     pub(crate) settings: ClientFlags,
 
     /// Name of the queue
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = queue_name)]
     pub(crate) name: String,
 }
 
@@ -431,7 +432,7 @@ pub(crate) struct QueueDelete {
     pub(crate) settings: ClientFlags,
 
     /// Name of the queue
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = queue_name)]
     pub(crate) name: String,
 }
 

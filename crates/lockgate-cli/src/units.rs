@@ -1,7 +1,8 @@
-//! Durations and sizes as people write them: `500ms`, `5s`, `10MiB`.
+//! Durations, sizes and names as people write them: `500ms`, `5s`, `10MiB`.
 
 use std::time::Duration;
 
+use lockgate_core::QueueName;
 use lockgate_machine::QueueSettings;
 
 /// Milliseconds per unit, longest first.
@@ -94,6 +95,19 @@ pub(crate) fn receive_lease(text: &str) -> Result<Duration, String> {
                 .to_owned(),
         ),
         lease => Ok(lease),
+    }
+}
+
+/// Reads a queue's name. One that the server has no queue of is refused by it, one that it cannot have is
+/// refused here, in the same words everywhere.
+pub(crate) fn queue_name(text: &str) -> Result<String, String> {
+    match QueueName::new(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err(
+            "a queue name is 1 to 80 letters, digits, '-' and '_', and ends in .fifo if the queue keeps \
+             the order of its keys"
+                .to_owned(),
+        ),
     }
 }
 

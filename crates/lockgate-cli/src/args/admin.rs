@@ -8,7 +8,7 @@ use super::pair;
 use crate::{
     queue_file::Format,
     settings::ClientFlags,
-    units::{duration, lease, size},
+    units::{duration, lease, queue_name, size},
 };
 
 /// Put received messages back by their receipts; the attempt counts
@@ -85,7 +85,7 @@ pub(crate) struct Reject {
 #[derive(Debug, Args)]
 pub(crate) struct Receipts {
     /// Queue the messages were received from
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
     pub(crate) queue: String,
 
     #[command(flatten)]
@@ -107,7 +107,7 @@ Examples:
   lockgate peek --queue mail --state delayed --json | jq -r .id | xargs lockgate cancel --queue mail")]
 pub(crate) struct Cancel {
     /// Queue of the messages
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
     pub(crate) queue: String,
 
     #[command(flatten)]
@@ -142,7 +142,7 @@ pub(crate) struct Reschedule {
     pub(crate) json: bool,
 
     /// Queue of the message
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
     pub(crate) queue: String,
 
     #[command(flatten)]
@@ -174,7 +174,7 @@ pub(crate) struct Transact {
     pub(crate) ack: Vec<String>,
 
     /// Queue that the new message goes to
-    #[arg(long, short, value_name = "NAME", requires = "body")]
+    #[arg(long, short, value_name = "NAME", requires = "body", value_parser = queue_name)]
     pub(crate) queue: Option<String>,
 
     /// Ordering key of the new message, for a keyed queue
@@ -267,7 +267,7 @@ pub(crate) struct QueuePause {
     pub(crate) settings: ClientFlags,
 
     /// Name of the queue
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = queue_name)]
     pub(crate) name: String,
 }
 
@@ -281,7 +281,7 @@ pub(crate) struct QueueResume {
     pub(crate) settings: ClientFlags,
 
     /// Name of the queue
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = queue_name)]
     pub(crate) name: String,
 }
 
@@ -302,7 +302,7 @@ pub(crate) struct QueueSettings {
     pub(crate) settings: ClientFlags,
 
     /// Name of the queue
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = queue_name)]
     pub(crate) name: String,
 }
 
@@ -379,7 +379,7 @@ pub(crate) struct QueueSet {
     pub(crate) dedup_survives_purge: Option<Given<bool>>,
 
     /// Queue for messages that fail too often, or none
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = queue_name)]
     pub(crate) dead_letter: Option<String>,
 
     /// Attempts a message has before it goes to the dead-letter queue [default: as it is, else 5]
@@ -418,7 +418,7 @@ pub(crate) struct QueueSet {
     pub(crate) settings: ClientFlags,
 
     /// Name of the queue
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = queue_name)]
     pub(crate) name: String,
 }
 
@@ -497,14 +497,14 @@ pub(crate) struct KeyDrop {
 #[derive(Debug, Args)]
 pub(crate) struct OfQueue {
     /// Queue of the key
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
     pub(crate) queue: String,
 
     #[command(flatten)]
     pub(crate) settings: ClientFlags,
 
     /// The key
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) key: String,
 }
 
@@ -528,7 +528,7 @@ Examples:
   lockgate dlq redrive orders-dead.fifo --to orders-retry.fifo")]
 pub(crate) struct DlqRedrive {
     /// Queue they go to [default: each to the one it came from]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = queue_name)]
     pub(crate) to: Option<String>,
 
     /// Stop after this many messages [default: no limit]
@@ -543,7 +543,7 @@ pub(crate) struct DlqRedrive {
     pub(crate) settings: ClientFlags,
 
     /// Name of the dead-letter queue
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = queue_name)]
     pub(crate) name: String,
 }
 
@@ -569,7 +569,7 @@ pub(crate) struct DlqDrop {
     pub(crate) settings: ClientFlags,
 
     /// Name of the dead-letter queue
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = queue_name)]
     pub(crate) name: String,
 
     /// Ids of messages
@@ -590,7 +590,7 @@ Examples:
   lockgate peek --queue mail --id 00000001-0000-8000-8000-00000000a001 --json | jq -r .body")]
 pub(crate) struct Peek {
     /// Queue to look into
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
     pub(crate) queue: String,
 
     /// Only messages of this key, of a keyed queue
@@ -629,7 +629,7 @@ Examples:
   lockgate key list --queue orders.fifo --json | jq -r 'select(.waits_for == \"lease\") | .holder'")]
 pub(crate) struct KeyList {
     /// Queue of the keys
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
     pub(crate) queue: String,
 
     /// Only parked keys
@@ -652,7 +652,7 @@ Examples:
   lockgate dlq list orders-dead.fifo --source orders.fifo --json | jq -r .origin.detail")]
 pub(crate) struct DlqList {
     /// Only those that came from this queue
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = queue_name)]
     pub(crate) source: Option<String>,
 
     /// Stop after this many messages
@@ -667,7 +667,7 @@ pub(crate) struct DlqList {
     pub(crate) settings: ClientFlags,
 
     /// Name of the dead-letter queue
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = queue_name)]
     pub(crate) name: String,
 }
 

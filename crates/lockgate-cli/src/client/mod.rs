@@ -446,6 +446,11 @@ impl CallError {
         matches!(self, Self::Refused { code, .. } if CODES.contains(&short(code)))
     }
 
+    /// Whether the server says that there is a queue of that name, with other settings.
+    pub(crate) fn is_queue_there(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if code == "queue_exists")
+    }
+
     fn exit(&self) -> Exit {
         match self {
             Self::Connect { .. } => Exit::Unreachable,
@@ -466,6 +471,10 @@ impl From<CallError> for Failure {
                 Some("start one with `lockgate serve`, or name another with --endpoint".to_owned())
             }
             CallError::NoTls { hint, .. } => hint.clone(),
+            error if error.is_queue_missing() => Some(
+                "`lockgate queue list` shows what queues there are, `lockgate queue create` makes one"
+                    .to_owned(),
+            ),
             _ => None,
         };
         let failure = Self::from_error(exit, error);

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use hyper::Method;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
-    Counts, agree, block_on, client, client_of, environment, find_queue, no_such_queue, part, peek,
-    purge, queue_apply,
+    Counts, agree, block_on, client, client_of, environment, find_queue, millis, no_such_queue,
+    part, peek, purge, queue_apply,
     queue_settings::{self, NOTHING},
     queue_url,
 };
@@ -18,6 +18,7 @@ use crate::{
     exit::{Exit, Failure},
     output::{Output, Table, note},
     settings::resolve,
+    units::show_duration,
 };
 
 pub(crate) fn run(args: Queue) -> Result<(), Failure> {
@@ -121,35 +122,18 @@ async fn create(client: &mut Client, args: QueueCreate) -> Result<(), Failure> {
         ))
         .hint(format!("`lockgate queue create {}.fifo`", args.name)));
     }
-    let mut attributes: BTreeMap<String, String> = BTreeMap::new();
-    if fifo {
-        attributes.insert("FifoQueue".to_owned(), "true".to_owned());
-    }
-    let times = [
-        ("DelaySeconds", args.delay),
-        ("VisibilityTimeout", args.lease),
-        ("MessageRetentionPeriod", args.retention),
-    ];
-    for (name, time) in times {
-        if let Some(time) = time {
-            attributes.insert(name.to_owned(), time.as_secs().to_string());
-        }
-    }
-    if let Some(dead_letter) = &args.dead_letter {
-        attributes.insert(
-            "RedrivePolicy".to_owned(),
-            redrive_policy(client, dead_letter, args.attempts.into()).await?,
-        );
-    }
-    for (name, value) in args.attribute {
-        if attributes.insert(name.clone(), value).is_some() {
-            return Err(Failure::usage(format!("attribute {name} is given twice")));
-        }
-    }
+    let attributes = if args.attribute.is_empty() {
+        create_by_settings(client, &args).await?;
+        // The queue is there. What follows gives its URL.
+        BTreeMap::new()
+    } else {
+        attributes_to_create(client, &args).await?
+    };
+    let fifo_queue = fifo.then(|| ("FifoQueue".to_owned(), "true".to_owned()));
     let answer = client
         .call(&CreateQueue {
             queue_name: args.name.clone(),
-            attributes,
+            attributes: fifo_queue.into_iter().chain(attributes).collect(),
             tags: args.tag.into_iter().collect(),
         })
         .await?;
@@ -160,6 +144,89 @@ async fn create(client: &mut Client, args: QueueCreate) -> Result<(), Failure> {
         output.line(&answer.queue_url)?;
     }
     output.flush()
+}
+
+/// Makes a queue over the admin API, whose times are those of `queue set`. One that is there is left as it
+/// is, and must have the settings that are named.
+async fn create_by_settings(client: &mut Client, args: &QueueCreate) -> Result<(), Failure> {
+    let mut settings: BTreeMap<&str, Value> = [
+        ("delay_ms", args.delay),
+        ("lease_ms", args.lease),
+        ("retention_ms", args.retention),
+    ]
+    .into_iter()
+    .filter_map(|(name, time)| Some((name, json!(millis(time?)))))
+    .collect();
+    if let Some(queue) = &args.dead_letter {
+        let dead_letter = json!({"queue": queue, "attempts_max": args.attempts});
+        settings.insert("dead_letter", dead_letter);
+    }
+    let tags: BTreeMap<_, _> = args.tag.iter().cloned().collect();
+    let body = json!({"name": args.name, "settings": settings, "tags": tags});
+    let made = client.admin::<Value>(Method::POST, "/queues", Some(&body));
+    let exists = match made.await {
+        Err(error) if error.is_queue_there() => error,
+        made => return made.map(drop).map_err(Failure::from),
+    };
+    // The server compares all settings. As with SQS, what is not named may be as it is.
+    let target = format!("/queues/{}", part(&args.name));
+    let Ok(queue) = client.admin::<Value>(Method::GET, &target, NOTHING).await else {
+        return Err(exists.into());
+    };
+    let differs = |(name, value): &(&&str, &Value)| queue["settings"][**name] != **value;
+    match settings.iter().find(differs) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let what = name.trim_end_matches("_ms").replace('_', "-");
+            Err(Failure::new(
+                Exit::Conflict,
+                format!("queue {} exists with another --{what}", args.name),
+            )
+            .hint(format!(
+                "see it with `lockgate queue settings {0}`, change it with `lockgate queue set {0}`",
+                args.name
+            )))
+        }
+    }
+}
+
+/// What a queue is made with if an attribute of SQS is named: SQS counts in seconds.
+async fn attributes_to_create(
+    client: &mut Client,
+    args: &QueueCreate,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let mut attributes: BTreeMap<String, String> = BTreeMap::new();
+    let times = [
+        ("DelaySeconds", "--delay", args.delay),
+        ("VisibilityTimeout", "--lease", args.lease),
+        ("MessageRetentionPeriod", "--retention", args.retention),
+    ];
+    for (attribute, flag, time) in times {
+        let Some(time) = time else { continue };
+        if time.subsec_nanos() != 0 {
+            let time = show_duration(time);
+            return Err(Failure::usage(format!(
+                "{flag} {time} with --attribute: SQS counts in whole seconds there"
+            ))
+            .hint(format!(
+                "leave {flag} away and set it afterwards: `lockgate queue set {} {flag} {time}`",
+                args.name
+            )));
+        }
+        attributes.insert(attribute.to_owned(), time.as_secs().to_string());
+    }
+    if let Some(dead_letter) = &args.dead_letter {
+        attributes.insert(
+            "RedrivePolicy".to_owned(),
+            redrive_policy(client, dead_letter, args.attempts.into()).await?,
+        );
+    }
+    for (name, value) in &args.attribute {
+        if attributes.insert(name.clone(), value.clone()).is_some() {
+            return Err(Failure::usage(format!("attribute {name} is given twice")));
+        }
+    }
+    Ok(attributes)
 }
 
 /// The attribute that names a dead-letter queue, which SQS wants as an ARN.

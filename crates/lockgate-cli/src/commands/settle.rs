@@ -8,6 +8,7 @@ use super::{block_on, client, millis, part};
 use crate::{
     args::{Defer, Extend, Nack, Receipts, Reject},
     exit::{Exit, Failure},
+    output::count,
 };
 
 /// Leases of one request.
@@ -28,7 +29,22 @@ pub(super) enum Outcome {
 
 #[derive(Deserialize)]
 pub(super) struct Problem {
-    pub(super) detail: String,
+    code: String,
+    detail: String,
+}
+
+impl Problem {
+    /// For whoever named receipts, not a place in a request.
+    pub(super) fn words(self) -> String {
+        match &*self.code {
+            "invalid_receipt" => {
+                "it is no receipt that this server gave out for this queue; `lockgate receive` prints them, as \
+                 \"receipt\""
+                    .to_owned()
+            }
+            _ => self.detail,
+        }
+    }
 }
 
 pub(super) fn nack(args: &Nack) -> Result<(), Failure> {
@@ -72,7 +88,7 @@ fn run(args: &Receipts, settle: &Value, done: &str) -> Result<(), Failure> {
                 let why = match outcome {
                     Outcome::Done => continue,
                     Outcome::Stale { reason } => words(&reason).to_owned(),
-                    Outcome::Refused { problem } => problem.detail,
+                    Outcome::Refused { problem } => problem.words(),
                 };
                 failed += 1;
                 first.get_or_insert(why);
@@ -83,8 +99,8 @@ fn run(args: &Receipts, settle: &Value, done: &str) -> Result<(), Failure> {
             Some(why) => Err(Failure::new(
                 Exit::Conflict,
                 format!(
-                    "{failed} of {} messages could not be {done}; the first: {why}",
-                    args.receipts.len()
+                    "{failed} of {} could not be {done}; the first: {why}",
+                    count(args.receipts.len() as u64, "message")
                 ),
             )),
         }

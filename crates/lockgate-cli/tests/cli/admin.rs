@@ -96,7 +96,7 @@ fn a_receipt_can_be_put_back_for_later_or_given_up() {
     assert_eq!(counts["in_flight"], 1, "it waits for its next attempt");
     let again = town.run(&nack).fails_with(4);
     assert!(
-        again.contains("1 of 1 messages could not be put back"),
+        again.contains("1 of 1 message could not be put back"),
         "{again}"
     );
     assert!(again.contains("the lease has ended"), "{again}");
@@ -117,7 +117,10 @@ fn a_receipt_can_be_put_back_for_later_or_given_up() {
     Done::from(command.args(reject).output().unwrap()).ok();
     assert_eq!(town.counts("dead")["ready"], 1);
     let made_up = town.run("nack --queue mail made-up").fails_with(4);
-    assert!(made_up.contains("did not give it out"), "{made_up}");
+    assert!(
+        made_up.contains("no receipt that this server gave out"),
+        "{made_up}"
+    );
 }
 
 #[test]

@@ -378,7 +378,17 @@ fn queues_are_listed_shown_purged_and_deleted() {
     town.run("queue create a.fifo --lease 1m --delay 0s --retention 1d")
         .ok();
     let error = town.run("queue create a.fifo --lease 2m").fails_with(4);
+    assert!(
+        error.contains("queue a.fifo exists with another --lease"),
+        "{error}"
+    );
+    let error = town
+        .run("queue create a.fifo --attribute VisibilityTimeout=120")
+        .fails_with(4);
     assert!(error.contains("QueueAlreadyExists"), "{error}");
+    // What is not named may be as it is.
+    assert_eq!(town.run("queue create a.fifo --retention 1d").ok(), url);
+    town.run("queue create a.fifo").ok();
 
     // Nobody can answer the question here.
     let error = town.run("queue purge b").fails_with(2);
@@ -403,6 +413,93 @@ fn queues_are_listed_shown_purged_and_deleted() {
     town.run("queue delete b --yes --if-exists").ok();
     let error = town.run("send --queue b x").fails_with(3);
     assert!(error.contains("say --create"), "{error}");
+}
+
+/// The times of `queue create` and `queue set` follow one rule.
+#[test]
+fn a_queue_is_created_with_what_it_can_be_set_to() {
+    let town = Town::new();
+    town.run("queue create dead").ok();
+    town.run("queue create q --lease 500ms --delay 1h --dead-letter dead --attempts 3 --tag a=b")
+        .ok();
+    let settings = &town.run("queue settings q --json").json()[0];
+    assert_eq!(settings["lease_ms"], 500);
+    assert_eq!(settings["delay_ms"], 3_600_000);
+    let dead_letter = json!({"queue": "dead", "attempts_max": 3});
+    assert_eq!(settings["dead_letter"], dead_letter);
+    let shown = &town.run("queue show q --json").json()[0];
+    assert_eq!(shown["tags"], json!({"a": "b"}));
+    town.run("queue create other --dead-letter none-such")
+        .fails_with(1);
+    // Attributes are SQS's, and so are their rules.
+    let error = town
+        .run("queue create x --attribute ReceiveMessageWaitTimeSeconds=5 --lease 500ms")
+        .fails_with(2);
+    assert!(
+        error.contains("`lockgate queue set x --lease 500ms`"),
+        "{error}"
+    );
+    town.run("queue show x").fails_with(3);
+    town.run("queue create x.fifo --attribute ContentBasedDeduplication=true --lease 5s")
+        .ok();
+    let settings = &town.run("queue settings x.fifo --json").json()[0];
+    assert_eq!(
+        (&settings["lease_ms"], &settings["dedup"]["content_based"]),
+        (&json!(5000), &json!(true))
+    );
+}
+
+/// In words of this program, with what is allowed; nothing is done.
+#[test]
+fn what_a_newcomer_mistypes_is_explained() {
+    let town = Town::new();
+    town.run("queue create q").ok();
+    town.run("queue create q.fifo").ok();
+    let name = "a queue name is 1 to 80 letters, digits, '-' and '_', and ends in .fifo";
+    let length = "it takes 1 to 128 ASCII letters, digits and punctuation marks, and no spaces";
+    for (arguments, code, says) in [
+        (&["queue", "create", "bad name!"][..], 2, name),
+        (&["receive", "-q", ""], 2, name),
+        (&["send", "-q", "ü", "x"], 2, name),
+        (
+            &["queue", "create", "a.b"],
+            1,
+            "\"a.b\" is not 1 to 80 letters, digits, '-' and '_'",
+        ),
+        (&["send", "-q", "q", ""], 1, "the message is empty"),
+        (
+            &["send", "-q", "q", "--delay", "1h", "x"],
+            1,
+            "the delay is longer than q takes: 15m, or what its tag lockgate:delay-max says",
+        ),
+        (&["send", "-q", "q.fifo", "-k", "", "x"], 1, length),
+        (&["send", "-q", "q", "-g", "a b", "x"], 1, length),
+        (
+            &["ack", "-q", "q", "zzz"],
+            4,
+            "it is no receipt that this server gave out for this queue",
+        ),
+        (
+            &["nack", "-q", "q", "zzz"],
+            4,
+            "1 of 1 message could not be put back; the first: it is no receipt",
+        ),
+        (&["queue", "pause", "none"], 3, "`lockgate queue list`"),
+        (&["key", "park", "-q", "q.fifo", ""], 2, "KEY"),
+    ] {
+        let done: Done = town
+            .sandbox
+            .command("")
+            .args(arguments)
+            .output()
+            .unwrap()
+            .into();
+        let error = done.fails_with(code);
+        assert!(error.contains(says), "{arguments:?}: {error}");
+        for words in ["MissingParameter", "MessageGroupId", "QueueName"] {
+            assert!(!error.contains(words), "{arguments:?}: {error}");
+        }
+    }
 }
 
 /// Nobody knows what the reader of a pipe has taken.

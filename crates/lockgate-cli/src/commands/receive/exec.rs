@@ -709,7 +709,7 @@ impl Work {
                 Some(Outcome::Stale { reason }) => {
                     Ok(Settled::Stale(settle::words(&reason).to_owned()))
                 }
-                Some(Outcome::Refused { problem }) => Err(Failure::failed(problem.detail)),
+                Some(Outcome::Refused { problem }) => Err(Failure::failed(problem.words())),
                 None => Err(Failure::failed("the server answered for no lease")),
             };
         }

@@ -532,7 +532,7 @@ async fn settle(
                 Outcome::Stale { reason } if reason == "gone" && how == Settling::Ack => continue,
                 Outcome::Stale { .. } if perhaps_done && how == Settling::GiveBack => continue,
                 Outcome::Stale { reason } => settling::words(&reason).to_owned(),
-                Outcome::Refused { problem } => problem.detail,
+                Outcome::Refused { problem } => problem.words(),
             };
             late.leases += 1;
             if late.first.is_empty() {

@@ -25,6 +25,9 @@ use crate::{
 const CALL_MESSAGES_MAX: usize = 10;
 const CALL_BYTES_MAX: usize = 1 << 20;
 
+/// The longest key, group or unique id.
+const ID_LEN_MAX: usize = 128;
+
 pub(crate) fn run(args: Send) -> Result<(), Failure> {
     let client = client(&args.settings)?;
     let defaults = Outgoing {
@@ -75,6 +78,30 @@ struct Sent<'a> {
     id: &'a str,
     sequence: Option<&'a str>,
     duplicate: bool,
+}
+
+/// Why no queue takes the message.
+fn refused(message: &Outgoing) -> Option<Failure> {
+    if message.body.is_empty() {
+        let what = "the message is empty; it needs at least one byte";
+        return Some(Failure::failed(what));
+    }
+    let ids = [
+        ("key", &message.key),
+        ("group", &message.group),
+        ("unique id", &message.unique_id),
+    ];
+    ids.into_iter().find_map(|(what, id)| {
+        let id = id.as_ref()?;
+        let fits = (1..=ID_LEN_MAX).contains(&id.len());
+        if fits && id.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return None;
+        }
+        Some(Failure::failed(format!(
+            "{id:?} cannot be a {what}: it takes 1 to {ID_LEN_MAX} ASCII letters, digits and punctuation \
+             marks, and no spaces"
+        )))
+    })
 }
 
 struct Sender {
@@ -185,9 +212,20 @@ impl Sender {
     /// The message, if the queue can take it. Asked here, because the server would refuse the whole
     /// call for one such message, in the words of SQS, which has one name for a key and a group.
     fn checked(&self, message: Outgoing) -> Result<Outgoing, Failure> {
+        match refused(&message).or_else(|| self.misplaced(&message)) {
+            None => Ok(message),
+            Some(failure) => Err(match message.place {
+                Some(place) => failure.context(place),
+                None => failure,
+            }),
+        }
+    }
+
+    /// Why a message with this key or group is not for the queue.
+    fn misplaced(&self, message: &Outgoing) -> Option<Failure> {
         let queue = self.queue.clone();
-        let failure = match (self.keyed, &message.key, &message.group) {
-            (true, Some(_), None) | (false, None, _) => return Ok(message),
+        Some(match (self.keyed, &message.key, &message.group) {
+            (true, Some(_), None) | (false, None, _) => return None,
             (true, None, None) => {
                 Failure::failed(format!("a message for {} needs a key", self.name)).hint(
                     "give all one key with --key, or each its own: {\"key\": ..., \"body\": ...}",
@@ -196,10 +234,6 @@ impl Sender {
             (true, _, Some(_)) => Failure::failed(Rejection::GroupNotTaken { queue }),
             (false, Some(_), _) => Failure::failed(Rejection::KeyNotTaken { queue })
                 .hint("a group is given with --group; a queue is keyed if its name ends in .fifo"),
-        };
-        Err(match message.place {
-            Some(place) => failure.context(place),
-            None => failure,
         })
     }
 
@@ -324,7 +358,17 @@ impl Sender {
             return Ok(());
         };
         let exit = crate::client::exit_of(hyper::StatusCode::BAD_REQUEST, &first.code);
-        let mut failure = Failure::new(exit, format!("{} ({})", first.message, first.code));
+        let name = &self.name;
+        // SQS's own limit, which a tag of the queue lifts.
+        let what = match first.message.starts_with("DelaySeconds") {
+            true => format!(
+                "the delay is longer than {name} takes: 15m, or what its tag lockgate:delay-max says, as after \
+                 `lockgate queue set {name} --tag lockgate:delay-max=30d`: "
+            ),
+            false => String::new(),
+        };
+        let (message, code) = (&first.message, &first.code);
+        let mut failure = Failure::new(exit, format!("{what}{message} ({code})"));
         if let Some(place) = &places[*index] {
             failure = failure.context(place.clone());
         }

@@ -84,8 +84,15 @@ impl Service {
         request: &Request<'_>,
         input: CreateQueue,
     ) -> Result<(Queue, bool), Problem> {
-        let (name, keyed) = check_queue_name(&input.name)
-            .map_err(|error| Problem::invalid("name", error.message))?;
+        let (name, keyed) = check_queue_name(&input.name).map_err(|_| {
+            let given = &input.name;
+            Problem::invalid(
+                "name",
+                format_args!(
+                    "{given:?} is not 1 to 80 letters, digits, '-' and '_', which for a keyed queue end in .fifo"
+                ),
+            )
+        })?;
         request.check(Verb::Manage, &name)?;
         let tags = input
             .tags
