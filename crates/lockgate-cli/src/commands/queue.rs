@@ -1,6 +1,6 @@
 //! `lockgate queue …`.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use hyper::Method;
 use serde::Deserialize;
@@ -63,6 +63,7 @@ struct Listed {
     keyed: bool,
     paused: bool,
     counts: Counts,
+    settings: Value,
 }
 
 async fn list(client: &mut Client, args: &QueueList) -> Result<(), Failure> {
@@ -80,6 +81,7 @@ async fn list(client: &mut Client, args: &QueueList) -> Result<(), Failure> {
             keyed,
             paused,
             counts,
+            ..
         } = queue;
         if args.json {
             // A queue that was deleted since the page was made is not one any more.
@@ -259,11 +261,14 @@ async fn show(client: &mut Client, args: &QueueShow) -> Result<(), Failure> {
         keyed,
         paused,
         counts,
+        settings,
         ..
     } = client.admin(Method::GET, &target, NOTHING).await?;
+    // SQS has no word for a change that does not hold yet.
+    let scope_pending = settings["dedup"]["scope_pending_ms"].as_u64();
     let mut output = Output::new();
     if args.json {
-        output.json(&json!({
+        let mut shown = json!({
             "name": args.name,
             "url": url,
             "fifo": keyed,
@@ -271,7 +276,11 @@ async fn show(client: &mut Client, args: &QueueShow) -> Result<(), Failure> {
             "counts": counts,
             "attributes": attributes,
             "tags": tags,
-        }))?;
+        });
+        if let Some(left) = scope_pending {
+            shown["dedup_scope_pending_ms"] = json!(left);
+        }
+        output.json(&shown)?;
         return output.flush();
     }
     let mut table = Table::plain(2);
@@ -285,6 +294,13 @@ async fn show(client: &mut Client, args: &QueueShow) -> Result<(), Failure> {
         if !name.starts_with("ApproximateNumberOf") {
             table.row([name, value]);
         }
+    }
+    if let Some(left) = scope_pending {
+        let left = show_duration(Duration::from_millis(left));
+        table.row([
+            "deduplication scope",
+            &format!("changed; sends follow the former one for another {left}"),
+        ]);
     }
     for (name, value) in &tags {
         table.row([&format!("tag {name}"), value]);

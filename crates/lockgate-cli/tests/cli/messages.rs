@@ -415,6 +415,24 @@ fn queues_are_listed_shown_purged_and_deleted() {
     assert!(error.contains("say --create"), "{error}");
 }
 
+#[test]
+fn a_deduplication_scope_that_does_not_hold_yet_is_shown() {
+    let town = Town::new();
+    town.run("queue create q.fifo").ok();
+    let says = "changed; sends follow the former one for another";
+    assert!(!town.run("queue show q.fifo").ok().contains(says));
+    town.run("queue set q.fifo --dedup-scope key").ok();
+    assert!(town.run("queue show q.fifo").ok().contains(says));
+    let shown = &town.run("queue show q.fifo --json").json()[0];
+    let left = shown["dedup_scope_pending_ms"].as_u64().unwrap();
+    assert!((1..=60_000).contains(&left), "{shown}");
+    let settings = town.run("queue settings q.fifo").ok();
+    assert!(settings.contains("dedup: scope pending\t"), "{settings}");
+    // Taken back, it holds at once.
+    town.run("queue set q.fifo --dedup-scope queue").ok();
+    assert!(!town.run("queue show q.fifo").ok().contains(says));
+}
+
 /// The times of `queue create` and `queue set` follow one rule.
 #[test]
 fn a_queue_is_created_with_what_it_can_be_set_to() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockgate_core::QueueName;
+use lockgate_core::{Millis, QueueName};
 use lockgate_machine::{
     Answer, Command, CreateQueue as Create, Query, QueueDescription, QueueSettings, Reply,
 };
@@ -66,7 +66,7 @@ impl Service {
             queues.extend(
                 page.into_iter()
                     .filter(|queue| request.may(Verb::Read, &queue.name))
-                    .map(Into::into),
+                    .map(|queue| self.view(queue)),
             );
             if !more || queues.len() == limit || bytes >= TAGS_BYTES_MAX {
                 let next_page = after.filter(|_| more);
@@ -124,7 +124,7 @@ impl Service {
                 format!("queue {} exists with other settings", description.name),
             ));
         }
-        Ok(((*description).into(), existed))
+        Ok((self.view(*description), existed))
     }
 
     pub(in crate::api) async fn get_queue(
@@ -133,7 +133,7 @@ impl Service {
         name: &str,
     ) -> Result<Queue, Problem> {
         let entry = self.queue(request, Verb::Read, name)?;
-        Ok(self.describe(&entry.name).await?.into())
+        Ok(self.view(self.describe(&entry.name).await?))
     }
 
     pub(in crate::api) async fn change_queue(
@@ -172,7 +172,7 @@ impl Service {
                 tags: Some(tags),
             })
             .await?;
-        Ok(self.describe(&entry.name).await?.into())
+        Ok(self.view(self.describe(&entry.name).await?))
     }
 
     pub(in crate::api) async fn delete_queue(
@@ -211,7 +211,18 @@ impl Service {
                 paused,
             })
             .await?;
-        Ok(self.describe(&queue).await?.into())
+        Ok(self.view(self.describe(&queue).await?))
+    }
+
+    /// The queue as it is shown.
+    fn view(&self, description: QueueDescription) -> Queue {
+        let from = description.settings.dedup.scope_from;
+        let mut queue = Queue::from(description);
+        queue.settings.dedup.scope_pending_ms = from
+            .map(|from| self.engine.remaining(from).as_millis())
+            .filter(|&left| left > 0)
+            .map(|left| Millis::try_from(left).unwrap_or(Millis::MAX));
+        queue
     }
 
     pub(super) async fn describe(&self, queue: &QueueName) -> Result<QueueDescription, Problem> {

@@ -192,6 +192,9 @@ pub(crate) struct Dedup {
     pub(crate) window_ms: Millis,
     /// Within what a unique id is unique.
     pub(crate) scope: DedupScopeWord,
+    /// If the scope was changed shortly ago: for how much longer sends follow the former one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) scope_pending_ms: Option<Millis>,
     /// Whether a message without a unique id takes the SHA-256 of its body as one.
     pub(crate) content_based: bool,
     /// Memory for remembered ids; when it is used up, sends with a unique id are refused.
@@ -606,6 +609,8 @@ impl From<QueueSettings> for Settings {
             dedup: Dedup {
                 window_ms: settings.dedup.window,
                 scope: settings.dedup.scope.into(),
+                // Whoever knows the time says it.
+                scope_pending_ms: None,
                 content_based: settings.dedup.content_based,
                 bytes_max: settings.dedup.bytes_max,
                 survives_purge: settings.dedup.survives_purge,
