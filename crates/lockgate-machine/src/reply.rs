@@ -138,6 +138,13 @@ pub enum StuckReason {
 pub enum Settled {
     /// The lease was current, and the action was taken.
     Done,
+    /// The lease was current and was extended.
+    Extended {
+        /// Until when it lasts now.
+        deadline: MachineTime,
+        /// Strict profile: so long last all leases on messages of its key, which were given with it.
+        whole_key: bool,
+    },
     /// The lease was not current: nothing changed, and it was counted.
     Stale(StaleReason),
 }

@@ -4,14 +4,17 @@ use std::{
     fmt,
     future::{Future, IntoFuture},
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use bytes::Bytes;
 use lockgate_core::{
-    Header, HolderName, Key, LeaseToken, Message, MessageId, Millis, QueueName, Sequence, UniqueId,
-    WallTime,
+    Header, HolderName, Key, LeaseToken, MachineTime, Message, MessageId, Millis, QueueName,
+    Sequence, UniqueId, WallTime,
 };
 use lockgate_engine::{Engine, EngineError, Received};
 use lockgate_machine::{
@@ -46,6 +49,16 @@ pub struct ReceiveBuilder {
 pub struct Delivery {
     engine: Engine,
     received: Box<Received>,
+    /// When the leases of its receive end, its own at `place`.
+    ends: Arc<[LeaseEnd]>,
+    place: usize,
+}
+
+/// When one of the leases of a receive ends. They know of each other, because those of a strict batch
+/// are extended together.
+struct LeaseEnd {
+    key: Option<Key>,
+    deadline: AtomicU64,
 }
 
 /// A settling that did not take place, with the delivery.
@@ -120,10 +133,16 @@ impl ReceiveBuilder {
         let batch = self.engine.receive(receive, self.wait).await?;
         let keyed = entry.is_some_and(|entry| entry.settings.keyed);
         let engine = self.engine;
-        Ok(batch
-            .keep()
+        let received = batch.keep();
+        let ends = received.iter().map(|received| LeaseEnd {
+            key: received.stored.message.key.clone().filter(|_| keyed),
+            deadline: AtomicU64::new(received.delivery.deadline.0),
+        });
+        let ends: Arc<[LeaseEnd]> = ends.collect();
+        Ok(received
             .into_iter()
-            .map(|mut received| {
+            .enumerate()
+            .map(|(place, mut received)| {
                 let message = &mut received.stored.message;
                 if !keyed {
                     message.group = message.key.take();
@@ -131,6 +150,8 @@ impl ReceiveBuilder {
                 Delivery {
                     engine: engine.clone(),
                     received: Box::new(received),
+                    ends: ends.clone(),
+                    place,
                 }
             })
             .collect())
@@ -216,7 +237,8 @@ impl Delivery {
     /// How much longer the lease lasts; zero if it has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.engine.remaining(self.received.delivery.deadline)
+        let deadline = self.ends[self.place].deadline.load(Relaxed);
+        self.engine.remaining(MachineTime(deadline))
     }
 
     /// Whether the lease still lasts, by the engine's clock. A purge of the queue, or a settle
@@ -271,19 +293,29 @@ impl Delivery {
         self.settle(SettleAction::GiveBack).await
     }
 
-    /// The lease lasts `lease` from now on.
+    /// The lease lasts `lease` from now on. In a queue of the strict profile so do the leases of all
+    /// messages of its key that came with it, and their deliveries know it.
     ///
     /// # Errors
     /// [`ErrorKind::Input`] if `lease` is out of range; [`ExtendError::Stale`] if it has ended.
     pub async fn extend(&mut self, lease: Duration) -> Result<(), ExtendError> {
         let lease = millis(lease);
-        let before = self.engine.now().machine;
         match self.submit(SettleAction::Extend { lease }).await? {
-            Settled::Done => {
-                // The engine counts from when it decided, which was not earlier than this.
-                self.received.delivery.deadline = before.plus(lease);
+            Settled::Extended {
+                deadline,
+                whole_key,
+            } => {
+                let own = &self.ends[self.place];
+                own.deadline.store(deadline.0, Relaxed);
+                for other in self.ends.iter() {
+                    if whole_key && other.key == own.key {
+                        other.deadline.store(deadline.0, Relaxed);
+                    }
+                }
                 Ok(())
             }
+            // In an unkeyed queue of Amazon's profile, when the lease had ended: the message is kept back.
+            Settled::Done => Ok(()),
             Settled::Stale(reason) => Err(ExtendError::Stale { reason }),
             _ => Err(mismatched().into()),
         }

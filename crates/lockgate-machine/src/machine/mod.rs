@@ -330,7 +330,7 @@ impl Machine {
             Command::Receive(receive) => self.decide_receive(draft, receive, now),
             Command::Settle(settle) => Ok(Reply::Settled(
                 match self.decide_settle(draft, settle, now)? {
-                    Ok(()) => Settled::Done,
+                    Ok(settled) => settled,
                     Err(stale) => Settled::Stale(stale),
                 },
             )),

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     DeadLetterReason, DropReason, Effect, KeyPolicy, KeyProfile, QueueSettings, Rejection, Settle,
-    SettleAction, StaleReason, slab::NONE,
+    SettleAction, Settled, StaleReason, slab::NONE,
 };
 
 /// The longest delay of a nack or a defer: a year.
@@ -45,7 +45,7 @@ impl Machine {
         draft: &mut Draft,
         settle: &Settle,
         now: Now,
-    ) -> Result<Result<(), StaleReason>, Rejection> {
+    ) -> Result<Result<Settled, StaleReason>, Rejection> {
         match &settle.action {
             SettleAction::Nack { delay } | SettleAction::Defer { delay } => {
                 check_range("delay", *delay, 0, NACK_DELAY_MS_MAX)?;
@@ -100,7 +100,7 @@ impl Machine {
                 draft.add(effect, level.min(Level::Process));
             }
             SettleAction::Extend { lease } => {
-                self.draft_extend(draft, queue, index, *lease, now)?;
+                return self.draft_extend(draft, queue, index, *lease, now).map(Ok);
             }
             // What nobody holds and nothing keeps back is where a nack would put it, unless an earlier
             // part of this command keeps it back.
@@ -155,7 +155,7 @@ impl Machine {
             }
         }
         let settled = match settle.action {
-            SettleAction::Extend { .. } => return Ok(Ok(())),
+            SettleAction::Extend { .. } => return Ok(Ok(Settled::Done)),
             SettleAction::Reject { .. }
                 if state.settings.keyed && self.dead_letter_queue(state).is_some() =>
             {
@@ -169,7 +169,7 @@ impl Machine {
         if draft.in_transaction {
             draft.settled.insert(index, settled);
         }
-        Ok(Ok(()))
+        Ok(Ok(Settled::Done))
     }
 
     /// That a message is gone may be taken for success (SQS does so), so the record by which it went
@@ -259,7 +259,7 @@ impl Machine {
         index: u32,
         lease: Millis,
         now: Now,
-    ) -> Result<(), Rejection> {
+    ) -> Result<Settled, Rejection> {
         let given = self.given(index).unwrap_or(now.machine);
         let deadline = now.machine.plus(lease);
         let latest = given.plus(QueueSettings::LEASE_MAX);
@@ -285,7 +285,10 @@ impl Machine {
             draft.add(effect, level);
         }
         self.cover_leases(draft, state, now, deadline);
-        Ok(())
+        Ok(Settled::Extended {
+            deadline,
+            whole_key: strict,
+        })
     }
 
     /// The message returns to its place by `effect`, or is dropped if it has outlived its time.

@@ -419,7 +419,7 @@ impl World {
                     known.state = Existence::There;
                 }
             }
-            (SettleAction::Extend { lease: span }, Settled::Done) => {
+            (SettleAction::Extend { lease: span }, Settled::Done | Settled::Extended { .. }) => {
                 // Counted from when it was decided, which was not before it was asked.
                 let lease = self.model.leases.get_mut(&token).expect("looked at");
                 lease.until_ms = if lease.until_ms == 0 {

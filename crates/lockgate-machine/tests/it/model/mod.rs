@@ -120,7 +120,7 @@ struct Remembered {
 }
 
 /// What a settle did, beside changing the model.
-type Settling = Result<Result<(), StaleReason>, Rejection>;
+type Settling = Result<Result<Settled, StaleReason>, Rejection>;
 
 impl Model {
     /// Everything that time alone brings about by `now`.
@@ -258,7 +258,7 @@ impl Model {
             }
             Command::Settle(settle) => self.settle(settle, decision).map(|outcome| {
                 Reply::Settled(match outcome {
-                    Ok(()) => Settled::Done,
+                    Ok(settled) => settled,
                     Err(stale) => Settled::Stale(stale),
                 })
             }),

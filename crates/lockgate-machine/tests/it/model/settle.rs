@@ -75,7 +75,7 @@ impl Model {
             State::Ready | State::Backoff { .. } if late_ack => {}
             State::Ready | State::Backoff { .. } if by_any_token => {
                 self.hide(&name, token.sequence, action);
-                return Ok(Ok(()));
+                return Ok(Ok(Settled::Done));
             }
             _ => return Ok(Err(StaleReason::Ended)),
         }
@@ -187,7 +187,7 @@ impl Model {
                 self.settled.insert(message, StaleReason::OutOfOrder);
             }
         }
-        Ok(Ok(()))
+        Ok(Ok(Settled::Done))
     }
 
     /// Amazon's unkeyed queues: what nobody holds is kept back, or no longer.
@@ -250,7 +250,10 @@ impl Model {
                 "extended beyond the horizon"
             );
         }
-        Ok(Ok(()))
+        Ok(Ok(Settled::Extended {
+            deadline,
+            whole_key: strict,
+        }))
     }
 
     pub(super) fn transact(
