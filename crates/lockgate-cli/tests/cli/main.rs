@@ -14,6 +14,7 @@ mod exec;
 mod folder;
 mod help;
 mod messages;
+mod missing;
 mod process;
 mod queue_file;
 mod serve;
