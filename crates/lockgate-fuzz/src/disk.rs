@@ -72,21 +72,6 @@ pub(crate) fn segments(bytes: &[u8]) -> Result<(), String> {
     if report.epoch.0 == u64::MAX {
         return Err("there is no epoch behind it".to_owned());
     }
-    // Headers with a checksum that fits and numbers that no log gave them are somebody's work. Such a
-    // one in the first segment contradicts the folder, which says that the log begins with number 1;
-    // and over 2^32 numbers at once no record leaps. What is appended behind them is not found again.
-    let leaps = |records: u64| records >= u64::from(u32::MAX);
-    let lost: u64 = report.damaged.iter().map(|range| range.records).sum();
-    let mut headers = inspection.segments.iter();
-    let is_forged = headers.any(|found| {
-        let is_first = found.first == Position(1 << 32);
-        found.header.is_some_and(|header| {
-            leaps(header.first_number) || is_first && header.first_number != 1
-        })
-    });
-    if is_forged || leaps(lost) {
-        return Err("its records have numbers of no log".to_owned());
-    }
     let epoch = Epoch(report.epoch.0 + 1);
     log.begin_epoch(epoch).map_err(|error| error.to_string())?;
     let mut group = RecordGroup::new(log.capabilities().gap);
