@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use lockgate::{DeadLetterReason, ErrorKind, Message, SettleError, StaleReason};
+use lockgate::{
+    DeadLetterReason, Delivery, ErrorKind, KeyProfile, Message, SettleError, StaleReason,
+};
 
 use crate::{LONG, bodies, keyed, open, take};
 
@@ -167,5 +169,33 @@ async fn a_paused_queue_gives_nothing() {
     assert_eq!(waiting.await.unwrap().unwrap().len(), 1);
     queue.delete().await.unwrap();
     assert!(lockgate.queues().is_empty());
+    lockgate.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_strict_batch_is_extended_together_and_all_of_it_knows() {
+    let (_folder, lockgate) = open().await;
+    let queue = lockgate
+        .queue("q")
+        .keyed()
+        .key_profile(KeyProfile::Strict)
+        .lease(Duration::from_secs(60))
+        .create()
+        .await
+        .unwrap();
+    for (key, body) in [("a", "1"), ("a", "2"), ("b", "3")] {
+        queue.send(keyed(body, key)).await.unwrap();
+    }
+    let mut deliveries = take(&queue, 3).await;
+    assert_eq!(deliveries.len(), 3);
+    let is_long = |delivery: &Delivery| delivery.remaining() > LONG / 2;
+    let place = deliveries
+        .iter()
+        .position(|delivery| delivery.body() == "2");
+    deliveries[place.unwrap()].extend(LONG).await.unwrap();
+    for delivery in &deliveries {
+        let is_of_a = delivery.key().is_some_and(|key| key.as_str() == "a");
+        assert_eq!(is_long(delivery), is_of_a, "{delivery:?}");
+    }
     lockgate.shutdown().await;
 }
