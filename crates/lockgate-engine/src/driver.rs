@@ -730,7 +730,8 @@ impl<T: Ticket> Driver<T> {
     /// Appends the group. If that fails the driver stops, and what was to be handed out becomes an
     /// error.
     fn append(&mut self) {
-        if self.group.is_empty() {
+        // Without a record there may still be answers that storage failed while room was reserved.
+        if self.group.is_empty() && self.stopped.is_none() {
             return;
         }
         let records = self.group.len() as u64;

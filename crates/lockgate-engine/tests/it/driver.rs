@@ -275,6 +275,30 @@ fn a_full_log_refuses_sends_and_lets_settles_go_on() {
 
 /// At level `memory` a send is answered before it is written. Whoever receives it is told where it can be
 /// read.
+/// The sync thread finds it first, and the owner decides another group before it is told.
+#[test]
+fn a_log_whose_sync_has_failed_is_not_told_as_full() {
+    let mut shard = Shard::new();
+    shard.run(create("q", at_level(Level::Process))).unwrap();
+    shard
+        .disk
+        .fail(DiskOperation::Sync, 0, Fault::Error(io::ErrorKind::Other));
+    // Nobody waits for its sync, so nobody's answer is held up by what failed.
+    shard.group([Work::one(send("q", text("before")))]);
+    assert!(shard.syncer.sync().is_err());
+    for work in [
+        Work::one(send("q", text("behind"))),
+        Work::one(create("r", QueueSettings::default())),
+    ] {
+        let answers = shard.group([work]);
+        assert!(
+            matches!(&answers[0].result, Err(EngineError::Stopped { .. })),
+            "{:?}",
+            answers[0].result
+        );
+    }
+}
+
 #[test]
 fn leases_are_answered_when_they_are_written_whatever_the_level() {
     let mut shard = Shard::new();
