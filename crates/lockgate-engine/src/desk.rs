@@ -2,14 +2,18 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    sync::{Arc, PoisonError},
+    time::Duration,
 };
 
 use lockgate_core::{LogSync, Position, with_sources};
 use lockgate_machine::SyncWindow;
 
-use crate::{DriverCounts, KeeperCounts, Output, What, inbox::Ticket};
+use crate::{
+    DriverCounts, KeeperCounts, Output, What,
+    inbox::Ticket,
+    sync::{Condvar, Instant, Mutex, MutexGuard},
+};
 
 /// Between the owner thread, which appends and files answers, and the sync thread, which syncs and
 /// lets them out. Answers leave from the sync thread, so that a caller need not wait until the owner

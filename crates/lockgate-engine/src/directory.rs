@@ -2,11 +2,13 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, PoisonError},
 };
 
 use lockgate_core::{QueueId, QueueName, WallTime};
 use lockgate_machine::{QueueDescription, QueueSettings};
+
+use crate::sync::RwLock;
 
 /// The queues of a shard, as of the last durable change.
 ///

@@ -7,22 +7,17 @@
 //! caller that awaits each answer thus sees its requests happen in its order; one that has several on
 //! the way must not expect a send to happen before something else that it submitted behind it.
 
-use std::{
-    collections::VecDeque,
-    mem,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, mem, sync::PoisonError, time::Duration};
 
 use lockgate_core::{Millis, Now, Sequence};
 use lockgate_machine::{Command, MessageStatus};
-use tokio::sync::{Semaphore, TryAcquireError, oneshot};
 
 use crate::{
     EngineError, EngineOptions, StopReason,
     batch::Leases,
     keeper::Pin,
     request::{Outcome, Request},
+    sync::{Condvar, Mutex, MutexGuard, Semaphore, TryAcquireError, oneshot},
 };
 
 /// Where the answer to a request goes.

@@ -70,6 +70,7 @@ mod recover;
 mod report;
 mod request;
 mod shell;
+mod sync;
 mod waiters;
 
 pub use backup::{BackupError, BackupReport, RestoreError, RestoreReport, restore, verify_backup};

@@ -1,7 +1,5 @@
 //! From a log to a driver in service.
 
-use std::{sync::mpsc, thread, time::Instant};
-
 use lockgate_core::{
     BootId, Incarnation, Log, LogError, MachineTime, Millis, Now, Position, ReadError,
     RecoveryReport, SnapshotStore, Term, WallTime, with_sources,
@@ -12,8 +10,10 @@ use lockgate_machine::{
 };
 
 use crate::{
-    Driver, EngineOptions, StartError, StartReport, Ticket, WithoutQueue, keeper::Plan,
+    Driver, EngineOptions, StartError, StartReport, Ticket, WithoutQueue,
+    keeper::Plan,
     missing::Lacking,
+    sync::{Instant, mpsc, thread},
 };
 
 /// What a start brings along: readings of the clock, and randomness.

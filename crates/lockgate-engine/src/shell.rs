@@ -5,11 +5,9 @@ use std::{
     mem,
     panic::{self, AssertUnwindSafe},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
-        mpsc,
     },
-    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -17,7 +15,6 @@ use lockgate_core::{
     Clock, Incarnation, Log, LogReader, Now, Position, ReadError, Term, with_sources,
 };
 use lockgate_machine::{Answer, Command, Delivery, SettleAction};
-use tokio::sync::watch;
 
 use crate::{
     AnsweredCounts, BackupError, BackupReport, Batch, Beginning, Directory, Driver, EngineError,
@@ -29,6 +26,11 @@ use crate::{
     keeper::thread::Keeper,
     reading::Reading,
     recover::machine_time,
+    sync::{
+        Mutex, MutexGuard, mpsc,
+        thread::{self, JoinHandle},
+        watch,
+    },
 };
 
 /// What the handles and the two threads share.
@@ -86,7 +88,7 @@ pub(crate) fn start(
     let shared = Arc::new(Shared {
         inbox: Arc::new(Inbox::new(&options)),
         directory: Directory::default(),
-        status: watch::Sender::new(Status::Serving),
+        status: watch::channel(Status::Serving).0,
         term: driver.term(),
         secret: driver.machine().secret().unwrap_or(beginning.secret),
         clock_offset: driver.clock_offset(),
@@ -568,7 +570,7 @@ impl Shared {
         }));
     }
 
-    fn owner_thread(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
+    fn owner_thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
         self.owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -42,6 +42,7 @@ mod scan;
 mod shared;
 mod snapshots;
 mod spares;
+mod sync;
 
 pub use clock::SystemClock;
 pub use folder::FolderDisk;

@@ -3,10 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, PoisonError, atomic::Ordering},
 };
 
 use lockgate_core::{
@@ -19,6 +16,7 @@ use crate::{
     names::{StartMark, segment_name},
     reader::Lengths,
     spares::{Spares, StepError},
+    sync::{AtomicU64, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 pub(crate) struct Shared {

@@ -9,16 +9,14 @@
 //!
 //! The last spares are the *reserve*: only what makes a full log less full may take them.
 
-use std::sync::{
-    Arc, Condvar, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, PoisonError, atomic::Ordering};
 
 use lockgate_core::{Disk, DiskError, DiskFile, DiskSpace, OpenMode, SpaceState};
 
 use crate::{
     format::SEGMENT_HEADER_LEN,
     names::{damaged_name, segment_name, spare_name},
+    sync::{AtomicBool, Condvar, Mutex, MutexGuard},
 };
 
 /// Zeros written and synced at a time.

@@ -2,11 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, PoisonError},
 };
 
 use lockgate_core::Position;
 use smallvec::SmallVec;
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// Counts of readers by range. Pinned by the owner of a driver only, between the decision that tells
 /// somebody a position and the next time it looks what to release; so a range that is not pinned when

@@ -1,10 +1,6 @@
 //! The thread that does the chores of an engine.
 
-use std::{
-    sync::{Arc, mpsc},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use lockgate_core::{LogError, LogUpkeep, Now, Position, SnapshotStore, with_sources};
 
@@ -13,6 +9,7 @@ use crate::{
     Driver,
     desk::Desk,
     inbox::{Inbox, Ticket},
+    sync::{Instant, mpsc, thread},
 };
 
 /// How long the keeper sleeps when there is nothing to do.

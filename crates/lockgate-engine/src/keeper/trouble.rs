@@ -1,7 +1,9 @@
 //! When to say that something fails which is tried again and again: at once, then after growing pauses,
 //! and when it works again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::sync::Instant;
 
 /// How long nothing more is said after the first time, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3_600));

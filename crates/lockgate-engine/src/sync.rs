@@ -1,0 +1,23 @@
+//! Locks, channels, threads and time: the system's and tokio's, or those of a model checker.
+//!
+//! Everything that one thread of the engine hands to another, or to a caller, goes through here. With
+//! the feature `shuttle` a scheduler chooses at each of these points which thread goes on, so that the
+//! models in `models` see orders that no test on real threads would; without it these are plain names.
+
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use std::{
+    sync::{Condvar, Mutex, MutexGuard, RwLock, mpsc},
+    thread,
+    time::Instant,
+};
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use tokio::sync::{Semaphore, TryAcquireError, oneshot, watch};
+
+#[cfg(feature = "shuttle")]
+mod modelled;
+#[cfg(feature = "shuttle")]
+pub(crate) use modelled::{Condvar, Instant, thread};
+#[cfg(feature = "shuttle")]
+pub(crate) use shuttle::sync::{Mutex, MutexGuard, RwLock, mpsc};
+#[cfg(feature = "shuttle")]
+pub(crate) use shuttle_tokio::sync::{Semaphore, TryAcquireError, oneshot, watch};

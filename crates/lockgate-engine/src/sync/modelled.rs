@@ -1,0 +1,132 @@
+//! Time for the models. Neither shuttle nor loom lets a timed wait come to its end, so here a thread
+//! of its own ends it: the scheduler chooses when that thread runs, before or after whatever the wait
+//! is for. The clock stands still but for that, so that a schedule comes out the same each time.
+
+use std::{
+    cell::Cell,
+    ops::Add,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use shuttle::sync::{LockResult, MutexGuard};
+
+std::thread_local! {
+    /// The time, of all threads of a model: they take turns on one thread of the system.
+    static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// As [`std::time::Instant`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Instant(Duration);
+
+impl Instant {
+    pub(crate) fn now() -> Self {
+        Self(NOW.get())
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        Self::now().duration_since(*self)
+    }
+
+    pub(crate) fn duration_since(&self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    pub(crate) fn saturating_duration_since(&self, earlier: Self) -> Duration {
+        self.duration_since(earlier)
+    }
+
+    pub(crate) fn checked_add(&self, span: Duration) -> Option<Self> {
+        self.0.checked_add(span).map(Self)
+    }
+
+    /// It is that late by now.
+    fn come(self) {
+        NOW.set(NOW.get().max(self.0));
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    fn add(self, span: Duration) -> Self {
+        Self(self.0 + span)
+    }
+}
+
+/// A wait that ends by time unless it is dropped before.
+struct Timer(Arc<AtomicBool>);
+
+impl Timer {
+    /// Has `wake` called when the time has come, again and again until the wait is over: the first
+    /// time may be before it began.
+    fn start(timeout: Duration, wake: impl Fn() + Send + 'static) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let timer = Self(over.clone());
+        let end = Instant::now() + timeout;
+        shuttle::thread::spawn(move || {
+            while !over.load(Relaxed) {
+                end.come();
+                wake();
+                shuttle::thread::yield_now();
+            }
+        });
+        timer
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// As [`std::sync::Condvar`].
+#[derive(Default)]
+pub(crate) struct Condvar(Arc<shuttle::sync::Condvar>);
+
+impl Condvar {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+        self.0.wait(guard)
+    }
+
+    /// The end of the time wakes all who wait: each must expect to be woken for no reason.
+    pub(crate) fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        timeout: Duration,
+    ) -> LockResult<(MutexGuard<'a, T>, shuttle::sync::WaitTimeoutResult)> {
+        let condvar = self.0.clone();
+        let _timer = Timer::start(timeout, move || condvar.notify_all());
+        self.0.wait_timeout(guard, timeout)
+    }
+
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+/// As [`std::thread`].
+pub(crate) mod thread {
+    use std::time::Duration;
+
+    pub(crate) use shuttle::thread::{Builder, JoinHandle, current, park, scope};
+
+    pub(crate) fn park_timeout(timeout: Duration) {
+        let parked = current();
+        let _timer = super::Timer::start(timeout, move || parked.unpark());
+        park();
+    }
+}
