@@ -21,6 +21,7 @@ Tasks:
   wasm              build the pure crates for wasm32-unknown-unknown
   golden            write the golden data folders anew, for a new version of the format
   kill --times N    the process kill test in its long form, over a release build (default: 50)
+  models --runs N   the models of what threads hand over, in N other orders each (default: 50000)
   fuzz              every decoder under a coverage-guided fuzzer: `fuzz --help`
   torture           every fault for as long as one likes, and docs/reliability.md: `torture --help`
 ";
@@ -38,6 +39,8 @@ fn main() -> ExitCode {
         ["golden"] => golden(),
         ["kill"] => kill("50"),
         ["kill", "--times", times] => kill(times),
+        ["models"] => models("50000"),
+        ["models", "--runs", runs] => models(runs),
         ["fuzz", "--help" | "-h"] => {
             print!("{}", fuzz::USAGE);
             return ExitCode::SUCCESS;
@@ -111,6 +114,22 @@ fn kill(times: &str) -> Result<()> {
         .args(["test", "--release", "--package", "lockgate-cli"])
         .args(["--test", "kill", "--", "--nocapture"])
         .env("LOCKGATE_KILLS", times))
+}
+
+/// With a seed of its own each time; a failure prints it, and the schedule.
+fn models(runs: &str) -> Result<()> {
+    let number: u64 = runs
+        .parse()
+        .with_context(|| format!("--runs {runs} is not a number"))?;
+    ensure!(number > 0, "--runs must be at least 1");
+    let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let seed = since.as_secs().to_string();
+    println!("SHUTTLE_RANDOM_SEED={seed} LOCKGATE_MODEL_RUNS={runs}");
+    run(cargo()
+        .args(["test", "--locked", "--package", "lockgate-engine"])
+        .args(["--features", "shuttle", "--lib", "models"])
+        .env("SHUTTLE_RANDOM_SEED", seed)
+        .env("LOCKGATE_MODEL_RUNS", runs))
 }
 
 /// Cargo, at the root of the workspace.

@@ -398,6 +398,13 @@ impl Inbox {
         (requests as u64, state.bytes, age)
     }
 
+    /// Free units of room: for sends, and for everything else.
+    #[cfg(all(test, feature = "shuttle"))]
+    pub(crate) fn free_room(&self) -> (usize, usize) {
+        let free = |room: &Semaphore| room.available_permits();
+        (free(&self.room_for_sends), free(&self.room_for_others))
+    }
+
     fn room(&self, is_send: bool) -> &Semaphore {
         if is_send {
             &self.room_for_sends

@@ -63,6 +63,9 @@ mod inbox;
 mod keeper;
 mod metrics;
 mod missing;
+#[cfg(test)]
+#[cfg(feature = "shuttle")]
+mod models;
 mod options;
 mod peek;
 mod reading;

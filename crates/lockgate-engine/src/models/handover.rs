@@ -1,0 +1,437 @@
+//! Desk, inbox and tickets, with an owner and a log of a few lines: callers enter, an owner decides and
+//! files, the sync thread lets answers out, and anybody closes at any moment.
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use lockgate_core::{LogError, LogSync, Message, Position, QueueName};
+use lockgate_machine::{Command, Query, SendMessage, SyncWindow};
+use lockgate_sim::ManualClock;
+use shuttle::{future::block_on, thread};
+
+use super::{check, finds, turn};
+use crate::{
+    DriverCounts, EngineError, EngineOptions, KeeperCounts, Outcome, Output, Request, StopReason,
+    What, Work,
+    desk::{Desk, Filing},
+    inbox::{Answered, Inbox, Taken, Ticket},
+};
+
+/// A mistake made on purpose.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bug {
+    /// The owner sleeps although a sync ended while it decided for the first who waits.
+    NotLookedAgain,
+    /// The sync thread answers for what came while it synced.
+    SyncAnswersItsEnd,
+}
+
+/// Records are numbered from 1 on; what starts before a position is what has a lower number.
+#[derive(Default)]
+struct SmallLog {
+    appended: AtomicU64,
+    durable: AtomicU64,
+    fails_at: Option<u64>,
+    syncs: AtomicU64,
+    bug: Option<Bug>,
+}
+
+impl LogSync for SmallLog {
+    fn sync(&self) -> Result<Position, LogError> {
+        let appended = self.appended.load(Relaxed);
+        turn();
+        if self.fails_at == Some(self.syncs.fetch_add(1, Relaxed)) {
+            return Err(LogError::Stopped {
+                reason: "planned".to_owned(),
+            });
+        }
+        self.durable.fetch_max(appended, Relaxed);
+        turn();
+        let answered = match self.bug {
+            Some(Bug::SyncAnswersItsEnd) => self.appended.load(Relaxed),
+            _ => appended,
+        };
+        Ok(Position(answered))
+    }
+}
+
+struct Shard {
+    inbox: Inbox,
+    desk: Desk,
+    clock: ManualClock,
+    log: Arc<SmallLog>,
+    /// Answers that told a caller that something is durable, and that it is not known.
+    told: AtomicU64,
+    unknown: AtomicU64,
+}
+
+/// Room for two requests of a kind.
+const ROOM: u32 = 2;
+
+impl Shard {
+    fn new(log: SmallLog) -> Arc<Self> {
+        let options = EngineOptions {
+            inbox_requests_max: ROOM,
+            inbox_bytes_max: 64 * ROOM,
+            ..EngineOptions::default()
+        };
+        Arc::new(Self {
+            inbox: Inbox::new(&options),
+            desk: Desk::new(Position(0), KeeperCounts::default()),
+            clock: ManualClock::default(),
+            log: Arc::new(log),
+            told: AtomicU64::new(0),
+            unknown: AtomicU64::new(0),
+        })
+    }
+
+    /// One request from its entry to its answer.
+    fn ask(&self, kind: Kind) -> Result<(), EngineError> {
+        let (ticket, answer) = Ticket::new();
+        block_on(async {
+            self.inbox
+                .enter(
+                    Request {
+                        work: kind.work(),
+                        ticket,
+                    },
+                    &self.clock,
+                )
+                .await?;
+            // An answer comes from somewhere, or the model is stuck.
+            answer
+                .await
+                .expect("every ticket that got in is answered")
+                .map(|_| ())
+        })
+    }
+
+    fn deliver(&self, output: Output<Ticket>) {
+        let What::Answer { ticket, result } = output.what else {
+            return;
+        };
+        assert!(
+            result.is_err() || output.durable.0 <= self.log.durable.load(Relaxed),
+            "an answer left before what it tells was durable"
+        );
+        self.told.fetch_add(u64::from(result.is_ok()), Relaxed);
+        ticket.send(result.map(Answered::Other));
+    }
+
+    fn failed(&self, reason: Arc<str>) {
+        self.inbox.close(StopReason::Failed(reason.clone()));
+        self.desk.fail(reason, |output, reason| {
+            if let What::Answer { ticket, .. } = output.what {
+                self.unknown.fetch_add(1, Relaxed);
+                ticket.send(Err(EngineError::UnknownOutcome {
+                    reason: reason.clone(),
+                }));
+            }
+        });
+    }
+
+    /// As the engine's sync thread.
+    fn sync_thread(self: &Arc<Self>) -> thread::JoinHandle<()> {
+        let shard = self.clone();
+        thread::spawn(move || {
+            let log = shard.log.clone();
+            let synced =
+                shard
+                    .desk
+                    .run(&*log, |output| shard.deliver(output), || shard.inbox.poke());
+            if let Err(reason) = synced {
+                shard.failed(reason);
+            }
+        })
+    }
+
+    /// As the engine's owner thread, with a machine of two rules: a send is appended, and a receive
+    /// waits until all sends before it are durable.
+    fn own(self: &Arc<Self>) -> thread::JoinHandle<()> {
+        let (shard, sync) = (self.clone(), self.sync_thread());
+        thread::spawn(move || {
+            shard.serve();
+            shard.desk.finish();
+            sync.join().unwrap();
+            if let Err(reason) = shard.desk.durable() {
+                shard.failed(reason);
+            }
+        })
+    }
+
+    fn serve(&self) {
+        let mut taken = Taken::default();
+        let mut held = Vec::new();
+        let mut waiting = Vec::new();
+        let mut timeout = None;
+        let mut counts = DriverCounts::default();
+        let (mut durable, mut appended, mut stopped) = (Position(0), 0, None);
+        loop {
+            self.inbox.take(timeout, 2, usize::MAX, &mut taken);
+            match self.desk.durable() {
+                Ok(position) => durable = position,
+                Err(reason) => stopped = Some(reason),
+            }
+            for Request { work, ticket } in taken.requests.drain(..) {
+                if let Some(reason) = stopped.clone() {
+                    ticket.send(Err(EngineError::UnknownOutcome { reason }));
+                } else if work.is_send() {
+                    appended += 1;
+                    counts.records += 1;
+                    turn();
+                    self.log.appended.store(appended, Relaxed);
+                    held.push(answer(ticket, Position(appended)));
+                } else {
+                    waiting.push((ticket, Position(appended)));
+                }
+            }
+            let is_over = taken.finished || stopped.is_some();
+            let served = waiting.extract_if(.., |(_, awaited)| is_over || *awaited <= durable);
+            held.extend(served.map(|(ticket, _)| answer(ticket, Position(0))));
+            let filing = Filing {
+                outputs: &mut held,
+                appended: Position(appended),
+                wanted: Position(appended),
+                known_durable: durable,
+                counts,
+                window: SyncWindow::default(),
+                waiters: waiting.len(),
+                keeper: KeeperCounts::default(),
+            };
+            let look_again = self.desk.file(filing, |output| self.deliver(output));
+            if let Some(reason) = &stopped {
+                self.failed(reason.clone());
+            }
+            if taken.finished {
+                return;
+            }
+            let look_again = look_again && self.log.bug != Some(Bug::NotLookedAgain);
+            timeout = look_again.then_some(Duration::ZERO);
+        }
+    }
+}
+
+fn answer(ticket: Ticket, durable: Position) -> Output<Ticket> {
+    let result = Ok(Outcome::Received(Ok(Vec::new())));
+    Output {
+        durable,
+        what: What::Answer { ticket, result },
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Send,
+    Receive,
+}
+
+impl Kind {
+    fn work(self) -> Work {
+        let queue = QueueName::new("q").unwrap();
+        match self {
+            Self::Send => Work::one(Command::Send(Box::new(SendMessage {
+                queue,
+                message: Message::new("x"),
+            }))),
+            Self::Receive => Work::Query(Query::Queue { queue }),
+        }
+    }
+}
+
+fn caller(
+    shard: &Arc<Shard>,
+    kinds: &'static [Kind],
+) -> thread::JoinHandle<Vec<Result<(), EngineError>>> {
+    let shard = shard.clone();
+    thread::spawn(move || kinds.iter().map(|&kind| shard.ask(kind)).collect())
+}
+
+const SENDS: &[Kind] = &[Kind::Send; 2];
+const RECEIVES: &[Kind] = &[Kind::Receive; 2];
+
+/// Everybody is answered, and the room they took is free again.
+fn serves(bug: Option<Bug>) {
+    let shard = Shard::new(SmallLog {
+        bug,
+        ..SmallLog::default()
+    });
+    let owner = shard.own();
+    let callers = [SENDS, RECEIVES, SENDS].map(|kinds| caller(&shard, kinds));
+    for caller in callers {
+        assert!(caller.join().unwrap().iter().all(Result::is_ok));
+    }
+    let units = ROOM as usize;
+    // The owner gives the room back before it answers.
+    assert_eq!(shard.inbox.free_room(), (units, units));
+    shard.inbox.close(StopReason::ShutDown);
+    owner.join().unwrap();
+    assert_eq!(
+        (shard.told.load(Relaxed), shard.unknown.load(Relaxed)),
+        (6, 0)
+    );
+    assert!(matches!(
+        shard.ask(Kind::Send),
+        Err(EngineError::Stopped { .. })
+    ));
+}
+
+#[test]
+fn everybody_is_answered_when_it_is_durable_and_all_room_comes_back() {
+    check(|| serves(None));
+}
+
+#[test]
+fn an_owner_that_misses_the_sync_somebody_waits_for_is_found() {
+    finds(|| serves(Some(Bug::NotLookedAgain)), "deadlock");
+}
+
+#[test]
+fn answers_before_their_sync_are_found() {
+    finds(
+        || serves(Some(Bug::SyncAnswersItsEnd)),
+        "before what it tells was durable",
+    );
+}
+
+/// What got in is answered; the rest is told that the engine has stopped.
+#[test]
+fn a_close_at_any_moment_leaves_nobody_waiting() {
+    check(|| {
+        let shard = Shard::new(SmallLog::default());
+        let owner = shard.own();
+        let callers = [SENDS, RECEIVES, SENDS].map(|kinds| caller(&shard, kinds));
+        turn();
+        shard.inbox.close(StopReason::ShutDown);
+        owner.join().unwrap();
+        let mut told = 0;
+        for caller in callers {
+            for outcome in caller.join().unwrap() {
+                match outcome {
+                    Ok(()) => told += 1,
+                    Err(EngineError::Stopped {
+                        reason: StopReason::ShutDown,
+                    }) => {}
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+        }
+        assert_eq!(
+            (shard.told.load(Relaxed), shard.unknown.load(Relaxed)),
+            (told, 0)
+        );
+    });
+}
+
+/// Nobody is told that something is durable which is not, and nobody waits for it.
+#[test]
+fn a_failed_sync_leaves_nobody_waiting() {
+    check(|| {
+        let shard = Shard::new(SmallLog {
+            fails_at: Some(1),
+            ..SmallLog::default()
+        });
+        let owner = shard.own();
+        let waiter = thread::spawn({
+            let shard = shard.clone();
+            move || shard.desk.wait_durable(Position(3))
+        });
+        let callers = [SENDS, RECEIVES, SENDS].map(|kinds| caller(&shard, kinds));
+        for caller in callers {
+            for outcome in caller.join().unwrap() {
+                let is_told = matches!(
+                    outcome,
+                    Ok(()) | Err(EngineError::Stopped { .. } | EngineError::UnknownOutcome { .. })
+                );
+                assert!(is_told, "{outcome:?}");
+            }
+        }
+        shard.inbox.close(StopReason::ShutDown);
+        owner.join().unwrap();
+        let waited = waiter.join().unwrap();
+        assert!(waited.is_err() || shard.log.durable.load(Relaxed) >= 3);
+    });
+}
+
+/// A sync that somebody waits for is not left to a window that is long.
+#[test]
+fn a_wait_for_a_sync_ends_with_it_or_with_the_sync_thread() {
+    check(|| {
+        let shard = Shard::new(SmallLog::default());
+        let sync = shard.sync_thread();
+        let waiter = thread::spawn({
+            let shard = shard.clone();
+            move || shard.desk.wait_durable(Position(1))
+        });
+        shard.log.appended.store(1, Relaxed);
+        let mut none = Vec::new();
+        let look_again = shard.desk.file(
+            Filing {
+                outputs: &mut none,
+                appended: Position(1),
+                wanted: Position(0),
+                known_durable: Position(0),
+                counts: DriverCounts {
+                    records: 1,
+                    ..DriverCounts::default()
+                },
+                window: SyncWindow {
+                    after: Some(100),
+                    records: None,
+                },
+                waiters: 0,
+                keeper: KeeperCounts::default(),
+            },
+            |_| {},
+        );
+        assert!(!look_again, "nobody waits for a message");
+        turn();
+        shard.desk.finish();
+        sync.join().unwrap();
+        assert_eq!(shard.desk.durable(), Ok(Position(1)));
+        assert_eq!(waiter.join().unwrap(), Ok(()));
+    });
+}
+
+/// Who leaves while waiting for room takes none along.
+#[test]
+fn a_caller_that_leaves_while_it_waits_for_room_takes_none_along() {
+    check(|| {
+        let shard = Shard::new(SmallLog::default());
+        let owner = shard.own();
+        let left = thread::spawn({
+            let shard = shard.clone();
+            move || {
+                let (ticket, _answer) = Ticket::new();
+                let request = Request {
+                    work: Kind::Send.work(),
+                    ticket,
+                };
+                let mut entering = pin!(shard.inbox.enter(request, &shard.clock));
+                let polled = entering
+                    .as_mut()
+                    .poll(&mut Context::from_waker(Waker::noop()));
+                turn();
+                matches!(polled, Poll::Ready(Ok(())))
+            }
+        });
+        let callers = [SENDS, SENDS, SENDS].map(|kinds| caller(&shard, kinds));
+        for caller in callers {
+            assert!(caller.join().unwrap().iter().all(Result::is_ok));
+        }
+        let _got_in = left.join().unwrap();
+        // Behind it, so that the owner has taken whatever got in.
+        shard.ask(Kind::Send).unwrap();
+        let units = ROOM as usize;
+        assert_eq!(shard.inbox.free_room(), (units, units));
+        shard.inbox.close(StopReason::ShutDown);
+        owner.join().unwrap();
+    });
+}

@@ -1,0 +1,257 @@
+//! The local log: appends that change segments, beside syncs and upkeep.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+use lockgate_core::{Epoch, Log as _, LogSync, Position, Purpose, RecordGroup};
+use lockgate_log::{LocalLog, LocalLogOptions};
+use lockgate_sim::{FaultyDisk, PowerCut};
+use shuttle::thread;
+
+use super::{
+    check,
+    disk::{TurnDisk, is_spare},
+    finds, turn,
+};
+
+/// A record fills most of a segment, so that each group begins one.
+const SEGMENT_BYTES: u32 = 8 << 10;
+const RECORD_BYTES: usize = 3 << 10;
+const GROUPS: u8 = 5;
+
+fn options() -> LocalLogOptions {
+    LocalLogOptions {
+        segment_bytes: SEGMENT_BYTES,
+        record_bytes_max: RECORD_BYTES,
+        low_bytes: Some(0),
+        free_bytes_min: 0,
+        reserve_segments: 1,
+        write_ahead_bytes_max: 0,
+        generation_seed: Some(1),
+        ..LocalLogOptions::default()
+    }
+}
+
+/// A mistake made on purpose.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bug {
+    /// A name is noted for the next sync before it is made.
+    NameNotedTooEarly,
+    /// A sync answers what was appended by its end, not by its beginning.
+    SyncAnswersItsEnd,
+}
+
+/// What a sync has answered, and the disk after a power cut at that moment.
+struct Promise {
+    durable: Position,
+    trimmed: Position,
+    after: FaultyDisk,
+}
+
+#[derive(Default)]
+struct History {
+    appended: Vec<Position>,
+    trimmed: Position,
+    promises: Vec<Promise>,
+}
+
+struct Model {
+    disk: FaultyDisk,
+    log: LocalLog,
+    syncer: Arc<dyn LogSync>,
+    history: Arc<Mutex<History>>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Model {
+    fn on(disk_of: fn(&FaultyDisk) -> Arc<TurnDisk>) -> Self {
+        let disk = FaultyDisk::new();
+        disk.set_free_bytes(Some(64 * u64::from(SEGMENT_BYTES)));
+        let mut log = LocalLog::open(disk_of(&disk), options()).unwrap();
+        log.recover(Position::default(), &mut |_| {}).unwrap();
+        log.begin_epoch(Epoch(1)).unwrap();
+        Self {
+            syncer: log.syncer(),
+            disk,
+            log,
+            history: Arc::default(),
+            ended: Arc::default(),
+        }
+    }
+
+    fn append(&mut self, number: u8) {
+        let room = self.log.reserve(RECORD_BYTES as u64, 1, Purpose::Growth);
+        room.unwrap();
+        let mut group = RecordGroup::new(self.log.capabilities().gap);
+        let len = group.push(|buffer| buffer.resize(buffer.len() + RECORD_BYTES, number));
+        let tail = self.log.tail();
+        let at = self.log.place(&mut { tail }, len);
+        self.log.append(Epoch(1), tail, &mut group).unwrap();
+        self.history.lock().unwrap().appended.push(at);
+    }
+
+    /// Gives up everything that is durable but the newest.
+    fn trim(&mut self) {
+        let durable = self
+            .history
+            .lock()
+            .unwrap()
+            .promises
+            .last()
+            .map(|promise| promise.durable);
+        let Some(durable) = durable else { return };
+        // Said before it is done.
+        self.history.lock().unwrap().trimmed = durable;
+        self.log.trim(durable).unwrap();
+        for range in self.log.ranges() {
+            // It refuses those that a recovery may start with.
+            let _refused = self.log.release(range.first);
+        }
+    }
+
+    fn sync_beside(&self) -> thread::JoinHandle<()> {
+        let (syncer, disk) = (self.syncer.clone(), self.disk.clone());
+        let (history, ended) = (self.history.clone(), self.ended.clone());
+        thread::spawn(move || {
+            while !ended.load(Relaxed) {
+                let durable = syncer.sync().unwrap();
+                promise(&disk, &history, durable);
+                thread::yield_now();
+            }
+        })
+    }
+
+    fn upkeep_beside(&self, failing: bool) -> thread::JoinHandle<()> {
+        let upkeep = self.log.upkeep().unwrap();
+        let ended = self.ended.clone();
+        thread::spawn(move || {
+            while !ended.load(Relaxed) {
+                let stepped = upkeep.step();
+                assert!(failing || stepped.is_ok(), "nothing fails: {stepped:?}");
+                thread::yield_now();
+            }
+        })
+    }
+}
+
+fn promise(disk: &FaultyDisk, history: &Mutex<History>, durable: Position) {
+    let after = disk.crash(PowerCut::LoseAllUnsynced);
+    let mut history = history.lock().unwrap();
+    let trimmed = history.trimmed;
+    history.promises.push(Promise {
+        durable,
+        trimmed,
+        after,
+    });
+}
+
+/// What every sync answered is there after a power cut at that moment.
+fn verify(history: &History) {
+    for promise in &history.promises {
+        let mut log = LocalLog::open(Arc::new(promise.after.clone()), options()).unwrap();
+        let mut found = Vec::new();
+        log.recover(Position::default(), &mut |record| {
+            found.push((record.position, record.payload[0]));
+        })
+        .unwrap();
+        let promised = |at: &Position| *at < promise.durable && *at >= promise.trimmed;
+        for (number, at) in (0..).zip(&history.appended).filter(|(_, at)| promised(at)) {
+            assert!(
+                found.contains(&(*at, number)),
+                "a record answered as durable is lost: {at}"
+            );
+        }
+    }
+}
+
+/// Every spare on the disk is known to the log, and the other way round.
+fn verify_spares(log: &LocalLog, disk: &FaultyDisk) {
+    let upkeep = log.upkeep().unwrap();
+    // A failure that was planned may not have struck yet; it does so once.
+    while upkeep.step().unwrap_or(true) {}
+    let held = log.ranges().len() as u64;
+    let names = disk
+        .image()
+        .into_keys()
+        .filter(|name| is_spare(name))
+        .count() as u64;
+    let used = log.space().used_bytes / u64::from(SEGMENT_BYTES);
+    assert_eq!(used, held + names, "segments and spares");
+}
+
+fn appends(bug: Option<Bug>) {
+    let mut model = Model::on(match bug {
+        Some(Bug::NameNotedTooEarly) => TurnDisk::with_late_renames,
+        _ => TurnDisk::new,
+    });
+    if bug == Some(Bug::SyncAnswersItsEnd) {
+        model.syncer = Arc::new(AnswersItsEnd(model.syncer.clone(), model.history.clone()));
+    }
+    let threads = [model.sync_beside(), model.upkeep_beside(false)];
+    for number in 0..GROUPS {
+        model.append(number);
+        if number == GROUPS / 2 {
+            model.trim();
+        }
+        turn();
+    }
+    model.ended.store(true, Relaxed);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let durable = model.syncer.sync().unwrap();
+    assert_eq!(durable, model.log.tail());
+    promise(&model.disk, &model.history, durable);
+    verify(&model.history.lock().unwrap());
+    if bug.is_none() {
+        verify_spares(&model.log, &model.disk);
+    }
+}
+
+struct AnswersItsEnd(Arc<dyn LogSync>, Arc<Mutex<History>>);
+
+impl LogSync for AnswersItsEnd {
+    fn sync(&self) -> Result<Position, lockgate_core::LogError> {
+        let durable = self.0.sync()?;
+        let last = self.1.lock().unwrap().appended.last().copied();
+        Ok(durable.max(last.map_or(durable, |at| Position(at.0 + 1))))
+    }
+}
+
+#[test]
+fn what_a_sync_answers_survives_beside_new_segments_and_upkeep() {
+    check(|| appends(None));
+}
+
+#[test]
+fn a_name_noted_before_it_is_made_is_found() {
+    finds(
+        || appends(Some(Bug::NameNotedTooEarly)),
+        "a record answered as durable is lost",
+    );
+}
+
+#[test]
+fn a_sync_that_answers_for_what_came_meanwhile_is_found() {
+    finds(
+        || appends(Some(Bug::SyncAnswersItsEnd)),
+        "a record answered as durable is lost",
+    );
+}
+
+/// The spare that upkeep was writing to is gone then, and an append that waits for it goes on.
+#[test]
+fn an_append_that_waits_for_a_spare_in_hand_goes_on_when_it_is_lost() {
+    check(|| {
+        let mut model = Model::on(TurnDisk::that_fails_zeros);
+        let upkeep = model.upkeep_beside(true);
+        for number in 0..GROUPS {
+            model.append(number);
+        }
+        model.ended.store(true, Relaxed);
+        upkeep.join().unwrap();
+        verify_spares(&model.log, &model.disk);
+    });
+}
