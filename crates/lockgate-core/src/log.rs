@@ -544,6 +544,23 @@ pub struct RecoveryReport {
     /// durable records or may have: each from the first position of a range to before that of another. What
     /// they are known to have held is counted in `damaged` as well.
     pub missing: Vec<Range<Position>>,
+    /// Whether records that were appended and not synced may have been lost since the last owner began.
+    pub unsynced: Unsynced,
+}
+
+/// Whether a log may have lost records that were appended and not synced. An owner that may have lost
+/// some waits until no lease can be left of which it knows nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unsynced {
+    /// The log lives and dies with the operating system of its owner: they are lost if the
+    /// [boot id](crate::BootId) is another one than before.
+    #[default]
+    AskBootId,
+    /// None were lost, on whatever host the last owner was.
+    Kept,
+    /// Some may have been lost. Said at each recovery until an owner that was told has appended
+    /// something.
+    MayBeLost,
 }
 
 impl RecoveryReport {

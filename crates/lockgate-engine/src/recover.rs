@@ -2,7 +2,7 @@
 
 use lockgate_core::{
     BootId, Incarnation, Log, LogError, MachineTime, Millis, Now, Position, ReadError,
-    RecoveryReport, SnapshotStore, Term, WallTime, with_sources,
+    RecoveryReport, SnapshotStore, Term, Unsynced, WallTime, with_sources,
 };
 use lockgate_machine::{
     Answer, BatchDecoder, BatchRecord, ClockState, Command, DecodeError, Effect, ImageError,
@@ -120,7 +120,8 @@ impl<T: Ticket> Driver<T> {
         };
         log.begin_epoch(term.epoch).map_err(StartError::BeginTerm)?;
 
-        let clock_offset = clock_offset(machine.clock_state(), &beginning);
+        let last_clock = machine.clock_state();
+        let clock_offset = clock_offset(last_clock, &beginning);
         let now = Now {
             wall: beginning.wall,
             machine: machine_time(clock_offset, beginning.since_boot),
@@ -136,7 +137,7 @@ impl<T: Ticket> Driver<T> {
         let mut driver = Self::new(machine, log, term.epoch, clock_offset, plan, options);
         let start = Command::StartTerm {
             term,
-            boot_id: beginning.boot_id,
+            boot_id: boot_id(recovered.unsynced, last_clock.boot_id, &beginning),
             clock_offset,
             secret: beginning.secret,
         };
@@ -376,12 +377,24 @@ pub(crate) fn machine_time(offset: i64, since_boot: Millis) -> MachineTime {
     MachineTime(since_boot.saturating_add_signed(offset))
 }
 
+/// What the term records as its boot: leases are held back if storage is in another life than at `last`.
+fn boot_id(unsynced: Unsynced, last: BootId, beginning: &Beginning) -> BootId {
+    match unsynced {
+        Unsynced::AskBootId => beginning.boot_id,
+        Unsynced::Kept => beginning.boot_id.with_storage_of(last),
+        // Drawn for this start, so that it is a life that no other term was in.
+        Unsynced::MayBeLost => beginning
+            .boot_id
+            .with_storage(beginning.incarnation.0.to_le_bytes()),
+    }
+}
+
 /// Within one boot machine time goes on as if nothing had been, so that a lease runs on while the
 /// process is down. After a reboot nobody knows how long it was: machine time goes on from the last
 /// logged instant, which makes leases last longer than promised, never shorter.
 fn clock_offset(last: ClockState, beginning: &Beginning) -> i64 {
     let kept = machine_time(last.clock_offset, beginning.since_boot);
-    if last.boot_id == beginning.boot_id && kept >= last.now.machine {
+    if last.boot_id.has_clock_of(beginning.boot_id) && kept >= last.now.machine {
         last.clock_offset
     } else {
         last.now

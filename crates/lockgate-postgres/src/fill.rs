@@ -34,6 +34,9 @@ const IS_TAKEN: &str = "SELECT 1 FROM lockgate.shard WHERE name = $1 AND (epoch 
 const REMOVE_NEW: &str = "
     DELETE FROM lockgate.shard WHERE name = $1 AND epoch = 0 AND tail = 1";
 
+/// The first owner of what was filled cannot know of the leases that were given since it was read.
+const FORGET_MARK: &str = "DELETE FROM lockgate.unsynced WHERE shard = $1";
+
 const RENAME: &str = "UPDATE lockgate.shard SET name = $3 WHERE id = $1 AND claim = $2";
 
 const HIDDEN_END: &str = ".lockgate-restore";
@@ -123,6 +126,7 @@ impl Filling {
         let rename = || {
             session.batch("BEGIN")?;
             session.execute(REMOVE_NEW, &[&self.name])?;
+            session.execute(FORGET_MARK, &[&self.shared.shard])?;
             let renamed = session.execute(RENAME, &[&self.shared.shard, &claim, &self.name])?;
             session.batch("COMMIT")?;
             Ok(renamed)

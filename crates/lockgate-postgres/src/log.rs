@@ -71,10 +71,19 @@ const SETTINGS: &str = "
            pg_has_role('pg_read_all_stats', 'USAGE'),
            quote_ident(current_user)";
 
+/// With the mark that recovery looks for, see [`recover`]: it is there before the first append, and says
+/// where that will be.
 const BEGIN_EPOCH: &str = "
-    UPDATE lockgate.shard SET epoch = $3, tail = $5, next_number = $6
-    WHERE id = $1 AND claim = $2 AND epoch < $3 AND tail = $4
-    RETURNING current_setting('synchronous_commit')";
+    WITH begun AS (
+        UPDATE lockgate.shard SET epoch = $3, tail = $5, next_number = $6
+        WHERE id = $1 AND claim = $2 AND epoch < $3 AND tail = $4
+        RETURNING id, tail
+    ), marked AS (
+        INSERT INTO lockgate.unsynced (shard, tail, written)
+        SELECT id, tail, txid_current() FROM begun
+        ON CONFLICT (shard) DO UPDATE SET tail = excluded.tail, written = excluded.written
+    )
+    SELECT current_setting('synchronous_commit') FROM begun";
 
 /// Appends and fences in one statement, which is one transaction: no row of records is written
 /// unless the row of the shard could be changed, and that waits for whoever changes it just now.

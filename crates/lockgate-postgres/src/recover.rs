@@ -4,7 +4,7 @@ pub(crate) mod fuzzing;
 
 use std::ops::{ControlFlow, Range};
 
-use lockgate_core::{DamagedRange, Epoch, LogError, LogRecord, Position, RecoveryReport};
+use lockgate_core::{DamagedRange, Epoch, LogError, LogRecord, Position, RecoveryReport, Unsynced};
 use tokio_postgres::Row;
 
 use crate::{
@@ -27,6 +27,24 @@ const LOOK: &str = "
     SELECT claim, epoch, tail, next_number, trimmed,
         (SELECT position FROM lockgate.durable WHERE shard = $1)
     FROM lockgate.shard WHERE id = $1";
+
+/// Whether everything that was ever appended is there, synced or not. Asked on the session that is to begin
+/// the epoch, which a crash in between would end.
+///
+/// The last owner left a mark in a table that a crash of the server empties, and of which a standby has no
+/// rows. It counts once something was appended behind it: an owner that was told of a loss, and left the
+/// mark, may have ended before it wrote down what follows from that.
+///
+/// A row that was put back, from a dump of the database say, is by another transaction than the one that
+/// it names. Where the table was made a usual one, or storage outlives the server (Aurora), the mark says
+/// nothing.
+const IS_KEPT: &str = "
+    SELECT 1
+    FROM lockgate.unsynced JOIN lockgate.shard ON shard.id = unsynced.shard
+    WHERE shard.id = $1 AND shard.tail > unsynced.tail
+        AND unsynced.xmin::text::bigint = unsynced.written % 4294967296
+        AND (SELECT relpersistence FROM pg_class WHERE oid = 'lockgate.unsynced'::regclass) = 'u'
+        AND to_regproc('pg_catalog.aurora_version') IS NULL";
 
 const SNAPSHOT_NUMBER: &str = "
     SELECT number
@@ -160,9 +178,18 @@ pub(crate) fn recover(
         .ok_or_else(|| LogError::Stopped {
             reason: "the shard is not in the database any more".to_owned(),
         })?;
-    if matches!(reason, For::Owning) {
-        shared.claimed(claimed.claim);
-    }
+    let unsynced = match reason {
+        For::Owning => {
+            shared.claimed(claimed.claim);
+            let kept = session.query_opt(IS_KEPT, &[&shared.shard]);
+            match kept.map_err(failed)? {
+                Some(_) => Unsynced::Kept,
+                None => Unsynced::MayBeLost,
+            }
+        }
+        // A standby has no such table. Nobody is handed anything by what is only looked at.
+        For::Looking(_) => Unsynced::MayBeLost,
+    };
     let mut judge = Judge::new(&claimed);
     shared.visit_rows(claimed.from, claimed.tail.at, &mut |stored| {
         let record = LogRecord {
@@ -179,6 +206,7 @@ pub(crate) fn recover(
         For::Looking(seen) => seen.space.clone(),
     };
     let mut report = judge.end(claimed.tail);
+    report.unsynced = unsynced;
     report.missing = missing(&report.damaged, &space, shared.range_bits);
     shared.recovered(claimed.tail.at, space);
     Ok(Recovered {

@@ -5,14 +5,18 @@ use lockgate_core::LogError;
 use crate::session::{Failure, Session};
 
 /// The version of the tables below.
-pub(crate) const VERSION: i32 = 1;
+pub(crate) const VERSION: i32 = 2;
 
 /// What leads from each version to the next, from an empty database on.
 ///
 /// Tables that change with every append or sync get pages that are mostly empty, so that a new
 /// version of a row goes beside the old one and no index changes. Payloads are neither compressed nor
 /// moved out of line before they are larger than a page.
-const MIGRATIONS: [&str; VERSION as usize] = ["
+///
+/// What stands in a table that is not logged is gone after the server has crashed, and was never on a
+/// standby that becomes the primary: just where commits that nobody waited for may be lost.
+const MIGRATIONS: [&str; VERSION as usize] = [
+    "
     CREATE TABLE lockgate.shard (
         id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
         name text NOT NULL UNIQUE,
@@ -60,7 +64,15 @@ const MIGRATIONS: [&str; VERSION as usize] = ["
         PRIMARY KEY (snapshot, index)
     );
     ALTER TABLE lockgate.piece ALTER COLUMN payload SET STORAGE EXTERNAL;
-"];
+",
+    "
+    CREATE UNLOGGED TABLE lockgate.unsynced (
+        shard integer PRIMARY KEY REFERENCES lockgate.shard ON DELETE CASCADE,
+        tail bigint NOT NULL,
+        written bigint NOT NULL
+    );
+",
+];
 
 /// Taken while the tables are made or changed; a number that nothing else is likely to use.
 const LOCK: i64 = 0x6c6f_636b_6761_7465;

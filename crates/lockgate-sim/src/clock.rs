@@ -14,7 +14,7 @@ pub struct ManualClock {
 struct Readings {
     wall: WallTime,
     since_boot: Millis,
-    boot: u128,
+    boot: u64,
 }
 
 impl ManualClock {
@@ -83,7 +83,8 @@ impl Clock for ManualClock {
     }
 
     fn boot_id(&self) -> BootId {
-        BootId(self.lock().boot.to_be_bytes())
+        let boot = u128::from(self.lock().boot);
+        BootId((boot << 64 | boot).to_be_bytes())
     }
 }
 

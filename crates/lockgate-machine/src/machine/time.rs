@@ -302,7 +302,7 @@ impl Machine {
         secret: &[u8; 32],
         now: Now,
     ) -> Option<()> {
-        let power_cut = !self.terms.is_empty() && boot_id != self.clock.boot_id;
+        let power_cut = !self.terms.is_empty() && !boot_id.has_storage_of(self.clock.boot_id);
         self.terms.push(term);
         self.next_lease = 1;
         self.note_time(now);

@@ -28,7 +28,7 @@ fn tables_of_a_newer_version_are_refused() {
         }
         other => panic!("{other:?}"),
     }
-    execute(&url, "UPDATE lockgate.format SET version = 1", &[]);
+    execute(&url, "UPDATE lockgate.format SET version = 2", &[]);
     assert_eq!(Owner::start(&url, "shard").records.len(), 1, "untouched");
 }
 

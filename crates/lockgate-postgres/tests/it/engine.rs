@@ -139,7 +139,7 @@ fn an_engine_with_nothing_to_do_notices_that_it_serves_no_more() {
     });
 }
 
-fn queue() -> QueueName {
+pub(crate) fn queue() -> QueueName {
     QueueName::new("orders").unwrap()
 }
 

@@ -11,4 +11,5 @@ mod pooler;
 mod replication;
 mod server;
 mod support;
+mod takeover;
 mod tls;

@@ -182,6 +182,11 @@ impl Server {
         assert_eq!(services("start", &[self.folder.path()]), self.url);
     }
 
+    /// Ends it in good order.
+    pub(crate) fn stop(&self) {
+        services("stop", &[self.folder.path()]);
+    }
+
     pub(crate) fn kill(&self) {
         services("crash", &[self.folder.path()]);
     }

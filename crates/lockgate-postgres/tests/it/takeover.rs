@@ -1,0 +1,193 @@
+//! Who may hold a key after the database, or the host that serves, is another one than before.
+
+use std::{sync::Arc, time::Duration};
+
+use lockgate_core::{BootId, Clock, HolderName, Level, Log, Millis, Position, Unsynced, WallTime};
+use lockgate_engine::{Engine, EngineOptions};
+use lockgate_log::SystemClock;
+use lockgate_machine::Receive;
+use lockgate_postgres::{PostgresLog, PostgresLogOptions};
+use tokio::runtime::Runtime;
+
+use crate::{
+    engine::{create, queue, send},
+    server::{Server, batch, execute, new_shard, shared_server},
+    support::Owner,
+};
+
+/// The clock of a host, which stands still: no lease ends.
+struct Host(SystemClock, u8);
+
+impl Host {
+    fn new(number: u8) -> Arc<Self> {
+        Arc::new(Self(SystemClock::new(), number))
+    }
+}
+
+impl Clock for Host {
+    fn wall(&self) -> WallTime {
+        self.0.wall()
+    }
+
+    fn since_boot(&self) -> Millis {
+        Millis::from(self.1) * 1_000_000
+    }
+
+    fn boot_id(&self) -> BootId {
+        BootId([self.1; 16])
+    }
+}
+
+fn start(url: &str, shard: &str, host: Arc<Host>) -> Engine {
+    let log = PostgresLog::open(url, shard, PostgresLogOptions::default()).unwrap();
+    let mut options = EngineOptions::default();
+    // So that nothing is synced but what is asked for.
+    options.sync_window.after = Duration::from_secs(3_600);
+    let (engine, report) = Engine::start(Box::new(log), host, options).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    engine
+}
+
+async fn receive(engine: &Engine) -> Vec<String> {
+    let receive = Receive {
+        queue: queue(),
+        max: 1,
+        lease: Some(10_000),
+        holder: HolderName::new("test").unwrap(),
+    };
+    let batch = engine.receive(receive, Duration::ZERO).await.unwrap();
+    let received = batch.keep();
+    received
+        .iter()
+        .map(|received| String::from_utf8(received.stored.message.body.to_vec()).unwrap())
+        .collect()
+}
+
+/// A queue whose messages are synced and whose leases are not, and messages of three keys.
+async fn fill(engine: &Engine) {
+    let create = create(&queue(), Level::Disk);
+    engine.submit(create).await.unwrap();
+    for (key, body) in ["a", "b", "c"].into_iter().enumerate() {
+        engine.submit(send(&queue(), body, key)).await.unwrap();
+    }
+}
+
+#[test]
+fn no_key_has_two_holders_after_a_crash_of_the_database() {
+    let name = "no_key_has_two_holders_after_a_crash_of_the_database";
+    if shared_server(name).is_none() {
+        return;
+    }
+    let server = Server::start();
+    // What nobody waits for stays in the memory of the server.
+    batch(&server.url, "ALTER SYSTEM SET wal_writer_delay = '10s'");
+    server.crash();
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async {
+        // The host is the same one all along.
+        let engine = start(&server.url, "shard", Host::new(1));
+        fill(&engine).await;
+        // The first has to wait for the horizon; the second finds it synced.
+        assert_eq!(receive(&engine).await, ["a"]);
+        assert_eq!(receive(&engine).await, ["b"]);
+        server.crash();
+        assert!(engine.stopped().await.is_failure());
+        engine.shutdown().await;
+
+        for _ in 0..2 {
+            let engine = start(&server.url, "shard", Host::new(1));
+            let none: [&str; 0] = [];
+            assert_eq!(
+                receive(&engine).await,
+                none,
+                "somebody may hold any of them"
+            );
+            engine.shutdown().await;
+        }
+    });
+}
+
+#[test]
+fn a_clean_takeover_on_another_host_holds_nothing_back() {
+    let name = "a_clean_takeover_on_another_host_holds_nothing_back";
+    let Some(url) = shared_server(name) else {
+        return;
+    };
+    let shard = new_shard();
+    Runtime::new().unwrap().block_on(async {
+        let first = start(&url, &shard, Host::new(1));
+        fill(&first).await;
+        assert_eq!(receive(&first).await, ["a"]);
+        // It takes over from one that lives, and from one that has ended.
+        let second = start(&url, &shard, Host::new(2));
+        assert_eq!(receive(&second).await, ["b"]);
+        second.shutdown().await;
+        let third = start(&url, &shard, Host::new(1));
+        assert_eq!(receive(&third).await, ["c"]);
+        third.shutdown().await;
+        first.shutdown().await;
+    });
+}
+
+fn recovered(url: &str, shard: &str) -> (PostgresLog, Unsynced) {
+    let mut log = PostgresLog::open(url, shard, PostgresLogOptions::default()).unwrap();
+    let report = log.recover(Position(0), &mut |_| {}).unwrap();
+    (log, report.unsynced)
+}
+
+#[test]
+fn a_loss_is_told_until_somebody_has_written_down_what_follows_from_it() {
+    let name = "a_loss_is_told_until_somebody_has_written_down_what_follows_from_it";
+    let Some(url) = shared_server(name) else {
+        return;
+    };
+    let shard = new_shard();
+    let told = || recovered(&url, &shard).1;
+    assert_eq!(told(), Unsynced::MayBeLost);
+    drop(Owner::start(&url, &shard));
+    assert_eq!(told(), Unsynced::MayBeLost, "it has begun, and no more");
+    let mut owner = Owner::start(&url, &shard);
+    owner.append("a").unwrap();
+    assert_eq!(told(), Unsynced::Kept);
+    assert_eq!(told(), Unsynced::Kept, "nothing has happened since");
+
+    // As a crash, or a promotion, leaves it.
+    let of_shard = "shard = (SELECT id FROM lockgate.shard WHERE name = $1)";
+    let emptied = format!("DELETE FROM lockgate.unsynced WHERE {of_shard}");
+    assert_eq!(execute(&url, &emptied, &[&shard]), 1);
+    let (mut log, unsynced) = recovered(&url, &shard);
+    assert_eq!(unsynced, Unsynced::MayBeLost);
+    let epoch = owner.epoch.next().next();
+    log.begin_epoch(epoch).unwrap();
+    assert_eq!(told(), Unsynced::MayBeLost);
+    Owner::start(&url, &shard).append("b").unwrap();
+    assert_eq!(told(), Unsynced::Kept);
+
+    // As a dump of the database puts it back.
+    let again = format!("UPDATE lockgate.unsynced SET tail = tail WHERE {of_shard}");
+    assert_eq!(execute(&url, &again, &[&shard]), 1);
+    assert_eq!(told(), Unsynced::MayBeLost);
+}
+
+#[test]
+fn a_restart_of_the_database_in_good_order_loses_nothing_and_a_crash_may() {
+    let name = "a_restart_of_the_database_in_good_order_loses_nothing_and_a_crash_may";
+    if shared_server(name).is_none() {
+        return;
+    }
+    let server = Server::start();
+    let mut owner = Owner::start(&server.url, "shard");
+    owner.append("a").unwrap();
+    server.stop();
+    server.start_again();
+    assert_eq!(recovered(&server.url, "shard").1, Unsynced::Kept);
+    server.crash();
+    assert_eq!(recovered(&server.url, "shard").1, Unsynced::MayBeLost);
+
+    // Where the table survives that, it says nothing.
+    Owner::start(&server.url, "shard").append("b").unwrap();
+    assert_eq!(recovered(&server.url, "shard").1, Unsynced::Kept);
+    batch(&server.url, "ALTER TABLE lockgate.unsynced SET LOGGED");
+    Owner::start(&server.url, "shard").append("c").unwrap();
+    assert_eq!(recovered(&server.url, "shard").1, Unsynced::MayBeLost);
+}
