@@ -56,4 +56,10 @@ pub trait Clock: Send + Sync {
     /// Which boot [`Clock::since_boot`] counts from: random bytes, in which both halves differ between any
     /// two boots.
     fn boot_id(&self) -> BootId;
+
+    /// By how much the time may be later than a reading says, which drops the fraction: a millisecond.
+    /// What is to end or come due is looked for so much later, so that nothing is early.
+    fn dropped(&self) -> Millis {
+        1
+    }
 }

@@ -5,7 +5,8 @@ use std::{mem, sync::Arc};
 
 use lockgate_core::{
     AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogReader, LogSync, MachineTime,
-    Now, Position, Purpose, QueueId, RecordGroup, ReserveError, Sequence, Term, with_sources,
+    Millis, Now, Position, Purpose, QueueId, RecordGroup, ReserveError, Sequence, Term, WallTime,
+    with_sources,
 };
 use lockgate_machine::{
     Command, Deadlines, Delivery, Effect, Machine, Receive, Rejection, Reply, SyncWindow,
@@ -57,6 +58,8 @@ pub struct Driver<T> {
     swept: MachineTime,
     /// The last time given to the machine, which must not go back.
     machine_time: MachineTime,
+    /// How much the time may be later than the clock reads.
+    clock_drops: Millis,
     /// Whether more was due than the group had time for.
     is_behind: bool,
     /// Outputs of the current group that wait for its append.
@@ -197,6 +200,7 @@ impl<T: Ticket> Driver<T> {
             waiters_max: options.waiters_max,
             swept: MachineTime::default(),
             machine_time: MachineTime::default(),
+            clock_drops: 0,
             is_behind: false,
             after_append: Vec::new(),
             stopped: None,
@@ -461,6 +465,7 @@ impl<T: Ticket> Driver<T> {
     /// Lets time pass: what has ended or come due is logged and folded, up to a bound, so that callers
     /// need not wait for millions of timers.
     fn tick(&mut self, now: Now) {
+        let now = self.past(now);
         self.is_behind = false;
         for _ in 0..TICKS_PER_GROUP {
             let Some(effect) = self.machine.tick(now) else {
@@ -474,6 +479,21 @@ impl<T: Ticket> Driver<T> {
             let _fits = self.log_effects(&[effect], Level::Process);
         }
         self.is_behind = true;
+    }
+
+    /// Takes the time to be up to so much later than the clock reads; zero without this call.
+    pub fn set_clock_drops(&mut self, dropped: Millis) {
+        self.clock_drops = dropped;
+    }
+
+    /// What has surely passed when a clock reads `now`: what is due by then has its time behind it.
+    #[must_use]
+    pub fn past(&self, now: Now) -> Now {
+        let earlier = |time: u64| time.saturating_sub(self.clock_drops);
+        Now {
+            wall: WallTime(earlier(now.wall.0)),
+            machine: MachineTime(earlier(now.machine.0)),
+        }
     }
 
     /// Whether more was due than the last group had time for: run another one at once.

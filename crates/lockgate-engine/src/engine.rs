@@ -156,7 +156,9 @@ impl Engine {
         }
     }
 
-    /// Answers a question about the state. Nothing it tells can be taken back by a power cut.
+    /// Answers a question about the state. Nothing that commands of level `disk` did is told before it is
+    /// durable. What others did is told at once, and a power cut can take it back: leases, and messages
+    /// of queues at a lower level.
     ///
     /// # Errors
     /// See [`EngineError`].

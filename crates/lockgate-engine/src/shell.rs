@@ -84,7 +84,8 @@ pub(crate) fn start(
         incarnation: Incarnation(u64::from_le_bytes(*incarnation)),
         secret: secret.try_into().expect("40 is 8 and 32"),
     };
-    let (driver, report) = Driver::recover(log, &options, beginning)?;
+    let (mut driver, report) = Driver::recover(log, &options, beginning)?;
+    driver.set_clock_drops(clock.dropped());
     let shared = Arc::new(Shared {
         inbox: Arc::new(Inbox::new(&options)),
         directory: Directory::default(),
@@ -315,12 +316,12 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
         timeout = if more || look_again {
             Some(Duration::ZERO)
         } else {
-            until_next(driver, shared.now())
+            until_next(driver, driver.past(shared.now()))
         };
     }
 }
 
-/// How long there is nothing to do; `None`: until somebody asks.
+/// How long there is nothing to do, as of a time that has passed; `None`: until somebody asks.
 fn until_next(driver: &Driver<Ticket>, now: Now) -> Option<Duration> {
     let next = driver.next_deadline();
     let wall = next.wall.map(|at| at.since(now.wall));

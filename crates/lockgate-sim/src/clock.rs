@@ -86,6 +86,11 @@ impl Clock for ManualClock {
         let boot = u128::from(self.lock().boot);
         BootId((boot << 64 | boot).to_be_bytes())
     }
+
+    /// Its time is exact.
+    fn dropped(&self) -> Millis {
+        0
+    }
 }
 
 #[cfg(test)]

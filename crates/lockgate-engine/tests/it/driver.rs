@@ -491,3 +491,23 @@ fn much_that_is_due_at_once_does_not_keep_a_request_waiting() {
     }
     assert!(groups > 1 && !shard.driver.is_behind());
 }
+
+/// A clock's reading drops a part of the millisecond: what is over by the reading may not be over.
+#[test]
+fn nothing_ends_before_its_time_by_a_clock_that_drops_fractions() {
+    let mut shard = Shard::new();
+    shard.driver.set_clock_drops(1);
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    shard.run(send("q", text("a"))).unwrap();
+    let leased = shard.receive_now("q", 1).remove(0);
+    shard
+        .run(send("q", text("b").with_due(shard.now().wall.plus(30_000))))
+        .unwrap();
+    let lease = leased.deadline.since(shard.now().machine);
+    assert_eq!(lease, 30_000);
+    // It began at 0.9 ms, say, and it is 30,000.1 ms now.
+    shard.clock.advance(30_000);
+    assert!(shard.receive_now("q", 2).is_empty());
+    shard.clock.advance(1);
+    assert_eq!(shard.receive_now("q", 2).len(), 2);
+}

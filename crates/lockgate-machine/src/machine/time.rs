@@ -19,14 +19,14 @@ pub(super) const MOVES_PER_STEP: u32 = 1_024;
 
 impl Machine {
     /// What time alone has brought about by `now`: to be logged and folded like the effects of a
-    /// command, again and again until it is `None`.
+    /// command, again and again until it is `None`. `now` may be earlier than that of commands: as much as
+    /// the clock's readings may be behind the time, so that nothing ends before its time.
     ///
     /// Each time and its fold are a step of bounded work, however many timers are due: a step may only
     /// bring timers into order, and then its effect is that time has passed. Commands may be decided
     /// between two steps; what they meet has not ended or come due yet.
     #[must_use]
     pub fn tick(&mut self, now: Now) -> Option<Effect> {
-        let now = self.monotonic(now);
         if !self.machine.has_due(now.machine.0) && !self.wall.has_due(now.wall.0) {
             return None;
         }
@@ -94,7 +94,7 @@ impl Machine {
         self.note_time(now);
         let mut left = budget;
         while left > 0
-            && let Some(fired) = self.machine.pop_due(self.clock.now.machine.0)
+            && let Some(fired) = self.machine.pop_due(now.machine.0)
         {
             left = left.saturating_sub(self.fire(Timer::from_bits(fired.payload), left));
         }

@@ -705,7 +705,7 @@ pub(super) fn name(text: &str) -> QueueName {
 
 fn settled(outcome: Result<Reply, Rejection>) -> String {
     match outcome {
-        Ok(Reply::Settled(Settled::Done)) => "done".to_owned(),
+        Ok(Reply::Settled(Settled::Done | Settled::Extended { .. })) => "done".to_owned(),
         Ok(Reply::Settled(Settled::Stale(reason))) => format!("stale {reason:?}"),
         Ok(other) => panic!("answer to a settle: {other:?}"),
         Err(rejection) => refused(&rejection),
