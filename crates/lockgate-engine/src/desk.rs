@@ -29,6 +29,8 @@ struct State {
     /// In the order filed. An answer may stand behind one that waits for more than itself; the sync
     /// that lets that one out is never more than one later.
     held: VecDeque<Output<Ticket>>,
+    /// About how much memory they take.
+    held_bytes: usize,
     /// Behind the last record appended.
     appended: Position,
     /// Behind the last record that an answer waits for.
@@ -77,12 +79,33 @@ pub(crate) struct Counts {
     pub(crate) sync_age: Duration,
 }
 
+/// How many answers may wait for a sync before nothing more is decided, and how many bytes of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) answers_max: usize,
+    pub(crate) bytes_max: usize,
+}
+
+/// About how much memory an answer takes, in bytes.
+fn bytes(output: &Output<Ticket>) -> usize {
+    let outcome = match &output.what {
+        What::Answer {
+            result: Ok(outcome),
+            ..
+        } => outcome.bytes(),
+        _ => 0,
+    };
+    size_of_val(output) + outcome
+}
+
 /// What the owner tells after a group.
 pub(crate) struct Filing<'a> {
     /// Answers that wait for a sync.
     pub(crate) outputs: &'a mut Vec<Output<Ticket>>,
     pub(crate) appended: Position,
     pub(crate) wanted: Position,
+    /// So much room there is for answers that wait.
+    pub(crate) room: Room,
     /// What the machine took for durable while it decided the group.
     pub(crate) known_durable: Position,
     pub(crate) counts: DriverCounts,
@@ -93,6 +116,10 @@ pub(crate) struct Filing<'a> {
 }
 
 impl State {
+    fn has_room(&self, room: Room) -> bool {
+        self.held.len() < room.answers_max && self.held_bytes < room.bytes_max
+    }
+
     /// Whether the sync thread must be told. Beside a stream of records that nobody waits for it is
     /// told once a window, not once a group: each time costs two threads a system call.
     fn wake_sync_thread(&mut self) -> bool {
@@ -142,6 +169,7 @@ impl Desk {
         Self {
             state: Mutex::new(State {
                 held: VecDeque::new(),
+                held_bytes: 0,
                 appended: durable,
                 wanted: Position::default(),
                 durable,
@@ -171,6 +199,11 @@ impl Desk {
             Some(reason) => Err(reason.clone()),
             None => Ok(state.durable),
         }
+    }
+
+    /// Whether more answers may wait here.
+    pub(crate) fn has_room(&self, room: Room) -> bool {
+        self.lock().has_room(room)
     }
 
     /// Waits until everything that starts before `position` is durable, and has it synced at once.
@@ -216,11 +249,15 @@ impl Desk {
         state.owner_cares = filing.waiters > 0;
         let durable = state.durable;
         let look_again = state.owner_cares && durable > filing.known_durable;
-        state.held.extend(
-            filing
-                .outputs
-                .extract_if(.., |output| output.durable > durable),
-        );
+        for output in filing
+            .outputs
+            .extract_if(.., |output| output.durable > durable)
+        {
+            state.held_bytes += bytes(&output);
+            state.held.push_back(output);
+        }
+        // Who waits for room here must know of the sync that makes some.
+        state.owner_cares |= !state.has_room(filing.room);
         let wake = state.wake_sync_thread();
         drop(state);
         if wake {
@@ -235,6 +272,7 @@ impl Desk {
         let mut state = self.lock();
         let reason = state.failed.get_or_insert(reason).clone();
         let held = std::mem::take(&mut state.held);
+        state.held_bytes = 0;
         drop(state);
         self.work.notify_one();
         self.reached.notify_all();
@@ -315,6 +353,7 @@ impl Desk {
                 .is_some_and(|output| output.durable <= state.durable)
                 && let Some(output) = state.held.pop_front()
             {
+                state.held_bytes -= bytes(&output);
                 match output.what {
                     // Under the lock: the owner, once it sees how far the log is durable, may answer
                     // others about this queue, and they must find it.
@@ -399,6 +438,10 @@ mod tests {
             outputs,
             appended: END,
             wanted: END,
+            room: Room {
+                answers_max: usize::MAX,
+                bytes_max: usize::MAX,
+            },
             known_durable,
             counts: DriverCounts {
                 records: 1,

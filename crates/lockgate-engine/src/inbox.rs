@@ -328,6 +328,7 @@ impl Inbox {
 
     /// For the owner: waits for something to do, at most `timeout` (`None`: for ever), and takes up
     /// to the limits. Takes at least one request if there is one, and by shares if both kinds wait.
+    /// With `requests_max` zero it leaves the requests and waits for anything else.
     pub(crate) fn take(
         &self,
         timeout: Option<Duration>,
@@ -337,7 +338,7 @@ impl Inbox {
     ) {
         let mut state = self.lock();
         let idle = |state: &State| {
-            state.is_empty()
+            (state.is_empty() || requests_max == 0)
                 && state.notices.is_empty()
                 && state.tasks.is_empty()
                 && !state.poked

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// Limits of one engine. Memory used by requests that wait is at most the sum of
 /// [`inbox_bytes_max`](Self::inbox_bytes_max) (twice: once for sends, once for the rest),
-/// [`group_bytes_max`](Self::group_bytes_max), and about 300 bytes for each of
-/// [`waiters_max`](Self::waiters_max).
+/// [`group_bytes_max`](Self::group_bytes_max), [`answers_bytes_max`](Self::answers_bytes_max) and the
+/// answers of one group more, and about 300 bytes for each of [`waiters_max`](Self::waiters_max).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
     /// How many requests may wait to be decided; 1 or more, default 16,384. Sends have this much room
@@ -17,6 +17,11 @@ pub struct EngineOptions {
     /// Sends are refused as [`Overloaded`](crate::EngineError::Overloaded) when the oldest request
     /// has waited longer than this; default 1 s. Settling and extending are never refused for load.
     pub shed_after: Duration,
+    /// While so many answers wait for a sync, nothing more is decided: requests wait in the inbox, and
+    /// sends are refused after [`shed_after`](Self::shed_after). 1 or more, default 65,536.
+    pub answers_max: usize,
+    /// The same for the memory of these answers, in bytes; default 64 MiB.
+    pub answers_bytes_max: usize,
     /// How many requests are decided and appended together at most; default 4,096.
     pub group_requests_max: usize,
     /// How many payload bytes are appended together at most; default 4 MiB. One request larger than
@@ -57,6 +62,8 @@ impl Default for EngineOptions {
             inbox_requests_max: 16_384,
             inbox_bytes_max: 64 << 20,
             shed_after: Duration::from_secs(1),
+            answers_max: 65_536,
+            answers_bytes_max: 64 << 20,
             group_requests_max: 4_096,
             group_bytes_max: 4 << 20,
             sync_window: SyncWindow::default(),

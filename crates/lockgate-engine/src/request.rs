@@ -40,6 +40,21 @@ pub enum Outcome {
     Answered(Result<Answer, Rejection>),
 }
 
+impl Outcome {
+    /// About how much memory it takes, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Self::Commands(results) => size_of_val(&results[..]),
+                Self::Received(Ok(deliveries)) => size_of_val(&deliveries[..]),
+                Self::Answered(Ok(Answer::Queues { queues, .. })) => size_of_val(&queues[..]),
+                Self::Answered(Ok(Answer::Messages { messages, .. })) => size_of_val(&messages[..]),
+                Self::Answered(Ok(Answer::Keys { keys, .. })) => size_of_val(&keys[..]),
+                Self::Received(Err(_)) | Self::Answered(_) => 0,
+            }
+    }
+}
+
 impl Work {
     /// One command.
     #[must_use]

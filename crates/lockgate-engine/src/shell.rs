@@ -21,7 +21,7 @@ use crate::{
     EngineMetrics, EngineOptions, Outcome, Output, Peek, Peeked, Received, Request, StartError,
     StartReport, Status, StopReason, What, Work, backup,
     batch::Leases,
-    desk::{Desk, Filing},
+    desk::{Desk, Filing, Room},
     inbox::{Answered, Inbox, MessagePage, Taken, Ticket},
     keeper::thread::Keeper,
     reading::Reading,
@@ -235,10 +235,21 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
     let mut held = Vec::new();
     let mut timeout = None;
     let mut durable = Position::default();
+    let room = Room {
+        answers_max: options.answers_max,
+        bytes_max: options.answers_bytes_max,
+    };
     loop {
+        // A disk that hangs holds up answers without end. Their requests then wait in the inbox, which
+        // is bounded and refuses sends. At the end all are taken: there will be no more.
+        let has_room = shared.desk.has_room(room) || shared.inbox.is_closed();
         shared.inbox.take(
             timeout,
-            options.group_requests_max,
+            if has_room {
+                options.group_requests_max
+            } else {
+                0
+            },
             options.group_bytes_max,
             &mut taken,
         );
@@ -297,6 +308,7 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
             outputs: &mut held,
             appended: driver.tail(),
             wanted: driver.promised(),
+            room,
             known_durable: durable,
             counts: driver.counts(),
             window: driver.take_sync_window(),

@@ -21,7 +21,7 @@ use super::{check, finds, turn};
 use crate::{
     DriverCounts, EngineError, EngineOptions, KeeperCounts, Outcome, Output, Request, StopReason,
     What, Work,
-    desk::{Desk, Filing},
+    desk::{Desk, Filing, Room},
     inbox::{Answered, Inbox, Taken, Ticket},
 };
 
@@ -75,6 +75,12 @@ struct Shard {
 
 /// Room for two requests of a kind.
 const ROOM: u32 = 2;
+
+/// Room for one answer that waits for a sync, so that the owner must often wait for it.
+const ANSWERS: Room = Room {
+    answers_max: 1,
+    bytes_max: usize::MAX,
+};
 
 impl Shard {
     fn new(log: SmallLog) -> Arc<Self> {
@@ -175,7 +181,10 @@ impl Shard {
         let mut counts = DriverCounts::default();
         let (mut durable, mut appended, mut stopped) = (Position(0), 0, None);
         loop {
-            self.inbox.take(timeout, 2, usize::MAX, &mut taken);
+            let has_room = self.desk.has_room(ANSWERS) || self.inbox.is_closed();
+            let requests_max = if has_room { 2 } else { 0 };
+            self.inbox
+                .take(timeout, requests_max, usize::MAX, &mut taken);
             match self.desk.durable() {
                 Ok(position) => durable = position,
                 Err(reason) => stopped = Some(reason),
@@ -200,6 +209,7 @@ impl Shard {
                 outputs: &mut held,
                 appended: Position(appended),
                 wanted: Position(appended),
+                room: ANSWERS,
                 known_durable: durable,
                 counts,
                 window: SyncWindow::default(),
@@ -377,6 +387,7 @@ fn a_wait_for_a_sync_ends_with_it_or_with_the_sync_thread() {
                 outputs: &mut none,
                 appended: Position(1),
                 wanted: Position(0),
+                room: ANSWERS,
                 known_durable: Position(0),
                 counts: DriverCounts {
                     records: 1,

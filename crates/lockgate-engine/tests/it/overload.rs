@@ -247,3 +247,73 @@ async fn a_message_whose_file_cannot_be_opened_comes_again() {
     drop(batch);
     shard.engine.shutdown().await;
 }
+
+/// A disk that hangs in a sync holds up answers; so many that there is no room for more. What comes then
+/// waits in the inbox, and sends are refused by its age.
+#[tokio::test]
+async fn answers_that_wait_for_a_hanging_sync_are_bounded() {
+    let by_count = EngineOptions {
+        answers_max: 4,
+        group_requests_max: 1,
+        ..EngineOptions::default()
+    };
+    let by_bytes = EngineOptions {
+        answers_max: usize::MAX,
+        answers_bytes_max: 1,
+        ..by_count.clone()
+    };
+    for (options, held_max) in [(by_count, 4), (by_bytes, 1)] {
+        let shard = Watched::with_options(options);
+        let queue = create("q", QueueSettings::default());
+        shard.engine.submit(queue).await.unwrap();
+        shard.controls.hold_syncs(true);
+        let mut sends = Vec::new();
+        for _ in 0..10 {
+            let mut send = Box::pin(shard.engine.submit(send("q", text("a"))));
+            assert!(pending(send.as_mut()).await);
+            sends.push(send);
+        }
+        let is_full = || {
+            let metrics = shard.engine.metrics();
+            (metrics.held, metrics.inbox) == (held_max, 10 - held_max)
+        };
+        until(is_full).await;
+        shard.clock.advance(1_001);
+        let refused = shard.engine.submit(send("q", text("one too many"))).await;
+        assert!(
+            matches!(refused, Err(EngineError::Overloaded)),
+            "{refused:?}"
+        );
+        assert!(is_full());
+        shard.controls.hold_syncs(false);
+        for send in sends {
+            send.await.unwrap();
+        }
+        assert_eq!(shard.engine.metrics().held, 0);
+        shard.engine.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_needs_no_room_for_answers() {
+    let options = EngineOptions {
+        answers_max: 1,
+        ..EngineOptions::default()
+    };
+    let shard = Watched::with_options(options);
+    let queue = create("q", QueueSettings::default());
+    shard.engine.submit(queue).await.unwrap();
+    shard.controls.hold_syncs(true);
+    let mut first = Box::pin(shard.engine.submit(send("q", text("a"))));
+    assert!(pending(first.as_mut()).await);
+    until(|| shard.engine.metrics().held == 1).await;
+    let mut second = Box::pin(shard.engine.submit(send("q", text("b"))));
+    assert!(pending(second.as_mut()).await);
+    let mut shutdown = Box::pin(shard.engine.shutdown());
+    assert!(pending(shutdown.as_mut()).await);
+    until(|| shard.engine.metrics().held == 2).await;
+    shard.controls.hold_syncs(false);
+    first.await.unwrap();
+    second.await.unwrap();
+    shutdown.await;
+}
