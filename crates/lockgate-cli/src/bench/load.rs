@@ -428,7 +428,7 @@ pub(crate) async fn purge(engine: &Engine, queue: &QueueName) -> Result<(), Fail
     submit(engine, command).await.map(drop)
 }
 
-fn refused(error: EngineError) -> Failure {
+pub(crate) fn refused(error: EngineError) -> Failure {
     Failure::from_error(Exit::Failed, error).context("the engine refused a call of the bench")
 }
 

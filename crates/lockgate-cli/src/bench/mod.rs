@@ -11,6 +11,7 @@
 mod backlog;
 mod cpu;
 mod disk;
+mod due;
 mod floor;
 mod folder;
 mod host;
@@ -96,6 +97,13 @@ static BENCHES: &[Bench] = &[
         about: "receive while one consumer sits on a key with a long backlog; floor: without it",
         weight: 1,
         open: shape::open_slow_holder,
+    },
+    Bench {
+        figures: &["due.stall", "due.alone"],
+        about: "longest send, one after the other, while 10,000,000 delayed messages come due within a second; \
+                and the longest without them",
+        weight: 1,
+        open: due::open,
     },
     Bench {
         figures: &["http.cpu"],
