@@ -1,7 +1,8 @@
 //! Policies: JSON within the text of an attribute, and how much of it there may be. What a queue's own
 //! policy says is without effect here.
 //!
-//! They are looked at as text, so that neither their depth nor their length costs stack or memory.
+//! They are looked at as text, so that neither their depth nor their length costs stack or memory. A queue's
+//! own, which is short, may be as deep as JSON is read to elsewhere: 127 levels.
 
 use std::fmt;
 
@@ -32,8 +33,15 @@ pub(super) fn check(text: &str) -> Result<(), SqsError> {
     else {
         return Err(SqsError::invalid_attribute_value("Policy"));
     };
-    let over = |message: String| Err(SqsError::new(ErrorCode::OverLimit, message));
     check_size(text)?;
+    // Its statements are added and removed one by one, for which it is read as a whole.
+    if let Err(error) = serde_json::from_str::<serde_json::Value>(text) {
+        return Err(SqsError::new(
+            ErrorCode::InvalidAttributeValue,
+            format!("Invalid value for the parameter Policy. Reason: {error}."),
+        ));
+    }
+    let over = |message: String| Err(SqsError::new(ErrorCode::OverLimit, message));
     let found = count(statements);
     if found > STATEMENTS_MAX {
         return over(format!(
@@ -219,8 +227,11 @@ mod tests {
             for text in [deep("[", "]"), deep("{\"a\":", "}")].as_flattened() {
                 check(text).unwrap_err();
             }
-            let nested = format!("{{\"Statement\":{}1{}}}", "[".repeat(900), "]".repeat(900));
-            check(&nested).unwrap();
+            for (depth, fits) in [(126, true), (127, false), (900, false)] {
+                let (open, close) = ("[".repeat(depth), "]".repeat(depth));
+                let nested = format!("{{\"Statement\":{open}1{close}}}");
+                assert_eq!(check(&nested).is_ok(), fits, "{depth}");
+            }
         });
         checking.unwrap().join().unwrap();
     }

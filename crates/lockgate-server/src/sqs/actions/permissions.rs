@@ -111,12 +111,12 @@ impl Service {
             {
                 return Err(SqsError::invalid_value(&*label, "Label", "Already exists."));
             }
-            if policy.statements.len() == STATEMENTS_MAX {
+            if policy.statements.len() >= STATEMENTS_MAX {
                 return Err(SqsError::new(
                     ErrorCode::OverLimit,
                     format!(
                         "{} Statements were found, maximum allowed is {STATEMENTS_MAX}.",
-                        STATEMENTS_MAX + 1
+                        policy.statements.len() + 1
                     ),
                 ));
             }
@@ -178,10 +178,15 @@ impl Service {
         let attribute = Attribute::Policy.name();
         let mut policy = match annotations.get(attribute) {
             // What was set as an attribute is an object, and may yet be no policy that we can read.
-            Some(text) => serde_json::from_str(text).map_err(|_| {
-                SqsError::invalid_parameter(
-                    "The queue's Policy attribute has no list of statements: set it anew first.",
-                )
+            Some(text) => serde_json::from_str(text).map_err(|error| {
+                let what = if error.is_data() {
+                    "has no list of statements".to_owned()
+                } else {
+                    format!("cannot be read ({error})")
+                };
+                SqsError::invalid_parameter(format!(
+                    "The queue's Policy attribute {what}: set it anew first."
+                ))
             })?,
             None => Policy {
                 version: version(),

@@ -104,11 +104,14 @@ impl Service {
         };
         let turn = self.attempts.turn(attempt).await;
         let lease = receive.lease.unwrap_or(queue.settings.lease);
-        if let Some((received, claim)) = self.attempts.repeat(&turn, &self.engine, lease).await? {
-            // Asked in the other protocol they may take more room than they did. What has none is not
-            // lost: its lease ends.
-            let fits = &received[..fitting(call, &received)];
-            let messages = self.messages(&queue, fits, &system, &user);
+        // Asked in the other protocol they may take more room than they did.
+        let fits = |received: &[Received]| fitting(call, received);
+        let repeated = self
+            .attempts
+            .repeat(&turn, &self.engine, lease, fits)
+            .await?;
+        if let Some((received, claim)) = repeated {
+            let messages = self.messages(&queue, &received, &system, &user);
             let guard = KeepGuard::new(move || claim.keep());
             return Ok((ReceiveMessageOutput { messages }, Some(guard)));
         }

@@ -3,7 +3,12 @@
 use lockgate_machine::{Command, Settle, SettleAction};
 use serde_json::{Value, json};
 
-use super::{super::Receipts, Answer, Shop, protocols::in_both_protocols, text};
+use super::{
+    super::Receipts,
+    Answer, Shop,
+    protocols::{Speaks, in_both_protocols},
+    text,
+};
 
 in_both_protocols![
     a_repeat_gives_the_same_messages_under_the_same_handles_and_restarts_their_timeouts,
@@ -249,6 +254,32 @@ async fn a_restart_forgets(shop: Shop) {
         shop.delete(&url, message).await;
     }
     assert_eq!(shop.counts(&url).await, [0, 0, 0]);
+}
+
+#[tokio::test]
+async fn what_a_repeat_in_the_other_protocol_has_no_room_for_goes_back() {
+    let mut shop = Shop::open();
+    let url = shop.queue("q.fifo", json!({})).await;
+    // A quotation mark takes two bytes in JSON, six in XML: of 18 MiB, 16 fit.
+    let body = "\"".repeat(512 << 10);
+    for id in ["a", "b", "c", "d", "e", "f"] {
+        let message = json!({
+            "QueueUrl": url, "MessageBody": body, "MessageGroupId": id, "MessageDeduplicationId": id,
+        });
+        shop.ok("SendMessage", message).await;
+    }
+    let first = attempt(&shop, &url, "id").await;
+    assert_eq!(first.len(), 6);
+    shop.speaks = Speaks::Query;
+    let repeat = attempt(&shop, &url, "id").await;
+    assert_eq!(bodies(&repeat), bodies(&first[..5]));
+    assert_eq!(shop.counts(&url).await, [1, 5, 0]);
+    // A further one has the same, also where there is room for more.
+    shop.speaks = Speaks::Json;
+    assert_eq!(attempt(&shop, &url, "id").await, first[..5]);
+    let rest = attempt(&shop, &url, "other").await;
+    assert_eq!(bodies(&rest), bodies(&first[5..]));
+    assert_eq!(rest[0]["Attributes"]["ApproximateReceiveCount"], "1");
 }
 
 /// Asks without taking delivery of the answer.

@@ -1,5 +1,7 @@
 //! Permissions: statements of a queue's policy.
 
+use lockgate_core::QueueName;
+use lockgate_machine::Command;
 use serde_json::{Value, json};
 
 use super::{Shop, protocols::in_both_protocols, text};
@@ -8,6 +10,7 @@ in_both_protocols![
     permissions_are_statements_of_the_policy,
     a_policy_that_was_set_whole_keeps_its_own_statements,
     statements_have_a_limit,
+    a_policy_beyond_what_may_be_set_is_told_as_what_it_is,
 ];
 
 impl Shop {
@@ -109,4 +112,47 @@ async fn statements_have_a_limit(shop: Shop) {
     let (code, message) = shop.refused("AddPermission", input).await;
     assert_eq!(code, "OverLimit");
     assert_eq!(message, "21 Statements were found, maximum allowed is 20.");
+}
+
+/// As it may be in a data folder, where nothing is checked.
+async fn a_policy_beyond_what_may_be_set_is_told_as_what_it_is(shop: Shop) {
+    let url = shop.queue("q", json!({})).await;
+    let deep = format!("{{\"a\":{}{}}}", "[".repeat(200), "]".repeat(200));
+    let long = json!({"Statement": vec![json!({}); 30]}).to_string();
+    for (policy, expected) in [
+        (
+            deep,
+            [
+                "InvalidParameterValue",
+                "The queue's Policy attribute cannot be read (recursion limit exceeded at line 1 column \
+                 132): set it anew first.",
+            ],
+        ),
+        (
+            json!({"Statement": 7}).to_string(),
+            [
+                "InvalidParameterValue",
+                "The queue's Policy attribute has no list of statements: set it anew first.",
+            ],
+        ),
+        (
+            long,
+            [
+                "OverLimit",
+                "31 Statements were found, maximum allowed is 20.",
+            ],
+        ),
+    ] {
+        let change = Command::ChangeQueue {
+            queue: QueueName::new("q").unwrap(),
+            settings: None,
+            annotations: Some([("Policy".to_owned(), policy)].into()),
+            tags: None,
+        };
+        shop.engine.submit(change).await.unwrap();
+        let input = json!({"QueueUrl": url, "Label": "more", "AWSAccountIds": ["111111111111"],
+            "Actions": ["SendMessage"]});
+        let (code, message) = shop.refused("AddPermission", input).await;
+        assert_eq!([&*code, &*message], expected);
+    }
 }

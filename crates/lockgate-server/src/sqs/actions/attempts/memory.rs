@@ -91,15 +91,11 @@ impl<A> Memory<A> {
         }
     }
 
-    /// The answer that attempt was given, if it may be repeated, and its leases.
-    pub(super) fn recall(
-        &mut self,
-        attempt: &Attempt,
-        now: MachineTime,
-    ) -> Option<(&A, &[LeaseToken])> {
+    /// The answer that attempt was given, if it may be repeated.
+    pub(super) fn recall(&mut self, attempt: &Attempt, now: MachineTime) -> Option<&A> {
         self.expire(now);
         let remembered = self.answers.get(self.by_attempt.get(attempt)?)?;
-        Some((&remembered.answer, &remembered.leases))
+        Some(&remembered.answer)
     }
 
     /// The attempt may not be repeated any more.
@@ -179,7 +175,7 @@ mod tests {
 
     fn recall(memory: &mut Memory<&'static str>, attempt: &Attempt, after: Millis) -> String {
         let answer = memory.recall(attempt, START.plus(after));
-        answer.map_or("", |(answer, _)| answer).to_owned()
+        answer.copied().unwrap_or_default().to_owned()
     }
 
     fn is_empty(memory: &Memory<&'static str>) -> bool {
@@ -207,8 +203,7 @@ mod tests {
         memory.remember(attempt(1, "a"), leases.clone(), 10, "first", START);
         memory.remember(attempt(1, "b"), vec![lease(3)], 10, "second", START);
         memory.settled(lease(4));
-        let (_, kept) = memory.recall(&attempt(1, "a"), START).unwrap();
-        assert_eq!(kept, leases);
+        assert_eq!(recall(&mut memory, &attempt(1, "a"), 0), "first");
         memory.settled(lease(2));
         assert_eq!(recall(&mut memory, &attempt(1, "a"), 0), "");
         assert_eq!(recall(&mut memory, &attempt(1, "b"), 0), "second");

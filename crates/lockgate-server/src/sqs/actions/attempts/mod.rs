@@ -81,47 +81,57 @@ impl Attempts {
         self.turns.take(attempt).await
     }
 
-    /// The messages that attempt was given, their timeouts restarted. `None`: it was given none, or
-    /// not all of them are still its own; it may receive anew.
+    /// The messages that attempt was given, their timeouts restarted: the first so many as `fits` says
+    /// the answer has room for. The others go back, and are no part of the attempt any more. `None`: it
+    /// was given none, or not all of them are still its own; it may receive anew.
     pub(super) async fn repeat(
         &self,
         turn: &Turn<'_>,
         engine: &Engine,
         lease: Millis,
+        fits: impl FnOnce(&[Received]) -> usize,
     ) -> Result<Option<(Arc<[Received]>, Claim)>, SqsError> {
-        let Some((received, claim, settles)) = self.recall(turn, engine, lease) else {
+        let Some((answer, claim)) = self.recall(turn, engine) else {
             return Ok(None);
         };
+        let (kept, rest) = answer.received.split_at(fits(&answer.received));
+        let settle = |received: &Received, action| Settle {
+            token: received.delivery.token,
+            action,
+        };
+        let extend = |received| settle(received, SettleAction::Extend { lease });
         // One command: of messages that are not all there any more, none is kept longer.
+        let settles = kept.iter().map(extend).collect();
         let sends = vec![];
         match engine.submit(Command::Transact { settles, sends }).await {
-            Ok(_) => Ok(Some((received, claim))),
+            Ok(_) => {}
             Err(EngineError::Rejected(_)) => {
                 self.memory().forget(turn.attempt());
-                Ok(None)
+                return Ok(None);
             }
-            Err(error) => Err(error.into()),
+            Err(error) => return Err(error.into()),
         }
+        if rest.is_empty() {
+            return Ok(Some((answer.received, claim)));
+        }
+        let received: Arc<[Received]> = kept.into();
+        self.remember_answer(turn, engine, Arc::clone(&received), answer.leases);
+        // The last first, as they stand one behind the other. One that is not there any more needs
+        // nothing.
+        let back = rest.iter().rev();
+        let back = back.map(|received| Command::Settle(settle(received, SettleAction::GiveBack)));
+        engine.submit_all(back.collect()).await?;
+        Ok(Some((received, claim)))
     }
 
-    fn recall(
-        &self,
-        turn: &Turn<'_>,
-        engine: &Engine,
-        lease: Millis,
-    ) -> Option<(Arc<[Received]>, Claim, Vec<Settle>)> {
+    fn recall(&self, turn: &Turn<'_>, engine: &Engine) -> Option<(Answer, Claim)> {
         let mut memory = self.memory();
-        let (answer, leases) = memory.recall(turn.attempt(), engine.now().machine)?;
-        let extend = |&token| Settle {
-            token,
-            action: SettleAction::Extend { lease },
-        };
+        let answer = memory.recall(turn.attempt(), engine.now().machine)?.clone();
         let Some(claim) = answer.leases.claim() else {
             memory.forget(turn.attempt());
             return None;
         };
-        let settles = leases.iter().map(extend).collect();
-        Some((Arc::clone(&answer.received), claim, settles))
+        Some((answer, claim))
     }
 
     /// Remembers what an attempt is given.
@@ -130,14 +140,25 @@ impl Attempts {
             1..=MESSAGES_MAX => batch.iter().map(detached).collect(),
             _ => Arc::default(),
         };
-        let tokens: Vec<LeaseToken> = received.iter().map(|r| r.delivery.token).collect();
         let leases = Arc::new(SharedLeases(Mutex::new(LeaseState::Pending {
             batch,
             answers: 1,
         })));
         let claim = Claim(Arc::clone(&leases));
-        let bytes = received.iter().map(bytes_of).sum();
+        self.remember_answer(turn, engine, received, leases);
+        claim
+    }
+
+    fn remember_answer(
+        &self,
+        turn: &Turn<'_>,
+        engine: &Engine,
+        received: Arc<[Received]>,
+        leases: Arc<SharedLeases>,
+    ) {
         let attempt = turn.attempt().clone();
+        let tokens: Vec<LeaseToken> = received.iter().map(|r| r.delivery.token).collect();
+        let bytes = received.iter().map(bytes_of).sum();
         let mut memory = self.memory();
         if tokens.is_empty() {
             memory.forget(&attempt);
@@ -145,7 +166,6 @@ impl Attempts {
             let answer = Answer { received, leases };
             memory.remember(attempt, tokens, bytes, answer, engine.now().machine);
         }
-        claim
     }
 
     /// The client deletes the message or changes its visibility: the answer it came with is not

@@ -194,6 +194,21 @@ fn policies(sets: &Sets<'_>) -> Vec<Row> {
                 .refused(&OVER_LIMIT, message),
         );
     }
+    let nested = |depth: usize| {
+        format!(
+            "{{\"a\":{}{}}}",
+            "[".repeat(depth - 1),
+            "]".repeat(depth - 1)
+        )
+    };
+    rows.push(sets(row("a policy of 127 levels"), &[("Policy", &nested(127))]).works());
+    rows.push(
+        sets(row("a policy of 128 levels"), &[("Policy", &nested(128))]).refused(
+            &ATTRIBUTE_VALUE,
+            "Invalid value for the parameter Policy. Reason: recursion limit exceeded at line 1 column \
+             132.",
+        ),
+    );
     rows
 }
 
