@@ -20,7 +20,9 @@ const READ_AT_ONCE: usize = 10;
 /// The name by which [`Raw`] asks a deserializer for an entry as it came.
 const RAW_NAME: &str = "lockgate::Raw";
 
-/// A list of a request. It keeps at most [`ENTRIES_MAX`] entries and counts all.
+/// A list of a request. It keeps at most [`ENTRIES_MAX`] entries and counts all, because SQS says how many
+/// there were ("You have sent 11."). An entry beyond the most costs one pass over its bytes, and nothing is
+/// kept of it: the time is linear in the length of the body, which has a limit of its own.
 #[derive(Debug)]
 pub(crate) struct Few<'a, T> {
     first: Vec<T>,
@@ -93,6 +95,7 @@ impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Few<'a, T> {
                     } else if few.len < ENTRIES_MAX {
                         list.next_element()?.map(|entry| few.rest.push(entry))
                     } else {
+                        // Skipped, not read: only its end is looked for.
                         list.next_element::<IgnoredAny>()?.map(|_| ())
                     };
                     if more.is_none() {
