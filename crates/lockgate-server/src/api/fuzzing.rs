@@ -7,8 +7,9 @@ use super::{
     input::{body, query},
     route::{self, Operation},
     shapes::{
-        ChangeQueue, CreateQueue, ListDeadLetters, ListKeys, ListMessages, ListQueues, Nothing,
-        ReceiveMessages, Redrive, Reschedule, SendMessages, SettleMessages, Transaction,
+        ChangeQueue, CreateQueue, ListDeadLetterSources, ListDeadLetters, ListKeys, ListMessages,
+        ListQueues, Nothing, ReceiveMessages, Redrive, Reschedule, SendMessages, SettleMessages,
+        Transaction,
     },
 };
 
@@ -40,6 +41,7 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         Operation::ListQueues => drop(query::<ListQueues>(given)?),
         Operation::ListKeys => drop(query::<ListKeys>(given)?),
         Operation::PeekMessages => drop(query::<ListMessages>(given)?),
+        Operation::ListDeadLetterSources => drop(query::<ListDeadLetterSources>(given)?),
         Operation::ListDeadLetters => drop(query::<ListDeadLetters>(given)?),
         Operation::CreateQueue => drop(body::<CreateQueue>(bytes)?),
         Operation::ChangeQueue => drop(body::<ChangeQueue>(bytes)?),
@@ -62,8 +64,7 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         | Operation::ResumeKey
         | Operation::DropKey
         | Operation::PeekMessage
-        | Operation::CancelMessage
-        | Operation::ListDeadLetterSources => {
+        | Operation::CancelMessage => {
             query::<Nothing>(given)?;
             let Nothing {} = body(bytes)?;
         }

@@ -195,7 +195,8 @@ impl Service {
                 ok(&self.settle_messages(request, part(0), body(given)?).await?)
             }
             Operation::ListDeadLetterSources => {
-                ok(&self.list_dead_letter_sources(request, part(0))?)
+                let input = query(request.query)?;
+                ok(&self.list_dead_letter_sources(request, part(0), input)?)
             }
             Operation::ListDeadLetters => ok(&self
                 .list_dead_letters(request, part(0), query(request.query)?)
@@ -257,6 +258,7 @@ fn takes_parameters(operation: Operation) -> bool {
         Operation::ListQueues
             | Operation::ListKeys
             | Operation::PeekMessages
+            | Operation::ListDeadLetterSources
             | Operation::ListDeadLetters
     )
 }

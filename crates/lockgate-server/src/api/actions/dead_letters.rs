@@ -3,11 +3,13 @@
 use lockgate_core::QueueName;
 use lockgate_machine::{Command, MoveTo, Reply, StuckReason};
 
-use super::{in_range, mismatched};
+use super::{PAGE_DEFAULT, PAGE_MAX, in_range, mismatched, page_after, page_start_queue};
 use crate::{
     api::{
         Code, Problem, Request, Service,
-        shapes::{DeadLetterSources, Redrive, Redriven, StuckReasonWord, StuckView},
+        shapes::{
+            DeadLetterSources, ListDeadLetterSources, Redrive, Redriven, StuckReasonWord, StuckView,
+        },
     },
     auth::Verb,
 };
@@ -20,14 +22,22 @@ impl Service {
         &self,
         request: &Request<'_>,
         name: &str,
+        input: ListDeadLetterSources,
     ) -> Result<DeadLetterSources, Problem> {
         let target = self.queue(request, Verb::Read, name)?;
+        let limit = in_range("limit", input.limit, 1, PAGE_MAX)?.unwrap_or(PAGE_DEFAULT);
+        let after = input.page.as_deref().map(page_start_queue).transpose()?;
         let sources = self.engine.directory().dead_letter_sources(&target.name);
-        let names = sources.iter().map(|entry| &entry.name);
-        let known = names.filter(|name| request.may(Verb::Read, name));
-        Ok(DeadLetterSources {
-            queues: known.map(ToString::to_string).collect(),
-        })
+        let mut known = sources
+            .iter()
+            .map(|entry| &entry.name)
+            .filter(|name| after.as_ref().is_none_or(|after| *name > after))
+            .filter(|name| request.may(Verb::Read, name));
+        let page = known.by_ref().take(limit.into());
+        let queues: Vec<String> = page.map(ToString::to_string).collect();
+        let more = known.next().is_some();
+        let next_page = queues.last().filter(|_| more).map(|last| page_after(last));
+        Ok(DeadLetterSources { queues, next_page })
     }
 
     /// Moves dead letters, step by step, so that nobody else waits for all of it.

@@ -4,7 +4,7 @@ use lockgate_core::{Key, Millis};
 use lockgate_engine::QueueEntry;
 use lockgate_machine::{Answer, Command, KeyAction, KeyStatus, KeyWait, Query, Reply};
 
-use super::{in_range, invalid_page, mismatched, page_after, page_start};
+use super::{PAGE_DEFAULT, PAGE_MAX, in_range, invalid_page, mismatched, page_after, page_start};
 use crate::{
     api::{
         Code, Problem, Request, Service,
@@ -12,10 +12,6 @@ use crate::{
     },
     auth::Verb,
 };
-
-/// Keys of a page that does not say.
-const PAGE_DEFAULT: u16 = 100;
-const PAGE_MAX: u16 = 1000;
 
 impl Service {
     pub(in crate::api) async fn list_keys(

@@ -8,13 +8,17 @@ mod peek;
 mod queues;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use lockgate_core::SpaceState;
+use lockgate_core::{QueueName, SpaceState};
 use lockgate_engine::Status;
 
 use super::{
     Code, Problem, Service,
     shapes::{Instant, ServerInfo, Space, SpaceStateWord, StatusWord},
 };
+
+/// Queues or keys of a page that does not say.
+const PAGE_DEFAULT: u16 = 100;
+const PAGE_MAX: u16 = 1000;
 
 impl Service {
     /// Says which server this is.
@@ -88,6 +92,11 @@ fn page_start(token: &str) -> Result<String, Problem> {
         .ok()
         .and_then(|bytes| String::from_utf8(bytes).ok())
         .ok_or_else(invalid_page)
+}
+
+/// What the page before ended with, of a list of queues.
+fn page_start_queue(token: &str) -> Result<QueueName, Problem> {
+    QueueName::new(&page_start(token)?).map_err(|_| invalid_page())
 }
 
 fn invalid_page() -> Problem {

@@ -7,7 +7,7 @@ use lockgate_machine::{
     Answer, Command, CreateQueue as Create, Query, QueueDescription, QueueSettings, Reply,
 };
 
-use super::{in_range, invalid_page, mismatched, page_after, page_start};
+use super::{PAGE_DEFAULT, PAGE_MAX, in_range, mismatched, page_after, page_start_queue};
 use crate::{
     answer::json_len,
     api::{
@@ -18,9 +18,6 @@ use crate::{
     sqs::{apply_tags, check_queue_name, check_tags},
 };
 
-/// Queues of a page that does not say.
-const PAGE_DEFAULT: u16 = 100;
-const PAGE_MAX: u16 = 1000;
 /// Queues that a page is made longer by at a time.
 const PAGE_STEP: usize = 100;
 /// A page is not made longer when the tags of its queues have so many bytes as they are written.
@@ -40,13 +37,7 @@ impl Service {
     ) -> Result<Queues, Problem> {
         let limit = in_range("limit", input.limit, 1, PAGE_MAX)?.unwrap_or(PAGE_DEFAULT);
         let limit = usize::from(limit);
-        let mut after = match &input.page {
-            None => None,
-            Some(page) => {
-                let name = page_start(page)?;
-                Some(QueueName::new(&name).map_err(|_| invalid_page())?)
-            }
-        };
+        let mut after = input.page.as_deref().map(page_start_queue).transpose()?;
         let prefix = input.prefix.unwrap_or_default();
         let mut queues: Vec<Queue> = Vec::new();
         let mut bytes = 0;

@@ -2,12 +2,28 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The queues whose dead letters come to a queue.
+/// Which of the queues to list whose dead letters come to a queue.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListDeadLetterSources {
+    /// How many at most, 1 to 1000. Default 100.
+    #[serde(default)]
+    pub(crate) limit: Option<u16>,
+    /// The `next_page` of the page before.
+    #[serde(default)]
+    pub(crate) page: Option<String>,
+}
+
+/// A page of the queues whose dead letters come to a queue.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct DeadLetterSources {
     /// Their names, in order.
     pub(crate) queues: Vec<String>,
+    /// What to give as `page` for the next page; not there on the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) next_page: Option<String>,
 }
 
 /// Where dead letters are to go.

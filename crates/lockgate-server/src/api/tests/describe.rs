@@ -188,6 +188,8 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
         },
         Operation::ListDeadLetterSources => Described {
             tag: "dead letters",
+            parameters: to.input::<ListDeadLetterSources>(),
+            codes: &[Code::QueueNotFound, Code::InvalidPage],
             ..queue("read", to.ok::<DeadLetterSources>())
         },
         Operation::ListDeadLetters => Described {

@@ -250,6 +250,49 @@ async fn pages_of_queues_join_to_the_whole_list() {
 }
 
 #[tokio::test]
+async fn sources_of_dead_letters_come_in_pages_that_are_filled_up() {
+    let mut shop = Shop::open();
+    queue(&shop, "dead", json!({})).await;
+    queue(&shop, "none", json!({})).await;
+    for name in ["d", "b", "e", "a", "c"] {
+        let dead_letter = json!({"dead_letter": {"queue": "dead"}});
+        queue(&shop, name, dead_letter).await;
+    }
+    let target = "/queues/dead/dead-letter-sources";
+    let all = json!({"queues": ["a", "b", "c", "d", "e"]});
+    assert_eq!(shop.get(target).await, all);
+    assert_eq!(shop.get(&format!("{target}?limit=5")).await, all);
+    let nothing = shop.get("/queues/none/dead-letter-sources").await;
+    assert_eq!(nothing, json!({"queues": []}));
+    for (parameter, code, field) in [
+        ("limit=0", "invalid_value", "limit"),
+        ("limit=1001", "invalid_value", "limit"),
+        ("page=*", "invalid_page", "page"),
+        ("page=", "invalid_page", "page"),
+    ] {
+        let target = format!("{target}?{parameter}");
+        let refused = shop.refused(Method::GET, &target, Value::Null).await;
+        assert_eq!((&*refused.1, &*refused.2), (code, field), "{parameter}");
+    }
+    // Of b and d the caller may not know.
+    shop.identity = Some(Arc::new(AccessKey {
+        id: "K".into(),
+        secret: Secret::new("secret of K"),
+        grants: ["dead", "a", "c", "e"]
+            .map(|queues| Grant {
+                queues: queues.into(),
+                verbs: vec![Verb::Read],
+            })
+            .into(),
+    }));
+    let first = shop.get(&format!("{target}?limit=2")).await;
+    assert_eq!(first["queues"], json!(["a", "c"]));
+    let next = first["next_page"].as_str().unwrap();
+    let last = shop.get(&format!("{target}?limit=2&page={next}")).await;
+    assert_eq!(last, json!({"queues": ["e"]}));
+}
+
+#[tokio::test]
 async fn a_message_comes_out_as_it_went_in() {
     let shop = Shop::open();
     queue(&shop, "orders.fifo", json!({})).await;
