@@ -90,11 +90,13 @@ impl BodyBudget {
         }
     }
 
-    /// The share of an answer of `len` bytes; none if it is free.
+    /// The share of an answer of `len` bytes; none if it is free. One that tells what was done may not be
+    /// refused, and is sent whether there is room or not.
     pub(crate) fn hold(
         self: &Arc<Self>,
         address: IpAddr,
         len: usize,
+        may_be_refused: bool,
     ) -> Result<Option<AnswerShare>, Full> {
         if len <= FREE_BYTES {
             return Ok(None);
@@ -109,31 +111,13 @@ impl BodyBudget {
         let more = share.missing(len);
         // Alone it is sent whatever its length: a message that is larger than the budget could
         // otherwise never be had.
-        if used.total.all > 0 {
+        if may_be_refused && used.total.all > 0 {
             share.room(&used, more)?;
         }
         used.add(share.address, more, 0);
         drop(used);
         share.bytes = more;
         Ok(Some(share))
-    }
-
-    /// The share of an answer of `len` bytes that is sent whether there is room or not: what it tells
-    /// was done.
-    pub(crate) fn hold_anyway(
-        self: &Arc<Self>,
-        address: IpAddr,
-        len: usize,
-    ) -> Option<AnswerShare> {
-        let bytes = len.saturating_sub(FREE_BYTES);
-        let address = network(address);
-        self.lock().add(address, bytes, 0);
-        Some(BodyShare {
-            budget: self.clone(),
-            address,
-            bytes,
-            unknown: false,
-        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Used> {
@@ -390,7 +374,7 @@ mod tests {
     #[test]
     fn an_answer_holds_its_share_until_it_is_out() {
         let budget = Arc::new(BodyBudget::new(100_000));
-        let hold = |at, bytes| budget.hold(address(at), FREE_BYTES + bytes);
+        let hold = |at, bytes| budget.hold(address(at), FREE_BYTES + bytes, true);
         assert!(hold(1, 0).unwrap().is_none());
         let share = hold(1, 60_000).unwrap();
         assert_eq!(hold(2, 40_001).unwrap_err(), Full::All);
@@ -400,7 +384,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
         let alone = hold(1, 100_001).unwrap();
         assert!(hold(1, 1).is_err());
-        let anyway = budget.hold_anyway(address(1), FREE_BYTES + 7);
+        let anyway = budget.hold(address(1), FREE_BYTES + 7, false).unwrap();
         assert_eq!(budget.used(), 100_008);
         drop((alone, anyway));
         assert_eq!(budget.used(), 0);

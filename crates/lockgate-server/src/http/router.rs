@@ -78,13 +78,10 @@ pub(crate) async fn answer(client: &Arc<Client>, request: Request<Incoming>) -> 
     };
     let outcome = outcome.and_then(|response| {
         let (answers, len) = (&client.core.answers, response.body.len());
-        let share = match answers.hold(client.peer.ip(), len) {
-            Ok(share) => share,
-            Err(_) if may_be_refused(route, &parts.method, &response) => {
-                return Err(Refusal::AnswersFull);
-            }
-            Err(_) => answers.hold_anyway(client.peer.ip(), len),
-        };
+        let may_be_refused = may_be_refused(route, &parts.method, &response);
+        let share = answers
+            .hold(client.peer.ip(), len, may_be_refused)
+            .map_err(|_| Refusal::AnswersFull)?;
         Ok((response, share))
     });
     let (response, share) = outcome.unwrap_or_else(|refusal| {
