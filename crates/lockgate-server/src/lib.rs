@@ -53,6 +53,8 @@ mod few;
 mod hex;
 mod http;
 mod server;
+#[cfg(test)]
+mod small_stack;
 mod sqs;
 mod waiting;
 mod watched;

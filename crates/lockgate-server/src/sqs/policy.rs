@@ -210,11 +210,11 @@ pub(super) fn text(value: &RawValue) -> Option<Text<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::small_stack::with_a_small_stack;
 
     #[test]
     fn a_policy_costs_no_stack() {
-        let small = std::thread::Builder::new().stack_size(128 << 10);
-        let checking = small.spawn(|| {
+        with_a_small_stack(|| {
             let deep = |open: &str, close: &str| {
                 let (open, close) = (open.repeat(500_000), close.repeat(500_000));
                 [
@@ -233,6 +233,5 @@ mod tests {
                 assert_eq!(check(&nested).is_ok(), fits, "{depth}");
             }
         });
-        checking.unwrap().join().unwrap();
     }
 }

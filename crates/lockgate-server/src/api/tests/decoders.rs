@@ -1,14 +1,13 @@
 //! The decoder by itself: no body costs much stack, and an input that is too long is refused by its
 //! length.
 
-use std::thread;
-
 use crate::{
     api::{
         input::{body, entry},
         shapes::{ChangeQueue, CreateQueue, SendMessages, SettleMessages, Transaction},
     },
     few::ENTRIES_MAX,
+    small_stack::read_nested,
 };
 
 #[test]
@@ -25,39 +24,29 @@ fn a_body_as_deep_as_it_is_long_costs_no_stack() {
             input.sends.into_entries(entry).for_each(drop);
         }
     }
-    let small = thread::Builder::new().stack_size(128 << 10);
-    let reading = small.spawn(|| {
-        for (open, close) in [
+    read_nested(
+        &[
             ("[", "]"),
             ("{\"a\":", "}"),
             ("{\"settings\":", "}"),
             ("{\"messages\":[", "]}"),
             ("{\"headers\":{\"a\":", "}}"),
-        ] {
-            for depth in [1, 2, 5, 126, 127, 128, 100_000] {
-                let (open, close) = (open.repeat(depth), close.repeat(depth));
-                all(&open);
-                let nested = format!("{open}1{close}");
-                all(&nested);
-                for around in [
-                    "{\"name\":$}",
-                    "{\"name\":\"a\",\"settings\":$}",
-                    "{\"name\":\"a\",\"settings\":{\"level\":$}}",
-                    "{\"name\":\"a\",\"settings\":{\"dedup\":{\"window_ms\":$}}}",
-                    "{\"tags\":{\"a\":$}}",
-                    "{\"messages\":$}",
-                    "{\"messages\":[{\"body\":\"\",\"headers\":{\"a\":{\"value\":$}}}]}",
-                    "{\"messages\":[{\"body\":\"\",\"headers\":{\"a\":{\"value\":\"\",\"encoding\":$}}}]}",
-                    "{\"sends\":[{\"queue\":\"a\",\"message\":{\"body\":\"\",\"headers\":{\"a\":$}}}]}",
-                    "{\"settles\":[{\"action\":$}]}",
-                    "{\"settles\":[1,2,3,4,5,6,7,8,9,10,11,$]}",
-                ] {
-                    all(&around.replace('$', &nested));
-                }
-            }
-        }
-    });
-    reading.unwrap().join().unwrap();
+        ],
+        &[
+            "{\"name\":$}",
+            "{\"name\":\"a\",\"settings\":$}",
+            "{\"name\":\"a\",\"settings\":{\"level\":$}}",
+            "{\"name\":\"a\",\"settings\":{\"dedup\":{\"window_ms\":$}}}",
+            "{\"tags\":{\"a\":$}}",
+            "{\"messages\":$}",
+            "{\"messages\":[{\"body\":\"\",\"headers\":{\"a\":{\"value\":$}}}]}",
+            "{\"messages\":[{\"body\":\"\",\"headers\":{\"a\":{\"value\":\"\",\"encoding\":$}}}]}",
+            "{\"sends\":[{\"queue\":\"a\",\"message\":{\"body\":\"\",\"headers\":{\"a\":$}}}]}",
+            "{\"settles\":[{\"action\":$}]}",
+            "{\"settles\":[1,2,3,4,5,6,7,8,9,10,11,$]}",
+        ],
+        all,
+    );
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! The decoders of both protocols by themselves: no input costs much stack, and an input that is too long
 //! is refused by its length.
 
-use std::thread;
-
 use serde::Deserialize;
 
 use crate::{
     few::ENTRIES_MAX,
+    small_stack::{read_nested, with_a_small_stack},
     sqs::{
         aws_json,
         dispatch::{Action, read_entry},
@@ -18,12 +17,6 @@ use crate::{
         },
     },
 };
-
-/// Runs a test with little stack.
-fn with_a_small_stack(test: impl FnOnce() + Send + 'static) {
-    let small = thread::Builder::new().stack_size(128 << 10);
-    small.spawn(test).unwrap().join().unwrap();
-}
 
 fn form<'f, T: Deserialize<'f>>(action: Action, form: &'f str) -> Result<T, SqsError> {
     query::read(action, [form.as_bytes(), b""], None)
@@ -73,37 +66,29 @@ fn json_as_deep_as_a_body_is_long_costs_no_stack() {
             entries.into_entries(read_entry).for_each(drop);
         }
     }
-    with_a_small_stack(|| {
-        for (open, close) in [
+    read_nested(
+        &[
             ("[", "]"),
             ("{\"a\":", "}"),
             ("[{\"Entries\":", "}]"),
             ("{\"MessageAttributes\":", "}"),
             ("{\"Entries\":[{\"MessageAttributes\":", "}]}"),
             ("{\"a\":{\"StringListValues\":[", "]}}"),
-        ] {
-            for depth in [1, 2, 5, 126, 127, 128, 100_000] {
-                let (open, close) = (open.repeat(depth), close.repeat(depth));
-                all(&open);
-                let nested = format!("{open}1{close}");
-                all(&nested);
-                for around in [
-                    "{\"unknown\":$}",
-                    "{\"QueueUrl\":$}",
-                    "{\"Entries\":$}",
-                    "{\"Entries\":[{\"Id\":$}]}",
-                    "{\"Entries\":[{},{},{},{},{},{},{},{},{},{},$]}",
-                    "{\"Entries\":[{\"MessageAttributes\":{\"a\":$}}]}",
-                    "{\"MessageAttributes\":{\"a\":{\"DataType\":$}}}",
-                    "{\"AttributeNames\":$}",
-                    "{\"Attributes\":$}",
-                    "{\"DelaySeconds\":$}",
-                ] {
-                    all(&around.replace('$', &nested));
-                }
-            }
-        }
-    });
+        ],
+        &[
+            "{\"unknown\":$}",
+            "{\"QueueUrl\":$}",
+            "{\"Entries\":$}",
+            "{\"Entries\":[{\"Id\":$}]}",
+            "{\"Entries\":[{},{},{},{},{},{},{},{},{},{},$]}",
+            "{\"Entries\":[{\"MessageAttributes\":{\"a\":$}}]}",
+            "{\"MessageAttributes\":{\"a\":{\"DataType\":$}}}",
+            "{\"AttributeNames\":$}",
+            "{\"Attributes\":$}",
+            "{\"DelaySeconds\":$}",
+        ],
+        all,
+    );
 }
 
 #[test]

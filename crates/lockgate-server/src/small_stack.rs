@@ -1,0 +1,31 @@
+//! Tests that an input costs little stack, however deep it is.
+
+use std::thread;
+
+/// Runs a test with little stack.
+pub(crate) fn with_a_small_stack(test: impl FnOnce() + Send + 'static) {
+    let small = thread::Builder::new().stack_size(128 << 10);
+    small.spawn(test).unwrap().join().unwrap();
+}
+
+/// Reads JSON of many depths with little stack: each of `nests` so many times within itself, without its
+/// ends, with them, and in place of the `$` of each of `around`.
+pub(crate) fn read_nested(
+    nests: &'static [(&str, &str)],
+    around: &'static [&str],
+    read: impl Fn(&str) + Send + 'static,
+) {
+    with_a_small_stack(move || {
+        for (open, close) in nests {
+            for depth in [1, 2, 5, 126, 127, 128, 100_000] {
+                let (open, close) = (open.repeat(depth), close.repeat(depth));
+                read(&open);
+                let nested = format!("{open}1{close}");
+                read(&nested);
+                for around in around {
+                    read(&around.replace('$', &nested));
+                }
+            }
+        }
+    });
+}
