@@ -78,11 +78,18 @@ fn posted(path: &str, headers: &str, body: &str) -> Vec<u8> {
     .into()
 }
 
-/// `start`, then as many of what `part` makes of 1, 2, 3 and so on as fit, then `end`.
-fn filled(len: usize, start: &str, part: impl Fn(usize) -> String, end: &str) -> String {
+/// `start`, then `part` again and again as long as it fits, then `end`. In `part` a `#` is how often it has
+/// come, and an `@` the same, from 0 again after 999.
+fn filled(len: usize, start: &str, part: &str, end: &str) -> String {
     let mut text = start.to_owned();
+    if !part.contains(['#', '@']) {
+        let room = len.saturating_sub(start.len() + end.len());
+        return text + &part.repeat(room / part.len()) + end;
+    }
     for number in 1.. {
-        let part = part(number);
+        let part = part
+            .replace('#', &number.to_string())
+            .replace('@', &(number % 1000).to_string());
         if text.len() + part.len() + end.len() > len {
             break;
         }
@@ -93,7 +100,6 @@ fn filled(len: usize, start: &str, part: impl Fn(usize) -> String, end: &str) ->
 
 /// Requests that are all refused, of about `len` bytes.
 fn requests(len: usize) -> Vec<(String, Vec<u8>)> {
-    let always = |part: &'static str| move |_: usize| part.to_owned();
     let mut requests = Vec::new();
 
     let form = |name: &str, text: &str| {
@@ -102,145 +108,101 @@ fn requests(len: usize) -> Vec<(String, Vec<u8>)> {
     };
     let batch = "Action=SendMessageBatch&QueueUrl=q&";
     let wide = "Action=SendMessageBatch&QueueUrl=wide&";
-    for (name, text) in [
-        ("bare names", filled(len, "", always("a&"), "")),
-        ("escaped names", filled(len, "", always("%61=%41&"), "")),
+    for (name, start, part, end) in [
+        ("bare names", "", "a&", ""),
+        ("escaped names", "", "%61=%41&", ""),
         (
             "a deep name",
-            filled(
-                len,
-                "Action=Nothing&",
-                always("SendMessageBatchRequestEntry.1."),
-                "Id=a",
-            ),
+            "Action=Nothing&",
+            "SendMessageBatchRequestEntry.1.",
+            "Id=a",
         ),
         (
             "a deep name of a batch",
-            filled(
-                len,
-                batch,
-                always("SendMessageBatchRequestEntry.1."),
-                "Id=a",
-            ),
+            batch,
+            "SendMessageBatchRequestEntry.1.",
+            "Id=a",
         ),
         (
             "entries",
-            filled(
-                len,
-                batch,
-                |n| format!("SendMessageBatchRequestEntry.{n}.Id=i{n}&"),
-                "",
-            ),
+            batch,
+            "SendMessageBatchRequestEntry.#.Id=i#&",
+            "",
         ),
         (
             "entries where many are allowed",
-            filled(
-                len,
-                wide,
-                |n| format!("SendMessageBatchRequestEntry.{n}.Id=i&"),
-                "",
-            ),
+            wide,
+            "SendMessageBatchRequestEntry.#.Id=i&",
+            "",
         ),
         (
             "entries of nothing where many are allowed",
-            filled(
-                len,
-                wide,
-                |n| format!("SendMessageBatchRequestEntry.{}&", n % 1000),
-                "",
-            ),
+            wide,
+            "SendMessageBatchRequestEntry.@&",
+            "",
         ),
         (
             "one entry again and again",
-            filled(
-                len,
-                batch,
-                always("DeleteMessageBatchRequestEntry.1.Id=&"),
-                "",
-            ),
+            batch,
+            "DeleteMessageBatchRequestEntry.1.Id=&",
+            "",
         ),
         (
             "attributes of an entry",
-            filled(
-                len,
-                batch,
-                |n| format!("SendMessageBatchRequestEntry.1.MessageAttribute.{n}.Name=a&"),
-                "",
-            ),
+            batch,
+            "SendMessageBatchRequestEntry.1.MessageAttribute.#.Name=a&",
+            "",
         ),
         (
             "message attributes",
-            filled(
-                len,
-                "Action=SendMessage&QueueUrl=q&MessageBody=a&",
-                |n| format!("MessageAttribute.{n}.Name=a&"),
-                "",
-            ),
+            "Action=SendMessage&QueueUrl=q&MessageBody=a&",
+            "MessageAttribute.#.Name=a&",
+            "",
         ),
         (
             "bare message attributes",
-            filled(
-                len,
-                "Action=SendMessage&QueueUrl=q&MessageBody=a&",
-                |n| format!("MessageAttribute.{n}&"),
-                "",
-            ),
+            "Action=SendMessage&QueueUrl=q&MessageBody=a&",
+            "MessageAttribute.#&",
+            "",
         ),
         (
             "queue attributes",
-            filled(
-                len,
-                "Action=SetQueueAttributes&QueueUrl=q&",
-                |n| format!("Attribute.{n}.Name=a{n}&"),
-                "",
-            ),
+            "Action=SetQueueAttributes&QueueUrl=q&",
+            "Attribute.#.Name=a#&",
+            "",
         ),
         (
             "names of attributes",
-            filled(
-                len,
-                "Action=GetQueueAttributes&QueueUrl=q&",
-                |n| format!("AttributeName.{n}=%41&"),
-                "",
-            ),
+            "Action=GetQueueAttributes&QueueUrl=q&",
+            "AttributeName.#=%41&",
+            "",
         ),
         (
             "keys of tags",
-            filled(
-                len,
-                "Action=UntagQueue&QueueUrl=q&TagKey.999999=&",
-                |n| format!("TagKey.{n}=&"),
-                "",
-            ),
+            "Action=UntagQueue&QueueUrl=q&TagKey.999999=&",
+            "TagKey.#=&",
+            "",
         ),
         (
             "a body of escapes",
-            filled(
-                len,
-                "Action=SendMessage&QueueUrl=q&DelaySeconds=x&MessageBody=",
-                always("%01"),
-                "",
-            ),
+            "Action=SendMessage&QueueUrl=q&DelaySeconds=x&MessageBody=",
+            "%01",
+            "",
         ),
         (
             "a number that is a long text",
-            filled(
-                len,
-                "Action=ReceiveMessage&QueueUrl=q&WaitTimeSeconds=",
-                always("%7f"),
-                "",
-            ),
+            "Action=ReceiveMessage&QueueUrl=q&WaitTimeSeconds=",
+            "%7f",
+            "",
         ),
         (
             "a last byte that is no text",
-            filled(
-                len,
-                "Action=SendMessage&QueueUrl=q&MessageBody=",
-                always("x"),
-                "%ff",
-            ),
+            "Action=SendMessage&QueueUrl=q&MessageBody=",
+            "x",
+            "%ff",
         ),
     ] {
+        let text = filled(len, start, part, end);
         requests.push(form(name, &text));
     }
 
@@ -251,208 +213,161 @@ fn requests(len: usize) -> Vec<(String, Vec<u8>)> {
         (format!("AWS JSON, {name}"), posted("/", &headers, text))
     };
     let (send, many) = ("SendMessage", "SendMessageBatch");
-    for (name, action, text) in [
+    for (name, action, start, part, end) in [
         (
             "empty entries",
             many,
-            filled(
-                len,
-                "{\"QueueUrl\":\"q\",\"Entries\":[",
-                always("{},"),
-                "{}]}",
-            ),
-        ),
-        (
-            "empty entries where many are allowed",
-            many,
-            filled(
-                (len).min(3 * 1000),
-                "{\"QueueUrl\":\"wide\",\"Entries\":[",
-                always("{},"),
-                "{}]}",
-            ),
-        ),
-        (
-            "entries with the same id where many are allowed",
-            many,
-            filled(
-                len.min(11 * 1000),
-                "{\"QueueUrl\":\"wide\",\"Entries\":[",
-                always("{\"Id\":\"1\"},"),
-                "{}]}",
-            ),
+            "{\"QueueUrl\":\"q\",\"Entries\":[",
+            "{},",
+            "{}]}",
         ),
         (
             "entries to be deleted",
             "DeleteMessageBatch",
-            filled(
-                len,
-                "{\"QueueUrl\":\"q\",\"Entries\":[",
-                |n| format!("{{\"Id\":\"{n}\"}},"),
-                "{}]}",
-            ),
+            "{\"QueueUrl\":\"q\",\"Entries\":[",
+            "{\"Id\":\"#\"},",
+            "{}]}",
         ),
         (
             "entries of attributes",
             many,
-            filled(
-                len,
-                "{\"QueueUrl\":\"q\",\"Entries\":[",
-                always("{\"MessageAttributes\":{\"a\":{\"StringListValues\":[\"\",\"\"]}}},"),
-                "{}]}",
-            ),
+            "{\"QueueUrl\":\"q\",\"Entries\":[",
+            "{\"MessageAttributes\":{\"a\":{\"StringListValues\":[\"\",\"\"]}}},",
+            "{}]}",
         ),
-        ("lists in lists", send, filled(len, "", always("["), "")),
+        ("lists in lists", send, "", "[", ""),
         (
             "lists in a list that is not known",
             send,
-            filled(len, "{\"x\":", always("["), ""),
+            "{\"x\":",
+            "[",
+            "",
         ),
-        (
-            "objects in objects",
-            send,
-            filled(len, "", always("{\"a\":"), ""),
-        ),
+        ("objects in objects", send, "", "{\"a\":", ""),
         (
             "objects in objects that are not known",
             send,
-            filled(len, "{\"x\":", always("{\"a\":"), ""),
+            "{\"x\":",
+            "{\"a\":",
+            "",
         ),
-        (
-            "a list that is not known",
-            send,
-            filled(len, "{\"x\":[", always("0,"), "0]}"),
-        ),
+        ("a list that is not known", send, "{\"x\":[", "0,", "0]}"),
         (
             "members that are not known",
             send,
-            filled(len, "{", |n| format!("\"\\u0061{n}\":0,"), "\"b\":0}"),
+            "{",
+            "\"\\u0061#\":0,",
+            "\"b\":0}",
         ),
         (
             "names of attributes",
             "ReceiveMessage",
-            filled(
-                len,
-                "{\"QueueUrl\":\"q\",\"MessageAttributeNames\":[",
-                always("\"\","),
-                "0]}",
-            ),
+            "{\"QueueUrl\":\"q\",\"MessageAttributeNames\":[",
+            "\"\",",
+            "0]}",
         ),
         (
             "names of attributes with escapes",
             "GetQueueAttributes",
-            filled(
-                len,
-                "{\"QueueUrl\":\"q\",\"AttributeNames\":[",
-                always("\"\\n\","),
-                "\"\"]}",
-            ),
+            "{\"QueueUrl\":\"q\",\"AttributeNames\":[",
+            "\"\\n\",",
+            "\"\"]}",
         ),
         (
             "tags",
             "TagQueue",
-            filled(
-                len,
-                "{\"QueueUrl\":\"q\",\"Tags\":{",
-                |n| format!("\"{n}\":\"\","),
-                "\"\":\"\"}}",
-            ),
+            "{\"QueueUrl\":\"q\",\"Tags\":{",
+            "\"#\":\"\",",
+            "\"\":\"\"}}",
         ),
         (
             "message attributes",
             send,
-            filled(
-                len,
-                "{\"QueueUrl\":\"q\",\"MessageBody\":\"a\",\"MessageAttributes\":{",
-                |n| format!("\"{n}\":{{}},"),
-                "\"\":{}}}",
-            ),
+            "{\"QueueUrl\":\"q\",\"MessageBody\":\"a\",\"MessageAttributes\":{",
+            "\"#\":{},",
+            "\"\":{}}}",
         ),
         (
             "values of an attribute",
             send,
-            filled(
-                len,
-                "{\"QueueUrl\":\"q\",\"MessageBody\":\"a\",\"MessageAttributes\":{\"a\":\
+            "{\"QueueUrl\":\"q\",\"MessageBody\":\"a\",\"MessageAttributes\":{\"a\":\
                  {\"StringListValues\":[",
-                always("\"\","),
-                "\"\"]}}}",
-            ),
+            "\"\",",
+            "\"\"]}}}",
         ),
         (
             "a body of escapes",
             send,
-            filled(
-                len,
-                "{\"QueueUrl\":\"q\",\"MessageBody\":\"",
-                always("\\n"),
-                "\\u0001\"}",
-            ),
+            "{\"QueueUrl\":\"q\",\"MessageBody\":\"",
+            "\\n",
+            "\\u0001\"}",
         ),
         (
             "a number of many digits",
             send,
-            filled(
-                len,
-                "{\"QueueUrl\":\"q\",\"DelaySeconds\":",
-                always("1"),
-                "}",
-            ),
+            "{\"QueueUrl\":\"q\",\"DelaySeconds\":",
+            "1",
+            "}",
         ),
         (
             "a text where a number is wanted",
             send,
-            filled(
-                len,
-                "{\"QueueUrl\":\"q\",\"DelaySeconds\":\"",
-                always("\u{7f}"),
-                "\"}",
-            ),
+            "{\"QueueUrl\":\"q\",\"DelaySeconds\":\"",
+            "\u{7f}",
+            "\"}",
         ),
         (
             "a text where entries are wanted",
             many,
-            filled(
-                len,
-                "{\"QueueUrl\":\"q\",\"Entries\":\"",
-                always("\u{202e}"),
-                "\"}",
-            ),
+            "{\"QueueUrl\":\"q\",\"Entries\":\"",
+            "\u{202e}",
+            "\"}",
         ),
-        ("a text", many, filled(len, "\"", always("\u{85}"), "\"")),
+        ("a text", many, "\"", "\u{85}", "\""),
         (
             "a last byte that is none",
             send,
-            filled(
-                len,
-                "{\"QueueUrl\":\"q\",\"MessageBody\":\"",
-                always("x"),
-                "\"]",
-            ),
+            "{\"QueueUrl\":\"q\",\"MessageBody\":\"",
+            "x",
+            "\"]",
         ),
         (
             "a policy of lists",
             "SetQueueAttributes",
-            filled(
-                len,
-                "{\"QueueUrl\":\"q\",\"Attributes\":{\"Policy\":\"{\\\"Statement\\\":[",
-                always("0,"),
-                "0]}\"}}",
-            ),
+            "{\"QueueUrl\":\"q\",\"Attributes\":{\"Policy\":\"{\\\"Statement\\\":[",
+            "0,",
+            "0]}\"}}",
         ),
         (
             "a redrive policy of objects",
             "SetQueueAttributes",
-            filled(
-                len,
-                "{\"QueueUrl\":\"q\",\"Attributes\":{\"RedrivePolicy\":\"{\\\"a\\\":[",
-                always("{},"),
-                "{}]}\"}}",
-            ),
+            "{\"QueueUrl\":\"q\",\"Attributes\":{\"RedrivePolicy\":\"{\\\"a\\\":[",
+            "{},",
+            "{}]}\"}}",
         ),
     ] {
+        let text = filled(len, start, part, end);
         requests.push(aws(name, action, &text));
     }
+    // As many as are allowed.
+    let text = filled(
+        len.min(3 * 1000),
+        "{\"QueueUrl\":\"wide\",\"Entries\":[",
+        "{},",
+        "{}]}",
+    );
+    requests.push(aws("empty entries where many are allowed", many, &text));
+    let text = filled(
+        len.min(11 * 1000),
+        "{\"QueueUrl\":\"wide\",\"Entries\":[",
+        "{\"Id\":\"1\"},",
+        "{}]}",
+    );
+    requests.push(aws(
+        "entries with the same id where many are allowed",
+        many,
+        &text,
+    ));
 
     let api = |name: &str, path: &str, text: &str| {
         let path = format!("/api/v1/{path}");
@@ -460,103 +375,70 @@ fn requests(len: usize) -> Vec<(String, Vec<u8>)> {
         (format!("admin API, {name}"), posted(&path, kind, text))
     };
     let (messages, settles) = ("queues/q/messages", "queues/q/settle");
-    for (name, path, text) in [
+    for (name, path, start, part, end) in [
         (
             "messages",
             messages,
-            filled(len, "{\"messages\":[", always("{\"body\":\"\"},"), "0]}"),
+            "{\"messages\":[",
+            "{\"body\":\"\"},",
+            "0]}",
         ),
-        (
-            "empty messages",
-            messages,
-            filled(len, "{\"messages\":[", always("{},"), "{}]}"),
-        ),
+        ("empty messages", messages, "{\"messages\":[", "{},", "{}]}"),
         (
             "headers",
             messages,
-            filled(
-                len,
-                "{\"messages\":[{\"body\":\"\",\"headers\":{",
-                |n| format!("\"{n}\":{{\"value\":\"\"}},"),
-                "\"\":0}}],\"x\":0}",
-            ),
+            "{\"messages\":[{\"body\":\"\",\"headers\":{",
+            "\"#\":{\"value\":\"\"},",
+            "\"\":0}}],\"x\":0}",
         ),
         (
             "leases",
             settles,
-            filled(
-                len,
-                "{\"settles\":[",
-                always("{\"receipt\":\"\",\"action\":\"ack\"},"),
-                "0]}",
-            ),
+            "{\"settles\":[",
+            "{\"receipt\":\"\",\"action\":\"ack\"},",
+            "0]}",
         ),
         (
             "sends of a transaction",
             "transactions",
-            filled(
-                len,
-                "{\"sends\":[",
-                always("{\"queue\":\"\",\"message\":{\"body\":\"\"}},"),
-                "0]}",
-            ),
+            "{\"sends\":[",
+            "{\"queue\":\"\",\"message\":{\"body\":\"\"}},",
+            "0]}",
         ),
         (
             "tags",
             "queues",
-            filled(
-                len,
-                "{\"name\":\"a b\",\"tags\":{",
-                |n| format!("\"{n}\":\"\","),
-                "\"\":\"\"}}",
-            ),
+            "{\"name\":\"a b\",\"tags\":{",
+            "\"#\":\"\",",
+            "\"\":\"\"}}",
         ),
-        (
-            "a field that is not known",
-            "queues",
-            filled(len, "{\"", always("\\n"), "\":0}"),
-        ),
-        (
-            "a name",
-            "queues",
-            filled(len, "{\"name\":\"", always("\u{7f}"), "\"}"),
-        ),
+        ("a field that is not known", "queues", "{\"", "\\n", "\":0}"),
+        ("a name", "queues", "{\"name\":\"", "\u{7f}", "\"}"),
         (
             "a text where a word is wanted",
             "queues",
-            filled(
-                len,
-                "{\"name\":\"a\",\"settings\":{\"level\":\"",
-                always("\u{7f}"),
-                "\"}}",
-            ),
+            "{\"name\":\"a\",\"settings\":{\"level\":\"",
+            "\u{7f}",
+            "\"}}",
         ),
         (
             "a body of escapes",
             messages,
-            filled(
-                len,
-                "{\"messages\":[{\"body\":\"",
-                always("\\n"),
-                "\"}],\"x\":0}",
-            ),
+            "{\"messages\":[{\"body\":\"",
+            "\\n",
+            "\"}],\"x\":0}",
         ),
-        (
-            "lists in lists",
-            messages,
-            filled(len, "{\"messages\":", always("["), ""),
-        ),
-        (
-            "objects in objects",
-            "queues",
-            filled(len, "", always("{\"settings\":"), ""),
-        ),
+        ("lists in lists", messages, "{\"messages\":", "[", ""),
+        ("objects in objects", "queues", "", "{\"settings\":", ""),
         (
             "a last byte that is none",
             messages,
-            filled(len, "{\"messages\":[{\"body\":\"", always("x"), "\"}]]"),
+            "{\"messages\":[{\"body\":\"",
+            "x",
+            "\"}]]",
         ),
     ] {
+        let text = filled(len, start, part, end);
         requests.push(api(name, path, &text));
     }
     requests
