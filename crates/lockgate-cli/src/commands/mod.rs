@@ -44,25 +44,24 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
     outlive_file_limit()?;
     match command {
         Command::Serve(args) => serve::run(&args),
-        Command::Send(args) => send::run(args),
+        Command::Send(args) => watched(move || send::run(args)),
         Command::Receive(args) => receive::run(&args),
-        Command::Ack(args) => receive::ack(args),
-        Command::Peek(args) => peek::run(&args),
-        Command::Nack(args) => settle::nack(&args),
-        Command::Defer(args) => settle::defer(&args),
-        Command::Extend(args) => settle::extend(&args),
-        Command::Reject(args) => settle::reject(&args),
-        Command::Transact(args) => transact::run(&args),
-        Command::Cancel(args) => message::cancel(&args),
-        Command::Reschedule(args) => message::reschedule(&args),
-        Command::Queue(args) => queue::run(args),
-        Command::Key(args) => key::run(&args),
-        Command::Dlq(args) => dlq::run(&args),
+        Command::Ack(args) => watched(move || receive::ack(args)),
+        Command::Peek(args) => watched(move || peek::run(&args)),
+        Command::Nack(args) => watched(move || settle::nack(&args)),
+        Command::Defer(args) => watched(move || settle::defer(&args)),
+        Command::Extend(args) => watched(move || settle::extend(&args)),
+        Command::Reject(args) => watched(move || settle::reject(&args)),
+        Command::Transact(args) => watched(move || transact::run(&args)),
+        Command::Cancel(args) => watched(move || message::cancel(&args)),
+        Command::Reschedule(args) => watched(move || message::reschedule(&args)),
+        Command::Queue(args) => watched(move || queue::run(args)),
+        Command::Key(args) => watched(move || key::run(&args)),
+        Command::Dlq(args) => watched(move || dlq::run(&args)),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),
-        // As process 1 of a container they would hear of no signal that they do not ask for.
-        Command::Check(args) => Watch::new()?.over(move || check::run(&args)),
-        Command::Dump(args) => Watch::new()?.over(move || dump::run(&args)),
+        Command::Check(args) => watched(move || check::run(&args)),
+        Command::Dump(args) => watched(move || dump::run(&args)),
         Command::Bench(args) => bench::run(args),
         Command::Config(args) => config::run(&args),
         Command::Completions(args) => completions::run(&args),
@@ -106,15 +105,16 @@ fn client_of(settings: &Resolved) -> Result<Client, Failure> {
         .with_trust(trust))
 }
 
-/// Runs a command that talks to a server. A signal ends it where it stands.
+/// Runs a command that a signal ends where it stands, also while it waits for the reader of its output or
+/// for an answer at a terminal. As process 1 of a container it would hear of no signal that it does not ask
+/// for.
+fn watched(command: impl FnOnce() -> Result<(), Failure> + Send + 'static) -> Result<(), Failure> {
+    Watch::new()?.over(command)
+}
+
+/// Runs what talks to a server within a command that is [`watched`].
 fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-    runtime()?.block_on(async {
-        let mut signals = Signals::new()?;
-        tokio::select! {
-            result = work => result,
-            exit = signals.next() => Err(Failure::signal(exit)),
-        }
-    })
+    runtime()?.block_on(work)
 }
 
 /// Hears signals from the moment it is made, also while something blocks.

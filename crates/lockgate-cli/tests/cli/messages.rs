@@ -655,6 +655,26 @@ fn a_signal_ends_a_receive_that_nobody_reads() {
     }
 }
 
+/// As above, of a command that only prints what a server answered.
+#[test]
+fn a_signal_ends_a_peek_that_nobody_reads() {
+    let town = Town::new();
+    let body = "x".repeat(60_000);
+    let lines = format!("{{\"body\":\"{body}\"}}\n").repeat(10);
+    town.send_lines("--queue q --create", &lines).ok();
+    let mut child = town
+        .sandbox
+        .command("peek --queue q --json")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It prints, and no pipe has room for all of it.
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0]).unwrap();
+    crate::support::signal(&child, rustix::process::Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+}
+
 /// A line that somebody types is sent at once, not when ten are there.
 #[test]
 fn a_line_does_not_wait_for_others() {
