@@ -11,7 +11,8 @@ use std::{
 use lockgate_core::{
     Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FolderLock, LockError, OpenMode,
 };
-use lockgate_sim::FaultyDisk;
+use lockgate_sim::{FaultyDisk, PowerCut};
+use shuttle::rand::{Rng as _, RngCore as _, thread_rng};
 
 use super::turn;
 
@@ -119,6 +120,16 @@ impl Disk for TurnDisk {
 
     fn describe(&self) -> String {
         self.disk.describe()
+    }
+}
+
+/// What a power cut may leave: mostly nothing that was not synced, or some of it.
+pub(super) fn power_cut() -> PowerCut {
+    let mut random = thread_rng();
+    match random.gen_range(0..4) {
+        0 => PowerCut::KeepNames,
+        1 => PowerCut::Seeded(random.next_u64()),
+        _ => PowerCut::LoseAllUnsynced,
     }
 }
 

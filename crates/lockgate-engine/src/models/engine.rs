@@ -19,10 +19,14 @@ use lockgate_machine::{
     Answer, Command, CreateQueue, Query, QueueSettings, Receive, Reply, SendMessage, Settle,
     SettleAction,
 };
-use lockgate_sim::{Fault, FaultyDisk, PowerCut};
+use lockgate_sim::{Fault, FaultyDisk};
 use shuttle::{future::block_on, rand::Rng as _, thread};
 
-use super::{check, check_one_in, disk::TurnDisk, turn};
+use super::{
+    check, check_one_in,
+    disk::{TurnDisk, power_cut},
+    turn,
+};
 use crate::{
     BackupError, Beginning, Driver, Engine, EngineError, EngineOptions, Status, StopReason,
     inbox::Ticket, sync::Instant,
@@ -194,7 +198,7 @@ impl Shard {
         let mut told = self.told.lock().unwrap();
         assert!(note(&mut told), "answered twice");
         let cut = Cut {
-            after: self.disk.crash(PowerCut::LoseAllUnsynced),
+            after: self.disk.crash(power_cut()),
             sent: told.sent.difference(&told.settling).copied().collect(),
             acked: told.acked.clone(),
         };

@@ -7,12 +7,12 @@ use std::sync::{
 
 use lockgate_core::{Epoch, Log as _, LogSync, Position, Purpose, RecordGroup};
 use lockgate_log::{LocalLog, LocalLogOptions};
-use lockgate_sim::{FaultyDisk, PowerCut};
+use lockgate_sim::FaultyDisk;
 use shuttle::thread;
 
 use super::{
     check,
-    disk::{TurnDisk, is_spare},
+    disk::{TurnDisk, is_spare, power_cut},
     finds, turn,
 };
 
@@ -21,13 +21,13 @@ const SEGMENT_BYTES: u32 = 8 << 10;
 const RECORD_BYTES: usize = 3 << 10;
 const GROUPS: u8 = 5;
 
-fn options() -> LocalLogOptions {
+fn options(reserve_segments: u32) -> LocalLogOptions {
     LocalLogOptions {
         segment_bytes: SEGMENT_BYTES,
         record_bytes_max: RECORD_BYTES,
         low_bytes: Some(0),
         free_bytes_min: 0,
-        reserve_segments: 1,
+        reserve_segments,
         write_ahead_bytes_max: 0,
         generation_seed: Some(1),
         ..LocalLogOptions::default()
@@ -66,10 +66,10 @@ struct Model {
 }
 
 impl Model {
-    fn on(disk_of: fn(&FaultyDisk) -> Arc<TurnDisk>) -> Self {
+    fn on(disk_of: fn(&FaultyDisk) -> Arc<TurnDisk>, reserve_segments: u32) -> Self {
         let disk = FaultyDisk::new();
         disk.set_free_bytes(Some(64 * u64::from(SEGMENT_BYTES)));
-        let mut log = LocalLog::open(disk_of(&disk), options()).unwrap();
+        let mut log = LocalLog::open(disk_of(&disk), options(reserve_segments)).unwrap();
         log.recover(Position::default(), &mut |_| {}).unwrap();
         log.begin_epoch(Epoch(1)).unwrap();
         Self {
@@ -137,7 +137,7 @@ impl Model {
 }
 
 fn promise(disk: &FaultyDisk, history: &Mutex<History>, durable: Position) {
-    let after = disk.crash(PowerCut::LoseAllUnsynced);
+    let after = disk.crash(power_cut());
     let mut history = history.lock().unwrap();
     let trimmed = history.trimmed;
     history.promises.push(Promise {
@@ -150,12 +150,13 @@ fn promise(disk: &FaultyDisk, history: &Mutex<History>, durable: Position) {
 /// What every sync answered is there after a power cut at that moment.
 fn verify(history: &History) {
     for promise in &history.promises {
-        let mut log = LocalLog::open(Arc::new(promise.after.clone()), options()).unwrap();
+        let mut log = LocalLog::open(Arc::new(promise.after.clone()), options(1)).unwrap();
         let mut found = Vec::new();
-        log.recover(Position::default(), &mut |record| {
+        let recovered = log.recover(Position::default(), &mut |record| {
             found.push((record.position, record.payload[0]));
-        })
-        .unwrap();
+        });
+        let report = recovered.unwrap();
+        assert!(report.damaged.is_empty(), "{report:?}");
         let promised = |at: &Position| *at < promise.durable && *at >= promise.trimmed;
         for (number, at) in (0..).zip(&history.appended).filter(|(_, at)| promised(at)) {
             assert!(
@@ -182,10 +183,11 @@ fn verify_spares(log: &LocalLog, disk: &FaultyDisk) {
 }
 
 fn appends(bug: Option<Bug>) {
-    let mut model = Model::on(match bug {
+    let disk_of = match bug {
         Some(Bug::NameNotedTooEarly) => TurnDisk::with_late_renames,
         _ => TurnDisk::new,
-    });
+    };
+    let mut model = Model::on(disk_of, 1);
     if bug == Some(Bug::SyncAnswersItsEnd) {
         model.syncer = Arc::new(AnswersItsEnd(model.syncer.clone(), model.history.clone()));
     }
@@ -241,11 +243,11 @@ fn a_sync_that_answers_for_what_came_meanwhile_is_found() {
     );
 }
 
-/// The spare that upkeep was writing to is gone then, and an append that waits for it goes on.
+/// Without a reserve there is no other spare. The one that upkeep was writing to is gone then, and an append that waits for it goes on.
 #[test]
 fn an_append_that_waits_for_a_spare_in_hand_goes_on_when_it_is_lost() {
     check(|| {
-        let mut model = Model::on(TurnDisk::that_fails_zeros);
+        let mut model = Model::on(TurnDisk::that_fails_zeros, 0);
         let upkeep = model.upkeep_beside(true);
         for number in 0..GROUPS {
             model.append(number);
