@@ -9,7 +9,8 @@ use std::{
 };
 
 use lockgate_core::{
-    Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FolderLock, LockError, OpenMode,
+    Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FileIdentity, FolderLock, LockError,
+    OpenMode,
 };
 use lockgate_sim::{FaultyDisk, PowerCut};
 use shuttle::rand::{Rng as _, RngCore as _, thread_rng};
@@ -182,6 +183,11 @@ impl DiskFile for TurnFile {
     fn len(&self) -> Result<u64, DiskError> {
         turn();
         self.file.len()
+    }
+
+    fn identity(&self) -> Result<FileIdentity, DiskError> {
+        turn();
+        self.file.identity()
     }
 
     fn sync(&self) -> Result<(), DiskError> {

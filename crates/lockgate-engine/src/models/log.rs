@@ -130,6 +130,8 @@ impl Model {
             while !ended.load(Relaxed) {
                 let stepped = upkeep.step();
                 assert!(failing || stepped.is_ok(), "nothing fails: {stepped:?}");
+                // Beside an append that begins another file, or a trim that gives one back.
+                upkeep.check_storage().unwrap();
                 thread::yield_now();
             }
         })
