@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use lockgate_core::{Epoch, Log as _, LogSync, Position, Purpose, RecordGroup};
+use lockgate_core::{AppendError, Epoch, Log as _, LogSync, Position, Purpose, RecordGroup};
 use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::FaultyDisk;
 use shuttle::thread;
@@ -84,12 +84,22 @@ impl Model {
     fn append(&mut self, number: u8) {
         let room = self.log.reserve(RECORD_BYTES as u64, 1, Purpose::Growth);
         room.unwrap();
+        self.try_append(&[number]).unwrap();
+    }
+
+    /// A record for each number, as one group.
+    fn try_append(&mut self, numbers: &[u8]) -> Result<(), AppendError> {
         let mut group = RecordGroup::new(self.log.capabilities().gap);
-        let len = group.push(|buffer| buffer.resize(buffer.len() + RECORD_BYTES, number));
         let tail = self.log.tail();
-        let at = self.log.place(&mut { tail }, len);
-        self.log.append(Epoch(1), tail, &mut group).unwrap();
-        self.history.lock().unwrap().appended.push(at);
+        let mut cursor = tail;
+        let mut positions = Vec::new();
+        for &number in numbers {
+            let len = group.push(|buffer| buffer.resize(buffer.len() + RECORD_BYTES, number));
+            positions.push(self.log.place(&mut cursor, len));
+        }
+        self.log.append(Epoch(1), tail, &mut group)?;
+        self.history.lock().unwrap().appended.extend(positions);
+        Ok(())
     }
 
     /// Gives up everything that is durable but the newest.
@@ -243,6 +253,30 @@ fn a_sync_that_answers_for_what_came_meanwhile_is_found() {
         || appends(Some(Bug::SyncAnswersItsEnd)),
         "a record answered as durable is lost",
     );
+}
+
+/// A group that begins files on a full disk takes them back, beside syncs and looks for the newest.
+#[test]
+fn a_group_that_is_taken_back_leaves_what_was_answered() {
+    check(|| {
+        let mut model = Model::on(TurnDisk::new, 0);
+        model.append(0);
+        // One more segment, and a part of the next.
+        let free = u64::from(SEGMENT_BYTES) * 3 / 2;
+        model.disk.set_free_bytes(Some(free));
+        let threads = [model.sync_beside(), model.upkeep_beside(true)];
+        for _ in 0..2 {
+            let refused = model.try_append(&[1, 2, 3]);
+            assert!(matches!(refused, Err(AppendError::Full(_))), "{refused:?}");
+        }
+        model.ended.store(true, Relaxed);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let durable = model.syncer.sync().unwrap();
+        promise(&model.disk, &model.history, durable);
+        verify(&model.history.lock().unwrap());
+    });
 }
 
 /// Without a reserve there is no other spare. The one that upkeep was writing to is gone then, and an append that waits for it goes on.
