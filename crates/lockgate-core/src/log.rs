@@ -15,10 +15,11 @@ use crate::{DiskError, Epoch, Position};
 /// An append-only sequence of records with exactly one owner.
 ///
 /// # Life of an instance
-/// 1. [`recover`](Log::recover) once: hands over every surviving record from a position on, the one
+/// 1. [`claim`](Log::claim): no earlier owner changes anything any more.
+/// 2. [`recover`](Log::recover) once: hands over every surviving record from a position on, the one
 ///    of the [snapshot](Log::snapshots) that was loaded before, in order.
-/// 2. [`begin_epoch`](Log::begin_epoch) once: fences every earlier owner.
-/// 3. [`append`](Log::append) any number of times, always at [`tail`](Log::tail).
+/// 3. [`begin_epoch`](Log::begin_epoch) once: fences every earlier owner.
+/// 4. [`append`](Log::append) any number of times, always at [`tail`](Log::tail).
 ///
 /// Reading and syncing go through separate handles ([`reader`](Log::reader),
 /// [`syncer`](Log::syncer)), so that the next group can be appended while the last one syncs.
@@ -40,6 +41,17 @@ pub trait Log: Send {
     /// What this log can do. Constant for the life of the instance.
     fn capabilities(&self) -> LogCapabilities;
 
+    /// Fences every earlier owner, before anything is read: from here on nothing is appended, no snapshot
+    /// completed and no space given back but by this instance. To be called before the snapshots are
+    /// listed: a live owner could complete others and trim the log behind those that were listed.
+    /// [`recover`](Log::recover) does it if nobody did. Nothing to do where opening the log has done it.
+    ///
+    /// # Errors
+    /// If storage fails.
+    fn claim(&mut self) -> Result<(), LogError> {
+        Ok(())
+    }
+
     /// The snapshots kept beside the log; works from the opening on, before
     /// [`recover`](Log::recover).
     fn snapshots(&self) -> Arc<dyn SnapshotStore>;
@@ -50,9 +62,8 @@ pub trait Log: Send {
     /// same records.
     ///
     /// Removes and changes nothing that is stored, so that a caller may still decide against what was
-    /// found; [`apply_recovery`](Log::apply_recovery) does. Storage that several instances can have
-    /// open at once is fenced here already, before it is read: no earlier owner appends anything
-    /// behind what was visited.
+    /// found; [`apply_recovery`](Log::apply_recovery) does. The log is [claimed](Log::claim) before it
+    /// is read: no earlier owner appends anything behind what was visited.
     ///
     /// `from` is the position of a complete snapshot, or zero for all that can be recovered. What
     /// stands before it is neither read nor judged. New records get positions above `from`, also

@@ -51,6 +51,7 @@ impl<T: Ticket> Driver<T> {
             range_bits: log.capabilities().range_bits,
             ..MachineLimits::default()
         };
+        log.claim().map_err(StartError::Recover)?;
         let loaded = load_snapshot(&*log.snapshots(), &limits)?;
         let from = loaded.at.unwrap_or_default();
         let snapshots = log.snapshots().list().map_err(StartError::Recover)?;

@@ -14,7 +14,7 @@ use crate::{
     options::{OpenError, PostgresLogOptions, SHARD_NAME_BYTES_MAX},
     pooler::check_sessions,
     reader::Reader,
-    recover::{For, recover},
+    recover::{For, Head, claim, recover},
     schema,
     session::{Commit, Failure, Link, Renewed, Session},
     shared::{
@@ -48,6 +48,7 @@ pub struct PostgresLog {
 #[derive(Clone, Copy)]
 enum Phase {
     Opened,
+    Claimed(Head),
     Recovered {
         /// The number of the recovery.
         claim: i64,
@@ -360,6 +361,17 @@ impl Log for PostgresLog {
         self.options.capabilities()
     }
 
+    fn claim(&mut self) -> Result<(), LogError> {
+        if matches!(self.phase, Phase::Serving(_)) {
+            return Err(LogError::Unsupported {
+                what: "recover again after an epoch was begun",
+            });
+        }
+        self.shared.check_running()?;
+        self.phase = Phase::Claimed(claim(&self.shared, &self.syncing)?);
+        Ok(())
+    }
+
     fn snapshots(&self) -> Arc<dyn SnapshotStore> {
         Arc::new(Snapshots(self.shared.clone()))
     }
@@ -369,13 +381,18 @@ impl Log for PostgresLog {
         from: Position,
         visit: &mut dyn FnMut(LogRecord),
     ) -> Result<RecoveryReport, LogError> {
-        if matches!(self.phase, Phase::Serving(_)) {
-            return Err(LogError::Unsupported {
-                what: "recover again after an epoch was begun",
-            });
+        if !matches!(self.phase, Phase::Claimed(_)) {
+            self.claim()?;
         }
-        self.shared.check_running()?;
-        let recovered = recover(&self.shared, &self.syncing, For::Owning, from, visit)?;
+        let Phase::Claimed(head) = self.phase else {
+            return Err(LogError::Unsupported {
+                what: "recover before it is claimed",
+            });
+        };
+        // What is recovered once more is claimed anew.
+        self.phase = Phase::Opened;
+        let reason = For::Owning(head);
+        let recovered = recover(&self.shared, &self.syncing, reason, from, visit)?;
         if self.options.sync_level == Level::Replicated {
             check_all_replicated(&self.syncing, self.shared.shard)?;
         }

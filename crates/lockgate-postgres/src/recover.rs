@@ -87,15 +87,15 @@ pub(crate) struct Recovered {
 /// What a recovery is for.
 #[derive(Clone, Copy)]
 pub(crate) enum For<'a> {
-    /// Owning the shard: whoever owns it is fenced.
-    Owning,
+    /// Owning the shard, whose row was this when it was claimed.
+    Owning(Head),
     /// Telling what was there when this was seen, changing nothing.
     Looking(&'a Seen),
 }
 
 /// The row of a shard.
 #[derive(Clone, Copy)]
-struct Head {
+pub(crate) struct Head {
     claim: i64,
     epoch: Epoch,
     stored_tail: i64,
@@ -164,7 +164,19 @@ impl Seen {
     }
 }
 
-/// Claims the shard if it is to be owned, then hands over its records from `from` on.
+/// Fences whoever owns the shard.
+pub(crate) fn claim(shared: &Shared, session: &Session) -> Result<Head, LogError> {
+    let row = session
+        .query_opt(CLAIM, &[&shared.shard])
+        .map_err(|failure| failure.while_doing("claiming the shard"))?;
+    let head = Head::from_row(&row.ok_or_else(|| LogError::Stopped {
+        reason: "the shard is not in the database any more".to_owned(),
+    })?);
+    shared.claimed(head.claim);
+    Ok(head)
+}
+
+/// Hands over the records of the shard from `from` on.
 pub(crate) fn recover(
     shared: &Shared,
     session: &Session,
@@ -173,14 +185,9 @@ pub(crate) fn recover(
     visit: &mut dyn FnMut(LogRecord),
 ) -> Result<Recovered, LogError> {
     let failed = |failure: Failure| failure.while_doing("recovering");
-    let claimed = claim(shared, session, reason, from)
-        .map_err(failed)?
-        .ok_or_else(|| LogError::Stopped {
-            reason: "the shard is not in the database any more".to_owned(),
-        })?;
+    let claimed = begin(shared, session, reason, from).map_err(failed)?;
     let unsynced = match reason {
-        For::Owning => {
-            shared.claimed(claimed.claim);
+        For::Owning(_) => {
             let kept = session.query_opt(IS_KEPT, &[&shared.shard]);
             match kept.map_err(failed)? {
                 Some(_) => Unsynced::Kept,
@@ -202,7 +209,7 @@ pub(crate) fn recover(
         ControlFlow::Continue(())
     })?;
     let space = match reason {
-        For::Owning => find_space(shared, session, claimed.tail.at).map_err(failed)?,
+        For::Owning(_) => find_space(shared, session, claimed.tail.at).map_err(failed)?,
         For::Looking(seen) => seen.space.clone(),
     };
     let mut report = judge.end(claimed.tail);
@@ -230,25 +237,20 @@ struct Claimed {
     from_number: Option<u64>,
 }
 
-fn claim(
+fn begin(
     shared: &Shared,
     session: &Session,
     reason: For<'_>,
     from: Position,
-) -> Result<Option<Claimed>, Failure> {
+) -> Result<Claimed, Failure> {
     let shard = &shared.shard;
     let head = match reason {
-        For::Owning => {
-            let Some(row) = session.query_opt(CLAIM, &[shard])? else {
-                return Ok(None);
-            };
-            Head::from_row(&row)
-        }
+        For::Owning(head) => head,
         For::Looking(seen) => seen.head,
     };
     let from = from.max(head.trimmed);
     let snapshot = session.query_opt(SNAPSHOT_NUMBER, &[shard, &to_database(from.0)])?;
-    Ok(Some(head.claimed(from, snapshot.map(|row| row.get(0)))))
+    Ok(head.claimed(from, snapshot.map(|row| row.get(0))))
 }
 
 fn find_space(shared: &Shared, session: &Session, tail: Position) -> Result<Space, Failure> {

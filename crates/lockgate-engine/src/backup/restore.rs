@@ -177,6 +177,7 @@ fn count_messages(machine: &Machine) -> u64 {
 }
 
 fn check_empty(log: &mut dyn Log) -> Result<(), RestoreError> {
+    log.claim().map_err(RestoreError::Log)?;
     let snapshots = log.snapshots().list().map_err(RestoreError::Log)?;
     if !snapshots.is_empty() {
         return Err(RestoreError::NotEmpty);

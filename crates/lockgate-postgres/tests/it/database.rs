@@ -24,7 +24,7 @@ fn tables_of_a_newer_version_are_refused() {
     execute(&url, "UPDATE lockgate.format SET version = 99", &[]);
     match refused(&url, PostgresLogOptions::default()) {
         OpenError::Log(LogError::NewerFormat { found, known, .. }) => {
-            assert_eq!((found, known), (99, 1));
+            assert_eq!((found, known), (99, 2));
         }
         other => panic!("{other:?}"),
     }

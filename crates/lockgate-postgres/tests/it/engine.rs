@@ -175,12 +175,13 @@ pub(crate) fn send(queue: &QueueName, body: &str, producer: usize) -> Command {
     }))
 }
 
-/// Receives and acknowledges all there is.
+/// Receives and acknowledges all there is. Leases of that length are synced: after a failover nobody has to wait
+/// for them.
 pub(crate) async fn drain(engine: &Engine, queue: &QueueName) -> Vec<String> {
     let receive = Receive {
         queue: queue.clone(),
         max: 100,
-        lease: None,
+        lease: Some(60_000),
         holder: HolderName::new("test").unwrap(),
     };
     let mut bodies = Vec::new();

@@ -2,7 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lockgate_core::{BootId, Clock, HolderName, Level, Log, Millis, Position, Unsynced, WallTime};
+use lockgate_core::{
+    AppendError, BootId, Clock, Epoch, HolderName, Level, Log, LogCapabilities, LogError, LogRange,
+    LogReader, LogRecord, LogSpace, LogSync, LogUpkeep, Millis, Position, Purpose, RecordGroup,
+    RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter, Unsynced, WallTime,
+};
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_log::SystemClock;
 use lockgate_machine::Receive;
@@ -190,4 +194,141 @@ fn a_restart_of_the_database_in_good_order_loses_nothing_and_a_crash_may() {
     batch(&server.url, "ALTER TABLE lockgate.unsynced SET LOGGED");
     Owner::start(&server.url, "shard").append("c").unwrap();
     assert_eq!(recovered(&server.url, "shard").1, Unsynced::MayBeLost);
+}
+
+/// A log whose opener is slow: much happens between its steps.
+struct Slow<F> {
+    log: PostgresLog,
+    before_recovery: Option<F>,
+}
+
+impl<F: FnOnce() + Send> Log for Slow<F> {
+    fn capabilities(&self) -> LogCapabilities {
+        self.log.capabilities()
+    }
+
+    fn claim(&mut self) -> Result<(), LogError> {
+        self.log.claim()
+    }
+
+    fn snapshots(&self) -> Arc<dyn SnapshotStore> {
+        self.log.snapshots()
+    }
+
+    fn recover(
+        &mut self,
+        from: Position,
+        visit: &mut dyn FnMut(LogRecord),
+    ) -> Result<RecoveryReport, LogError> {
+        if let Some(happen) = self.before_recovery.take() {
+            happen();
+        }
+        self.log.recover(from, visit)
+    }
+
+    fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError> {
+        self.log.begin_epoch(epoch)
+    }
+
+    fn tail(&self) -> Position {
+        self.log.tail()
+    }
+
+    fn place(&self, cursor: &mut Position, len: usize) -> Position {
+        self.log.place(cursor, len)
+    }
+
+    fn reserve(&mut self, bytes: u64, records: u64, purpose: Purpose) -> Result<(), ReserveError> {
+        self.log.reserve(bytes, records, purpose)
+    }
+
+    fn space(&self) -> LogSpace {
+        self.log.space()
+    }
+
+    fn append(
+        &mut self,
+        epoch: Epoch,
+        expected: Position,
+        group: &mut RecordGroup,
+    ) -> Result<(), AppendError> {
+        self.log.append(epoch, expected, group)
+    }
+
+    fn syncer(&self) -> Arc<dyn LogSync> {
+        self.log.syncer()
+    }
+
+    fn reader(&self) -> Arc<dyn LogReader> {
+        self.log.reader()
+    }
+
+    fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
+        self.log.upkeep()
+    }
+
+    fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError> {
+        self.log.begin_snapshot()
+    }
+
+    fn trim(&mut self, before: Position) -> Result<(), LogError> {
+        self.log.trim(before)
+    }
+
+    fn ranges(&self) -> Vec<LogRange> {
+        self.log.ranges()
+    }
+
+    fn release(&mut self, range: Position) -> Result<(), LogError> {
+        self.log.release(range)
+    }
+}
+
+#[test]
+fn a_newcomer_is_not_overtaken_by_the_snapshots_of_a_live_owner() {
+    let name = "a_newcomer_is_not_overtaken_by_the_snapshots_of_a_live_owner";
+    let Some(url) = shared_server(name) else {
+        return;
+    };
+    let shard = new_shard();
+    let options = || EngineOptions {
+        snapshot_bytes_min: 1,
+        ..EngineOptions::default()
+    };
+    let open = || PostgresLog::open(&url, &shard, PostgresLogOptions::default()).unwrap();
+    let runtime = Runtime::new().unwrap();
+    let clock = Arc::new(SystemClock::new());
+    let (owner, _) = Engine::start(Box::new(open()), clock.clone(), options()).unwrap();
+    runtime
+        .block_on(owner.submit(create(&queue(), Level::Disk)))
+        .unwrap();
+    let runtime = Arc::new(runtime);
+    let send_until = {
+        let (owner, runtime) = (owner.clone(), runtime.clone());
+        // As long as that is taken.
+        move |snapshots| {
+            // Large ones: a snapshot has only what is known of them, and waits for eight times its size.
+            let body = "x".repeat(64 << 10);
+            for number in 0.. {
+                let is_enough = owner.metrics().keeper.snapshots >= snapshots;
+                let sent = send(&queue(), &body, number);
+                if is_enough || runtime.block_on(owner.submit(sent)).is_err() {
+                    return;
+                }
+            }
+        }
+    };
+    send_until(2);
+    let snapshots = owner.metrics().keeper.snapshots + 3;
+    let log = Slow {
+        log: open(),
+        before_recovery: Some(move || send_until(snapshots)),
+    };
+    let (newcomer, report) = Engine::start(Box::new(log), clock, options()).unwrap();
+    assert!(report.is_clean() && report.snapshot.is_some(), "{report:?}");
+    runtime.block_on(async {
+        newcomer.submit(send(&queue(), "y", 0)).await.unwrap();
+        newcomer.shutdown().await;
+        owner.shutdown().await;
+    });
 }
