@@ -90,6 +90,8 @@ fn options() -> EngineOptions {
         inbox_bytes_max: 4 << 10,
         shed_after: Duration::from_secs(3_600),
         group_requests_max: 2,
+        // So few that the owner must at times wait until a sync lets one out.
+        answers_max: 2,
         // So little that the keeper takes snapshots and gives segments back.
         snapshot_bytes_min: 1 << 10,
         ..EngineOptions::default()

@@ -15,7 +15,11 @@ use std::{
 use lockgate_core::{LogError, LogSync, Message, Position, QueueName};
 use lockgate_machine::{Command, Query, SendMessage, SyncWindow};
 use lockgate_sim::ManualClock;
-use shuttle::{future::block_on, thread};
+use shuttle::{
+    future::block_on,
+    rand::{Rng as _, thread_rng},
+    thread,
+};
 
 use super::{check, finds, turn};
 use crate::{
@@ -68,6 +72,8 @@ struct Shard {
     desk: Desk,
     clock: ManualClock,
     log: Arc<SmallLog>,
+    /// Room for a few answers that wait for a sync; for one, the owner must often wait for it.
+    answers: Room,
     /// Answers that told a caller that something is durable, and that it is not known.
     told: AtomicU64,
     unknown: AtomicU64,
@@ -77,12 +83,6 @@ struct Shard {
 const ROOM: u32 = 2;
 const ROOM_BYTES: u32 = 2 << 10;
 const UNITS: usize = ROOM_BYTES as usize / 64;
-
-/// Room for one answer that waits for a sync, so that the owner must often wait for it.
-const ANSWERS: Room = Room {
-    answers_max: 1,
-    bytes_max: usize::MAX,
-};
 
 impl Shard {
     fn new(log: SmallLog) -> Arc<Self> {
@@ -96,6 +96,10 @@ impl Shard {
             desk: Desk::new(Position(0), KeeperCounts::default()),
             clock: ManualClock::default(),
             log: Arc::new(log),
+            answers: Room {
+                answers_max: thread_rng().gen_range(1..4),
+                bytes_max: usize::MAX,
+            },
             told: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
         })
@@ -183,7 +187,7 @@ impl Shard {
         let mut counts = DriverCounts::default();
         let (mut durable, mut appended, mut stopped) = (Position(0), 0, None);
         loop {
-            let has_room = self.desk.has_room(ANSWERS) || self.inbox.is_closed();
+            let has_room = self.desk.has_room(self.answers) || self.inbox.is_closed();
             let requests_max = if has_room { 2 } else { 0 };
             self.inbox
                 .take(timeout, requests_max, usize::MAX, &mut taken);
@@ -211,7 +215,7 @@ impl Shard {
                 outputs: &mut held,
                 appended: Position(appended),
                 wanted: Position(appended),
-                room: ANSWERS,
+                room: self.answers,
                 known_durable: durable,
                 counts,
                 window: SyncWindow::default(),
@@ -390,7 +394,7 @@ fn window(after: Option<u64>) {
         outputs: &mut Vec::new(),
         appended: Position(1),
         wanted: Position(0),
-        room: ANSWERS,
+        room: shard.answers,
         known_durable: Position(0),
         counts: DriverCounts {
             records: 1,
