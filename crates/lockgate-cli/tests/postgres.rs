@@ -8,11 +8,13 @@ mod support;
 
 use std::{
     fs::{self, File},
-    io::{BufRead as _, BufReader, Lines, Write as _},
+    io::{BufRead as _, BufReader, Lines, Read as _, Write as _},
+    net::TcpStream,
     path::Path,
     process::{Child, ChildStderr, Command, Stdio},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -532,4 +534,69 @@ fn what_is_wrong_is_told_without_the_password() {
         shown.contains("(hidden)") && !shown.contains("secret-word"),
         "{shown}"
     );
+}
+
+/// One request, on a connection of its own.
+fn status_of(endpoint: &str, path: &str) -> String {
+    let address = endpoint.strip_prefix("http://").unwrap();
+    let mut connection = TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    answer.lines().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn reads_that_the_database_does_not_answer_hold_no_health_check_up() {
+    const RECEIVES: usize = 12;
+
+    let sandbox = Sandbox::new();
+    let application = shard("frozen");
+    let url = format!("{}?application_name={application}", url());
+    let server = Server::start_on(&sandbox, &url, &application, "disk");
+    let endpoint = &server.url;
+    let send = format!("send -q orders --create --endpoint {endpoint} order");
+    let receive = format!("receive -q orders --max 1 --timeout 1m --endpoint {endpoint}");
+    for _ in 0..=RECEIVES {
+        sandbox.run(&send).ok();
+    }
+    // From now on there is a connection for reads.
+    sandbox.run(&receive).ok();
+    let mut reader = 0;
+    on_a_connection(async |client| {
+        let sql = "
+            SELECT pid FROM pg_stat_activity
+            WHERE application_name = $1 AND query LIKE '%position = ANY%'";
+        reader = client.query_one(sql, &[&application]).await?.get(0);
+        Ok(())
+    });
+    let reader = Pid::from_raw(reader).unwrap();
+    kill_process(reader, Signal::STOP).unwrap();
+    let mut receives: Vec<_> = (0..RECEIVES)
+        .map(|_| {
+            let mut command = sandbox.command(&receive);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().unwrap()
+        })
+        .collect();
+    // Until all of them have their leases and wait for the messages, or one gave up.
+    let has_ended = |receive: &mut Child| receive.try_wait().unwrap().is_some();
+    while !receives.iter_mut().any(has_ended) {
+        let queues = format!("queue list --json --endpoint {endpoint}");
+        let queue = sandbox.run(&queues).json().remove(0);
+        // And the one above.
+        if queue["counts"]["in_flight"] == RECEIVES + 1 {
+            break;
+        }
+    }
+    for _ in 0..20 {
+        assert_eq!(status_of(endpoint, "/healthz"), "HTTP/1.1 200 OK");
+    }
+    kill_process(reader, Signal::CONT).unwrap();
+    for receive in receives {
+        let done = receive.wait_with_output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        assert!(String::from_utf8_lossy(&done.stdout).contains("order"));
+    }
 }

@@ -229,6 +229,13 @@ pub trait LogReader: Send + Sync {
     /// does not verify.
     fn read(&self, at: Position) -> Result<Bytes, ReadError>;
 
+    /// Whether a read may have to wait for another machine, or for a connection to it: for as long as a
+    /// statement's deadline, say. Then no async task may read; an engine has threads of its own do it. A
+    /// read of a local file is a copy from the system's cache, or one access to the disk.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
     /// Several records, in that order: what [`read`](Self::read) says of each. A log reads what stands
     /// together at once. Ends behind the first [`ReadError::Log`]: the rest was not tried.
     fn read_all(&self, at: &[Position]) -> Vec<Result<Bytes, ReadError>> {

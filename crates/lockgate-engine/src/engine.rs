@@ -112,10 +112,11 @@ impl Engine {
     /// Leases messages, waiting up to `wait` for a first one; an empty batch if there is none by
     /// then. Receives wait in line, oldest first, and cost nothing while they do.
     ///
-    /// Payloads are read from the log in the caller's task: from the operating system's cache that
+    /// Payloads in a local log are read in the caller's task: from the operating system's cache that
     /// is a system call of about a microsecond per record, cheaper than handing it to another
-    /// thread; a message not in the cache blocks the task for one disk read. A payload that is
-    /// damaged is dropped from the queue, counted and traced, and the rest is delivered.
+    /// thread; a message not in the cache blocks the task for one disk read. Those of a
+    /// [remote](lockgate_core::LogReader::is_remote) log are read on threads of the engine, 16 at most.
+    /// A payload that is damaged is dropped from the queue, counted and traced, and the rest is delivered.
     ///
     /// # Errors
     /// See [`EngineError`]; [`EngineError::Unreadable`] if storage failed on the first payload.
@@ -135,7 +136,7 @@ impl Engine {
             let batch = if self.ended_on_the_way(&receive, &leases) {
                 Batch::new(Vec::new(), leases)
             } else {
-                self.handle.shared.read(leases)?
+                self.handle.shared.read(leases).await?
             };
             // That all of it has ended, or is damaged, is no reason to come back early.
             if !(leased && batch.is_empty()) {
@@ -173,8 +174,8 @@ impl Engine {
     }
 
     /// Looks at messages without leasing them: a page of those that [`Query::Messages`] names, each
-    /// with its payload; fewer, if they have [`Peek::BYTES_MAX`] bytes together. Payloads are read in
-    /// the caller's task, as those of a [`receive`](Self::receive).
+    /// with its payload; fewer, if they have [`Peek::BYTES_MAX`] bytes together. Payloads are read
+    /// where those of a [`receive`](Self::receive) are.
     ///
     /// # Errors
     /// See [`EngineError`]; [`EngineError::Unreadable`] if storage failed.
@@ -209,7 +210,7 @@ impl Engine {
 
     async fn look(&self, query: Query) -> Result<Peek, EngineError> {
         match self.ask(Work::Query(query)).await? {
-            Answered::Messages(page) => self.handle.shared.read_page(page),
+            Answered::Messages(page) => self.handle.shared.read_page(page).await,
             Answered::Other(Outcome::Answered(Err(rejection))) => Err(rejection.into()),
             _ => Err(mismatched()),
         }

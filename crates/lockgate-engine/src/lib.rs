@@ -68,6 +68,7 @@ mod missing;
 mod models;
 mod options;
 mod peek;
+mod readers;
 mod reading;
 mod recover;
 mod report;

@@ -24,6 +24,7 @@ use crate::{
     desk::{Desk, Filing, Room},
     inbox::{Answered, Inbox, MessagePage, Taken, Ticket},
     keeper::thread::Keeper,
+    readers::Readers,
     reading::Reading,
     recover::machine_time,
     sync::{
@@ -43,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) secret: [u8; 32],
     clock_offset: i64,
     reader: Arc<dyn LogReader>,
+    readers: Arc<Readers>,
     desk: Desk,
     owner: Mutex<Option<JoinHandle<()>>>,
     overloaded: AtomicU64,
@@ -94,6 +96,7 @@ pub(crate) fn start(
         secret: driver.machine().secret().unwrap_or(beginning.secret),
         clock_offset: driver.clock_offset(),
         reader: driver.reader(),
+        readers: Readers::new(format!("{}-read", options.thread_name)),
         desk: Desk::new(driver.tail(), driver.keeper_counts()),
         owner: Mutex::default(),
         overloaded: AtomicU64::new(0),
@@ -223,6 +226,7 @@ fn own(shared: &Shared, mut driver: Driver<Ticket>, helpers: Helpers, options: &
         // What was filed after the sync thread had gone.
         shared.failed(reason.clone());
     }
+    shared.readers.end();
     // The log is free for another owner before anybody is told that this one has stopped.
     drop(driver);
     let reason = failed.map_or(StopReason::ShutDown, StopReason::Failed);
@@ -353,8 +357,35 @@ impl Shared {
         }
     }
 
-    /// Reads the payloads of leases. Consecutive messages of one record cost one read.
-    pub(crate) fn read(&self, mut leases: Leases) -> Result<Batch, EngineError> {
+    /// Reads, for an async task. In it, where that is a copy from the system's cache, of about a microsecond:
+    /// handing it to another thread and waking the caller again costs more than ten times that, for each
+    /// receive. On a thread of the engine, where a read may wait for another machine.
+    async fn aside<T: Send + 'static>(
+        self: &Arc<Self>,
+        read: impl FnOnce(&Self) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        if !self.reader.is_remote() {
+            return read(self);
+        }
+        let shared = self.clone();
+        self.readers.run(move || read(&shared)).await?
+    }
+
+    /// Reads the payloads of leases. A caller that gives up meanwhile has them given back.
+    pub(crate) async fn read(self: &Arc<Self>, leases: Leases) -> Result<Batch, EngineError> {
+        self.aside(|shared| shared.read_leases(leases)).await
+    }
+
+    /// Reads the payloads of messages somebody looks at.
+    pub(crate) async fn read_page(
+        self: &Arc<Self>,
+        page: MessagePage,
+    ) -> Result<Peek, EngineError> {
+        self.aside(|shared| shared.read_messages(page)).await
+    }
+
+    /// Consecutive messages of one record cost one read.
+    fn read_leases(&self, mut leases: Leases) -> Result<Batch, EngineError> {
         let _pin = leases.pin.take();
         let places = leases.deliveries.iter().map(|delivery| delivery.location);
         let mut reading = Reading::of(&*self.reader, places);
@@ -386,8 +417,7 @@ impl Shared {
         Ok(Batch::new(received, leases))
     }
 
-    /// Reads the payloads of messages somebody looks at.
-    pub(crate) fn read_page(&self, mut page: MessagePage) -> Result<Peek, EngineError> {
+    fn read_messages(&self, mut page: MessagePage) -> Result<Peek, EngineError> {
         let _pin = page.pin;
         let mut bytes = 0;
         let fits = page.messages.iter().take_while(|status| {
