@@ -124,19 +124,20 @@ async fn create(client: &mut Client, args: QueueCreate) -> Result<(), Failure> {
         ))
         .hint(format!("`lockgate queue create {}.fifo`", args.name)));
     }
-    let attributes = if args.attribute.is_empty() {
+    let (attributes, tags) = if args.attribute.is_empty() {
         create_by_settings(client, &args).await?;
         // The queue is there. What follows gives its URL.
-        BTreeMap::new()
+        (BTreeMap::new(), BTreeMap::new())
     } else {
-        attributes_to_create(client, &args).await?
+        let tags = args.tag.iter().cloned().collect();
+        (attributes_to_create(client, &args).await?, tags)
     };
     let fifo_queue = fifo.then(|| ("FifoQueue".to_owned(), "true".to_owned()));
     let answer = client
         .call(&CreateQueue {
             queue_name: args.name.clone(),
             attributes: fifo_queue.into_iter().chain(attributes).collect(),
-            tags: args.tag.into_iter().collect(),
+            tags,
         })
         .await?;
     let mut output = Output::new();
@@ -160,6 +161,8 @@ async fn create_by_settings(client: &mut Client, args: &QueueCreate) -> Result<(
     .filter_map(|(name, time)| Some((name, json!(millis(time?)))))
     .collect();
     if let Some(queue) = &args.dead_letter {
+        // That it is missing is told in words of its own.
+        queue_url(client, queue).await?;
         let dead_letter = json!({"queue": queue, "attempts_max": args.attempts});
         settings.insert("dead_letter", dead_letter);
     }
@@ -171,10 +174,29 @@ async fn create_by_settings(client: &mut Client, args: &QueueCreate) -> Result<(
         made => return made.map(drop).map_err(Failure::from),
     };
     // The server compares all settings. As with SQS, what is not named may be as it is.
+    if settings.is_empty() && tags.is_empty() {
+        return Ok(());
+    }
     let target = format!("/queues/{}", part(&args.name));
     let Ok(queue) = client.admin::<Value>(Method::GET, &target, NOTHING).await else {
         return Err(exists.into());
     };
+    if let Some((tag, _)) = tags
+        .iter()
+        .find(|(tag, value)| queue["tags"][tag.as_str()] != value.as_str())
+    {
+        return Err(Failure::new(
+            Exit::Conflict,
+            format!(
+                "queue {} exists with another value of the tag {tag}",
+                args.name
+            ),
+        )
+        .hint(format!(
+            "see its tags with `lockgate queue show {}`",
+            args.name
+        )));
+    }
     let differs = |(name, value): &(&&str, &Value)| queue["settings"][**name] != **value;
     match settings.iter().find(differs) {
         None => Ok(()),

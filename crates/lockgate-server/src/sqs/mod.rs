@@ -53,6 +53,7 @@ pub(crate) use names::{ELASTICMQ_PREFIX, check_queue_name};
 pub(crate) use query::parameters;
 pub(crate) use query::{Format as QueryFormat, speaks as speaks_query};
 pub(crate) use receipt::Receipts;
+pub(crate) use redrive::lets_in;
 
 /// The answer to whom nobody is believed to be, in the protocol of the request: AWS JSON, or the
 /// Query protocol in one of its formats.

@@ -1,5 +1,7 @@
 //! Redrive policies: where dead letters go, and which queues may send theirs.
 
+use std::collections::BTreeMap;
+
 use lockgate_core::QueueName;
 use lockgate_machine::DeadLetter;
 use serde_json::json;
@@ -84,7 +86,7 @@ pub(super) fn policy(
         ));
     }
     if let Some(allowed) = target_annotations.get(Attribute::RedriveAllowPolicy.name())
-        && !allows(allowed, &names::queue_arn(config, name))
+        && !allows(allowed, |arn| arn == names::queue_arn(config, name))
     {
         return Err(refuse(
             "The redrive allow policy of the dead-letter queue does not include this queue.",
@@ -166,8 +168,18 @@ pub(super) fn check_allow_policy(value: &str) -> Result<(), SqsError> {
     }
 }
 
+/// Whether the redrive allow policy among a dead-letter queue's annotations lets a source queue in, which
+/// is named by its ARN here and not by its region and account.
+pub(crate) fn lets_in(annotations: &BTreeMap<String, String>, source: &QueueName) -> bool {
+    let is_source =
+        |arn: &str| names::arn_parts(arn).is_some_and(|[.., name]| name == source.as_str());
+    annotations
+        .get(Attribute::RedriveAllowPolicy.name())
+        .is_none_or(|policy| allows(policy, is_source))
+}
+
 /// Whether a redrive allow policy, checked when it was set, lets a source queue in.
-fn allows(allow_policy: &str, source_arn: &str) -> bool {
+fn allows(allow_policy: &str, is_source: impl Fn(&str) -> bool) -> bool {
     let Some(Members {
         known: [permission, arns],
         ..
@@ -180,7 +192,7 @@ fn allows(allow_policy: &str, source_arn: &str) -> bool {
         Some("byQueue") => {
             let mut among = false;
             policy::each(arns, |arn| {
-                among |= policy::text(arn).is_some_and(|arn| *arn == *source_arn);
+                among |= policy::text(arn).is_some_and(|arn| is_source(&arn));
             });
             among
         }

@@ -14,6 +14,8 @@ use crate::{client::CallError, output::note};
 /// So long after an answer was due somebody is told that it has not come.
 const SILENCE: Duration = Duration::from_secs(5);
 
+const NO_ANSWER: &str = "the server does not answer, trying again for a while";
+
 /// Whether it was said that the server does not answer.
 #[derive(Default)]
 pub(super) struct Away {
@@ -32,12 +34,18 @@ impl Away {
         let answer = match timeout(wait + SILENCE, &mut call).await {
             Ok(answer) => answer,
             Err(_) => {
-                self.say("no answer has come yet");
+                self.say(NO_ANSWER, "no answer has come yet");
                 call.await
             }
         };
         match &answer {
-            Err(error) if error.may_pass() => self.say(error),
+            Err(error @ CallError::Refused { .. }) if error.may_pass() => {
+                self.say(
+                    "the server refuses for now, trying again for a while",
+                    error,
+                );
+            }
+            Err(error) if error.may_pass() => self.say(NO_ANSWER, error),
             _ => {
                 if self.said.swap(false, Ordering::Relaxed) {
                     note("the server answers again");
@@ -47,11 +55,9 @@ impl Away {
         answer
     }
 
-    fn say(&self, why: impl Display) {
+    fn say(&self, what: &str, why: impl Display) {
         if !self.said.swap(true, Ordering::Relaxed) {
-            note(&format!(
-                "the server does not answer, trying again for a while: {why}"
-            ));
+            note(&format!("{what}: {why}"));
         }
     }
 }

@@ -234,7 +234,8 @@ impl<'a> Run<'a> {
             let more = self.left > 0 && !empty && !self.only_failed;
             if self.stop.is_none() && room && more && receiving.is_none() {
                 let wait = match (self.args.follow, received) {
-                    (true, _) => waiting.wait(),
+                    (true, _) if self.jobs.is_empty() => waiting.wait(),
+                    (true, _) => CALL_WAIT_MAX,
                     (false, true) => Duration::ZERO,
                     (false, false) => first_by.saturating_duration_since(Instant::now()),
                 };
@@ -360,6 +361,11 @@ impl<'a> Run<'a> {
             Err(error) => return self.stop(Failure::from_error(Exit::Failed, error)),
         };
         self.busy.remove(&done.place);
+        if !matches!(done.ended, Ended::PassedBy) {
+            // Its key goes on: what stands behind it may be new.
+            self.passed_by.clear();
+            self.only_failed = false;
+        }
         match done.ended {
             Ended::PassedBy => {}
             Ended::Deleted => self.tally.deleted += 1,

@@ -343,7 +343,11 @@ impl Receiver<'_> {
                 failure.get_or_insert(output_error(error.into()));
             }
             // Deliberately one after the other: what was printed is settled first.
-            delete(&mut self.client, &self.away, &self.args.queue, &printed).await?;
+            let deleted = delete(&mut self.client, &self.away, &self.args.queue, &printed).await;
+            if let Err(error) = deleted {
+                // What was not printed goes back all the same.
+                failure.get_or_insert(error);
+            }
         }
         self.give_back(&unprinted).await?;
         failure.map_or_else(|| ended(until), Err)

@@ -97,7 +97,7 @@ fn serve(
     } else {
         "http"
     };
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         if let Some(queues) = &queues
             && let Err(failure) = declare(&engine, &options, queues).await
         {
@@ -131,7 +131,10 @@ fn serve(
             never = signals::attend(harmless, renewable) => match never {},
         };
         ended(&report, &engine.status(), was_deposed())
-    })
+    });
+    // A file of keys or a certificate on a file system that hangs is no reason to stay.
+    runtime.shutdown_background();
+    served
 }
 
 /// Ends the process at the first signal, as the second one does later: what is recovered, declared and

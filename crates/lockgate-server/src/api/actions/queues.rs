@@ -15,7 +15,7 @@ use crate::{
         shapes::{ChangeQueue, CreateQueue, ListQueues, Purged, Queue, Queues, default_settings},
     },
     auth::Verb,
-    sqs::{apply_tags, check_queue_name, check_tags},
+    sqs::{apply_tags, check_queue_name, check_tags, lets_in},
 };
 
 /// Queues that a page is made longer by at a time.
@@ -95,7 +95,7 @@ impl Service {
         apply_tags(&BTreeMap::new(), &tags, &mut settings)
             .map_err(|error| Problem::invalid("tags", error.message))?;
         input.settings.apply(&mut settings)?;
-        self.check_dead_letter(request, &settings)?;
+        self.check_dead_letter(request, &name, &settings)?;
         let create = Command::CreateQueue(Box::new(Create {
             name,
             settings: settings.clone(),
@@ -153,7 +153,7 @@ impl Service {
             .map_err(|error| Problem::invalid("tags", error.message))?;
         input.settings.apply(&mut settings)?;
         if settings.dead_letter != before.settings.dead_letter {
-            self.check_dead_letter(request, &settings)?;
+            self.check_dead_letter(request, &entry.name, &settings)?;
         }
         self.engine
             .submit(Command::ChangeQueue {
@@ -226,12 +226,17 @@ impl Service {
         }
     }
 
-    /// Whoever names a dead-letter queue sends messages there.
+    /// Whoever names a dead-letter queue sends messages there, and that queue may say whose it takes.
     fn check_dead_letter(
         &self,
         request: &Request<'_>,
+        source: &QueueName,
         settings: &QueueSettings,
     ) -> Result<(), Problem> {
+        let lets_in = |target: &QueueName| {
+            let target = self.engine.directory().get(target);
+            target.is_none_or(|target| lets_in(&target.annotations, source))
+        };
         match &settings.dead_letter {
             Some(dead_letter) if !request.may(Verb::Send, &dead_letter.queue) => {
                 let missing = lockgate_machine::SettingsError::DeadLetterMissing {
@@ -239,6 +244,13 @@ impl Service {
                 };
                 Err(missing.into())
             }
+            Some(dead_letter) if !lets_in(&dead_letter.queue) => Err(Problem::invalid(
+                "settings.dead_letter.queue",
+                format_args!(
+                    "the redrive allow policy of {} does not include {source}",
+                    dead_letter.queue
+                ),
+            )),
             _ => Ok(()),
         }
     }

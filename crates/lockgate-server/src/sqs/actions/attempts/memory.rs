@@ -91,6 +91,31 @@ impl<A> Memory<A> {
         }
     }
 
+    /// Puts a shorter answer in the place of one that is still kept, for no longer than that would have
+    /// been.
+    pub(super) fn shorten(
+        &mut self,
+        attempt: &Attempt,
+        leases: Vec<LeaseToken>,
+        bytes: usize,
+        answer: A,
+    ) {
+        let Some((number, kept)) = self
+            .by_attempt
+            .get(attempt)
+            .and_then(|&number| self.answers.get_mut(&number).map(|kept| (number, kept)))
+        else {
+            return;
+        };
+        self.bytes = self.bytes - kept.bytes + bytes;
+        for lease in &kept.leases {
+            self.by_lease.remove(lease);
+        }
+        self.by_lease
+            .extend(leases.iter().map(|lease| (*lease, number)));
+        (kept.leases, kept.bytes, kept.answer) = (leases, bytes, answer);
+    }
+
     /// The answer that attempt was given, if it may be repeated.
     pub(super) fn recall(&mut self, attempt: &Attempt, now: MachineTime) -> Option<&A> {
         self.expire(now);

@@ -115,7 +115,18 @@ impl Attempts {
             return Ok(Some((answer.received, claim)));
         }
         let received: Arc<[Received]> = kept.into();
-        self.remember_answer(turn, engine, Arc::clone(&received), answer.leases);
+        let tokens = tokens(&received);
+        if tokens.is_empty() {
+            self.memory().forget(turn.attempt());
+        } else {
+            let shorter = Answer {
+                received: Arc::clone(&received),
+                leases: answer.leases,
+            };
+            let bytes = received.iter().map(bytes_of).sum();
+            self.memory()
+                .shorten(turn.attempt(), tokens, bytes, shorter);
+        }
         // The last first, as they stand one behind the other. One that is not there any more needs
         // nothing.
         let back = rest.iter().rev();
@@ -157,7 +168,7 @@ impl Attempts {
         leases: Arc<SharedLeases>,
     ) {
         let attempt = turn.attempt().clone();
-        let tokens: Vec<LeaseToken> = received.iter().map(|r| r.delivery.token).collect();
+        let tokens = tokens(&received);
         let bytes = received.iter().map(bytes_of).sum();
         let mut memory = self.memory();
         if tokens.is_empty() {
@@ -177,6 +188,11 @@ impl Attempts {
     fn memory(&self) -> MutexGuard<'_, Memory<Answer>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn tokens(received: &[Received]) -> Vec<LeaseToken> {
+    let tokens = received.iter().map(|received| received.delivery.token);
+    tokens.collect()
 }
 
 impl SharedLeases {
