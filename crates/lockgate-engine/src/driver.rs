@@ -62,6 +62,8 @@ pub struct Driver<T> {
     clock_drops: Millis,
     /// Whether more was due than the group had time for.
     is_behind: bool,
+    /// Messages that the last group may have been about.
+    group_messages: usize,
     /// Outputs of the current group that wait for its append.
     after_append: Vec<Output<T>>,
     stopped: Option<Arc<str>>,
@@ -163,6 +165,10 @@ const TICK_BYTES: u64 = 32;
 /// Steps of time before each group, of some 100 µs each.
 const TICKS_PER_GROUP: usize = 8;
 
+/// And one more for so many messages of the group before, each of which may have made a few of the 256
+/// timers that a step can fire: however large groups are, time keeps up with them.
+const MESSAGES_PER_TICK: usize = 32;
+
 /// A buffer that a rare large group has made larger than this is given back.
 const GROUP_BUFFER_KEEP_BYTES: usize = 8 << 20;
 
@@ -202,6 +208,7 @@ impl<T: Ticket> Driver<T> {
             machine_time: MachineTime::default(),
             clock_drops: 0,
             is_behind: false,
+            group_messages: 0,
             after_append: Vec::new(),
             stopped: None,
             counts: DriverCounts::default(),
@@ -260,6 +267,7 @@ impl<T: Ticket> Driver<T> {
             self.machine
                 .warm(next.iter().flat_map(|request| request.work.upcoming()));
             for Request { work, ticket } in next.drain(..) {
+                self.group_messages += work.messages_max();
                 match work {
                     Work::Commands(commands) => self.run_commands(&commands, ticket, now, out),
                     Work::Receive { receive, until } => {
@@ -467,7 +475,8 @@ impl<T: Ticket> Driver<T> {
     fn tick(&mut self, now: Now) {
         let now = self.past(now);
         self.is_behind = false;
-        for _ in 0..TICKS_PER_GROUP {
+        let ticks = TICKS_PER_GROUP + mem::take(&mut self.group_messages) / MESSAGES_PER_TICK;
+        for _ in 0..ticks {
             let Some(effect) = self.machine.tick(now) else {
                 return;
             };

@@ -45,7 +45,14 @@ impl Outcome {
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>()
             + match self {
-                Self::Commands(results) => size_of_val(&results[..]),
+                Self::Commands(results) => {
+                    let sent = |result: &Result<Reply, Rejection>| match result {
+                        Ok(Reply::Transacted { sent }) => size_of_val(&sent[..]),
+                        Ok(Reply::Received(deliveries)) => size_of_val(&deliveries[..]),
+                        _ => 0,
+                    };
+                    size_of_val(&results[..]) + results.iter().map(sent).sum::<usize>()
+                }
                 Self::Received(Ok(deliveries)) => size_of_val(&deliveries[..]),
                 Self::Answered(Ok(Answer::Queues { queues, .. })) => size_of_val(&queues[..]),
                 Self::Answered(Ok(Answer::Messages { messages, .. })) => size_of_val(&messages[..]),

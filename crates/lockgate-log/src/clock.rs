@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    hash::{BuildHasher, RandomState},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -76,14 +77,15 @@ fn parse_boot_id(text: &str) -> Option<BootId> {
     Some(BootId(bits.to_be_bytes()))
 }
 
-/// An id that no other start of a process on this machine gets: when, and which process.
+/// An id that no other start of a process gets, in either of its halves.
 fn boot_of_its_own() -> BootId {
     let nanos = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_nanos();
-    let bits = (nanos << 32) | u128::from(std::process::id());
-    BootId(bits.to_be_bytes())
+    let random = RandomState::new();
+    let half = |half: u8| u128::from(random.hash_one((half, nanos, std::process::id())));
+    BootId((half(0) << 64 | half(1)).to_be_bytes())
 }
 
 #[cfg(test)]

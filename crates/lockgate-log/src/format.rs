@@ -76,7 +76,8 @@ impl Point {
         if at == self.at {
             return first_number == self.number;
         }
-        first_number.saturating_sub(self.number) <= Self::records_max(self.at, at)
+        let between = first_number.checked_sub(self.number);
+        between.is_some_and(|records| records <= Self::records_max(self.at, at))
     }
 }
 

@@ -221,7 +221,11 @@ impl LocalLog {
 
     /// Makes a segment of a spare, or of a new file, and writes its header; neither is synced.
     fn create_segment(&self, segment: u32, synced: Point) -> Result<Writing, DiskError> {
-        self.shared.check_newest()?;
+        // An error of looking says nothing about the file.
+        match self.shared.check_newest() {
+            Err(error) if error.is_not_found() => return Err(error),
+            _ => {}
+        }
         let blocks = self.take_blocks(segment)?;
         let header = SegmentHeader {
             segment,

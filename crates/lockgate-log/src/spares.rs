@@ -363,7 +363,7 @@ impl Spares {
         let seen = self.disk.space()?;
         self.note_space(&mut self.state(), seen);
         let more = self.shrink()? || self.supply()? || self.write_piece()?;
-        recycled.map(|_| more)
+        if more { Ok(true) } else { recycled }
     }
 
     /// Makes spares of retired segments, or gives them back. Returns whether there were any. What fails

@@ -294,7 +294,8 @@ impl Delivery {
     }
 
     /// The lease lasts `lease` from now on. In a queue of the strict profile so do the leases of all
-    /// messages of its key that came with it, and their deliveries know it.
+    /// messages of its key that came with it, and their deliveries know it: extend one of a batch at a time,
+    /// since the answer handled last counts for [`remaining`](Self::remaining).
     ///
     /// # Errors
     /// [`ErrorKind::Input`] if `lease` is out of range; [`ExtendError::Stale`] if it has ended.

@@ -511,3 +511,24 @@ fn nothing_ends_before_its_time_by_a_clock_that_drops_fractions() {
     shard.clock.advance(1);
     assert_eq!(shard.receive_now("q", 2).len(), 2);
 }
+
+/// What comes due in the millisecond of a reading does so with the next; what is sent meanwhile does not
+/// overtake it.
+#[test]
+fn a_send_does_not_pass_what_has_come_due_before_it() {
+    let mut shard = Shard::new();
+    shard.driver.set_clock_drops(1);
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    let due = shard.now().wall.plus(5_000);
+    shard.run(send("q", text("due").with_due(due))).unwrap();
+    shard.clock.advance(5_000);
+    shard.run(send("q", text("sent"))).unwrap();
+    assert!(shard.receive_now("q", 2).is_empty());
+    shard.clock.advance(1);
+    let sequences: Vec<u64> = shard
+        .receive_now("q", 2)
+        .iter()
+        .map(|delivery| delivery.token.sequence.0)
+        .collect();
+    assert_eq!(sequences, [1, 2]);
+}

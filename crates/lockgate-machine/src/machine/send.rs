@@ -116,7 +116,12 @@ impl Machine {
             None if settings.delay > 0 => Some(now.wall.plus(settings.delay)),
             None => None,
         }
-        .filter(|&due| due > now.wall);
+        .filter(|&due| due > now.wall)
+        // What has come due before it and waits for a step of time goes first: with it, in its order.
+        .or_else(|| {
+            let waits = self.contents[queue.content].counts.delayed > 0;
+            (waits && self.wall.has_due(now.wall.0)).then_some(now.wall)
+        });
         check_range("due time", due.map_or(0, |due| due.0), 0, U48::MAX)?;
 
         let sequence = Sequence(queue.next_sequence.0 + draft.delta(index).sequences);

@@ -100,7 +100,7 @@ impl Machine {
                 draft.add(effect, level.min(Level::Process));
             }
             SettleAction::Extend { lease } => {
-                return self.draft_extend(draft, queue, index, *lease, now).map(Ok);
+                return self.draft_extend(draft, queue, index, *lease, now);
             }
             // What nobody holds and nothing keeps back is where a nack would put it, unless an earlier
             // part of this command keeps it back.
@@ -259,7 +259,7 @@ impl Machine {
         index: u32,
         lease: Millis,
         now: Now,
-    ) -> Result<Settled, Rejection> {
+    ) -> Result<Result<Settled, StaleReason>, Rejection> {
         let given = self.given(index).unwrap_or(now.machine);
         let deadline = now.machine.plus(lease);
         let latest = given.plus(QueueSettings::LEASE_MAX);
@@ -276,6 +276,10 @@ impl Machine {
         } else {
             vec![index]
         };
+        if !batch.contains(&index) {
+            // The lease before it has ended, and its own ends with the next step of time.
+            return Ok(Err(StaleReason::Ended));
+        }
         for index in batch {
             let effect = Effect::Extended {
                 queue: state.id,
@@ -285,10 +289,10 @@ impl Machine {
             draft.add(effect, level);
         }
         self.cover_leases(draft, state, now, deadline);
-        Ok(Settled::Extended {
+        Ok(Ok(Settled::Extended {
             deadline,
             whole_key: strict,
-        })
+        }))
     }
 
     /// The message returns to its place by `effect`, or is dropped if it has outlived its time.

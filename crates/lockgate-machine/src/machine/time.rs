@@ -38,16 +38,16 @@ impl Machine {
     fn prepare_timers(&mut self, now: Now) -> u32 {
         let (mut moves, mut looks, mut budget) = (MOVES_PER_STEP, TIMERS_PER_STEP, 0);
         for is_wall in [false, true] {
-            let now = if is_wall { now.wall.0 } else { now.machine.0 };
+            let at = if is_wall { now.wall.0 } else { now.machine.0 };
             let wheel = if is_wall {
                 &mut self.wall
             } else {
                 &mut self.machine
             };
-            let is_ready = wheel.prepare(now, TIMERS_PER_STEP as usize, &mut moves);
+            let is_ready = wheel.prepare(at, TIMERS_PER_STEP as usize, &mut moves);
             let wheel = if is_wall { &self.wall } else { &self.machine };
             let mut dead = 0;
-            for payload in wheel.ready(now) {
+            for payload in wheel.ready(at) {
                 if looks == 0 {
                     break;
                 }
@@ -65,7 +65,7 @@ impl Machine {
             }
             // What was purged has no part in the budget: without this it would be in the way for ever.
             for _ in 0..dead {
-                self.fire_purged(is_wall, now);
+                self.fire_purged(is_wall, at);
             }
             if !is_ready || looks == 0 {
                 break;
@@ -78,15 +78,26 @@ impl Machine {
         self.contents[self.keys[self.messages[message].key].content].dead
     }
 
-    /// Fires the first timer, which is of something that was purged.
-    fn fire_purged(&mut self, is_wall: bool, now: u64) {
+    /// Takes out the first timer, which is of something that was purged.
+    fn fire_purged(&mut self, is_wall: bool, at: u64) {
         let wheel = if is_wall {
             &mut self.wall
         } else {
             &mut self.machine
         };
-        if let Some(fired) = wheel.pop_due(now) {
-            self.fire(Timer::from_bits(fired.payload), 0);
+        match wheel
+            .pop_due(at)
+            .map(|fired| Timer::from_bits(fired.payload))
+        {
+            Some(Timer::Message(message)) => {
+                self.set_timer(message, NONE);
+            }
+            Some(Timer::TimeToLive(message)) => {
+                if let Some(entry) = self.time_to_live(message) {
+                    self.times_to_live[entry].timer = NONE;
+                }
+            }
+            _ => {}
         }
     }
 
@@ -96,12 +107,12 @@ impl Machine {
         while left > 0
             && let Some(fired) = self.machine.pop_due(now.machine.0)
         {
-            left = left.saturating_sub(self.fire(Timer::from_bits(fired.payload), left));
+            left = left.saturating_sub(self.fire(Timer::from_bits(fired.payload), now, left));
         }
         while left > 0
             && let Some(fired) = self.wall.pop_due(now.wall.0)
         {
-            left = left.saturating_sub(self.fire(Timer::from_bits(fired.payload), left));
+            left = left.saturating_sub(self.fire(Timer::from_bits(fired.payload), now, left));
         }
         Some(())
     }
@@ -109,7 +120,7 @@ impl Machine {
     /// Fires a timer that was taken out of its wheel. Returns how much of the budget that took:
     /// nothing for what was purged, since when that is freed must not change what else fires, and all of
     /// it for what may need many steps, so that the budget need not tell how many.
-    fn fire(&mut self, timer: Timer, budget: u32) -> u32 {
+    fn fire(&mut self, timer: Timer, now: Now, budget: u32) -> u32 {
         match timer {
             Timer::Message(index) => self.fire_message(index),
             Timer::TimeToLive(index) => self.fire_time_to_live(index),
@@ -121,7 +132,7 @@ impl Machine {
             Timer::Dedup(queue) => {
                 let state = &mut self.queues[queue];
                 state.dedup_timer = NONE;
-                let forgotten = state.dedup.expire(self.clock.now.machine, budget as usize);
+                let forgotten = state.dedup.expire(now.machine, budget as usize);
                 self.unique_ids -= forgotten as u64;
                 self.arm_dedup(queue);
                 budget
@@ -261,7 +272,8 @@ impl Machine {
         state.dedup_at = expiry;
         state.dedup_timer = self.machine.insert(
             expiry.0,
-            u64::from(state.id.0),
+            // Not that of the end of holding back, which may be in the same millisecond.
+            u64::from(state.id.0) << 1 | 1,
             Timer::Dedup(queue).to_bits(),
         );
     }
@@ -353,9 +365,11 @@ impl Machine {
         if state.hold_timer != NONE {
             self.machine.remove(state.hold_timer);
         }
-        state.hold_timer =
-            self.machine
-                .insert(until.0, u64::from(state.id.0), Timer::Hold(queue).to_bits());
+        state.hold_timer = self.machine.insert(
+            until.0,
+            u64::from(state.id.0) << 1,
+            Timer::Hold(queue).to_bits(),
+        );
     }
 
     pub(super) fn fold_term_ended(&mut self, now: Now) -> Option<()> {

@@ -105,6 +105,11 @@ impl Wheel {
         if sum != 0 {
             return Err(damaged("the order of timers does not fit them"));
         }
+        let is_entering = |first: &u32| entering.contains(first);
+        let slots = self.levels.iter().flat_map(|level| level.first.iter());
+        if slots.chain([&self.open]).any(is_entering) {
+            return Err(damaged("a timer is in two places"));
+        }
         let named = |first: u32| {
             (first != NONE).then(|| self.nodes.get(first).map(|node| self.list_of(node)))
         };

@@ -485,7 +485,7 @@ impl Run {
         or_nothing(labels)
     }
 
-    fn settle(&mut self, verb: &str, words: &[&str]) -> Settle {
+    pub(super) fn settle(&mut self, verb: &str, words: &[&str]) -> Settle {
         let (sequence, attempt) = label(words[1]);
         let span = words.get(2).map_or(0, |span| millis(span));
         Settle {

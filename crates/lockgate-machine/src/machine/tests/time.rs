@@ -4,7 +4,7 @@ use lockgate_core::{Message, QueueName};
 
 use super::harness::{Run, check};
 use crate::{
-    Command, SendMessage,
+    Command, Effect, Reply, SendMessage, Settled, StaleReason,
     machine::time::{MOVES_PER_STEP, TIMERS_PER_STEP},
 };
 
@@ -261,4 +261,34 @@ fn the_work_of_each_step_is_bounded() {
         assert_eq!((counts.ready, counts.delayed), (expected, 0));
         run.check_recovery();
     }
+}
+
+/// The step of time ends between two leases of a batch, and the holder extends the second: its lease is
+/// over with the first one's.
+#[test]
+fn a_batch_of_which_a_part_has_ended_is_not_extended() {
+    let mut run = check(
+        "
+        queue q keyed strict lease=10s
+        send q key=a                    => #1
+        send q key=a                    => #2
+        receive q 9                     => 1 2
+        ",
+    );
+    run.now.machine.0 += 10_000;
+    run.append(
+        std::iter::once(Effect::Advanced {
+            now: run.now,
+            budget: 1,
+        })
+        .collect(),
+    );
+    let settle = run.settle("extend", &["q", "2", "5s"]);
+    let decision = run.machine.decide(&Command::Settle(settle), run.now);
+    assert!(decision.effects.is_empty());
+    let outcome = decision.outcome.unwrap();
+    assert!(matches!(
+        outcome,
+        Reply::Settled(Settled::Stale(StaleReason::Ended))
+    ));
 }
