@@ -204,8 +204,8 @@ pub trait LogUpkeep: Send + Sync {
     ///
     /// # Errors
     /// If storage fails or is full; the log stays usable and the step may be tried again later, unless
-    /// it says [`LogError::Stopped`]: then the log is dead, which an owner with nothing to append would
-    /// not know otherwise.
+    /// it says [`LogError::Stopped`] or [`LogError::Deposed`]: then the log is dead, which an owner with
+    /// nothing to append would not know otherwise.
     fn step(&self) -> Result<bool, LogError>;
 
     /// Looks whether what the log writes to is still where the next start looks for it: somebody may have
@@ -693,6 +693,12 @@ pub enum LogError {
     Stopped {
         /// The first failure, with its sources.
         reason: String,
+    },
+    /// Another owner has claimed the log. The instance is dead: every later append and sync says the same.
+    #[error("another instance has taken the shard over, under epoch {by} or a later one")]
+    Deposed {
+        /// The lowest epoch that it can have.
+        by: Epoch,
     },
     /// This log cannot do that; see [`LogCapabilities`].
     #[error("this log cannot {what}")]

@@ -1,16 +1,12 @@
 //! Where answers wait for the disk, and the thread that syncs it.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::PoisonError, time::Duration};
 
-use lockgate_core::{LogSync, Position, with_sources};
+use lockgate_core::{LogSync, Position};
 use lockgate_machine::SyncWindow;
 
 use crate::{
-    DriverCounts, KeeperCounts, Output, What,
+    DriverCounts, KeeperCounts, Output, StopReason, What,
     inbox::Ticket,
     sync::{Condvar, Instant, Mutex, MutexGuard},
 };
@@ -51,7 +47,7 @@ struct State {
     finishing: bool,
     /// The sync thread has ended.
     ended: bool,
-    failed: Option<Arc<str>>,
+    failed: Option<StopReason>,
     counts: Counts,
 }
 
@@ -193,7 +189,7 @@ impl Desk {
     }
 
     /// How far the log is durable, or why it will never be further.
-    pub(crate) fn durable(&self) -> Result<Position, Arc<str>> {
+    pub(crate) fn durable(&self) -> Result<Position, StopReason> {
         let state = self.lock();
         match &state.failed {
             Some(reason) => Err(reason.clone()),
@@ -210,7 +206,7 @@ impl Desk {
     ///
     /// # Errors
     /// If it never will be: the reason of the failure, if there was one.
-    pub(crate) fn wait_durable(&self, position: Position) -> Result<(), Option<Arc<str>>> {
+    pub(crate) fn wait_durable(&self, position: Position) -> Result<(), Option<StopReason>> {
         let mut state = self.lock();
         state.wanted = state.wanted.max(position);
         state.note_waiting();
@@ -268,7 +264,7 @@ impl Desk {
     }
 
     /// Fails everything that waits, and the sync thread's further work.
-    pub(crate) fn fail(&self, reason: Arc<str>, fail: impl FnMut(Output<Ticket>, &Arc<str>)) {
+    pub(crate) fn fail(&self, reason: StopReason, fail: impl FnMut(Output<Ticket>, &StopReason)) {
         let mut state = self.lock();
         let reason = state.failed.get_or_insert(reason).clone();
         let held = std::mem::take(&mut state.held);
@@ -306,7 +302,7 @@ impl Desk {
         syncer: &dyn LogSync,
         mut deliver: impl FnMut(Output<Ticket>),
         mut on_synced: impl FnMut(),
-    ) -> Result<(), Arc<str>> {
+    ) -> Result<(), StopReason> {
         let mut released = Vec::new();
         let mut state = self.lock();
         loop {
@@ -339,7 +335,7 @@ impl Desk {
                 }
                 Err(error) => {
                     // Never tried again: the pages may be gone, and the next try would succeed.
-                    let reason: Arc<str> = with_sources(&error).into();
+                    let reason = StopReason::of(&error);
                     state.failed.get_or_insert_with(|| reason.clone());
                     return Err(reason);
                 }

@@ -66,7 +66,7 @@ pub struct Driver<T> {
     group_messages: usize,
     /// Outputs of the current group that wait for its append.
     after_append: Vec<Output<T>>,
-    stopped: Option<Arc<str>>,
+    stopped: Option<StopReason>,
     counts: DriverCounts,
     /// Within what records of no queue, and of queues that say nothing of it, are to be synced.
     window_of_log: SyncWindow,
@@ -316,7 +316,7 @@ impl<T: Ticket> Driver<T> {
     ///
     /// # Errors
     /// Why the driver has stopped instead: storage failed.
-    pub(crate) fn end_term(&mut self, now: Now, nobody: T) -> Result<(), Arc<str>> {
+    pub(crate) fn end_term(&mut self, now: Now, nobody: T) -> Result<(), StopReason> {
         let last = Request {
             work: Work::one(Command::EndTerm),
             ticket: nobody,
@@ -336,7 +336,7 @@ impl<T: Ticket> Driver<T> {
 
     /// Stops the driver for good, as after a failed append: for a failed sync. Waiting receives are
     /// told.
-    pub fn stop(&mut self, reason: Arc<str>, out: &mut impl FnMut(Output<T>)) {
+    pub fn stop(&mut self, reason: StopReason, out: &mut impl FnMut(Output<T>)) {
         let reason = self.stopped.get_or_insert(reason).clone();
         while let Some(waiter) = self.waiters.pop_ended(MachineTime::MAX) {
             out(Output {
@@ -344,7 +344,7 @@ impl<T: Ticket> Driver<T> {
                 what: What::Answer {
                     ticket: waiter.ticket,
                     result: Err(EngineError::Stopped {
-                        reason: StopReason::Failed(reason.clone()),
+                        reason: reason.clone(),
                     }),
                 },
             });
@@ -353,7 +353,7 @@ impl<T: Ticket> Driver<T> {
 
     /// Why the driver has stopped, if it has.
     #[must_use]
-    pub fn stopped(&self) -> Option<&Arc<str>> {
+    pub fn stopped(&self) -> Option<&StopReason> {
         self.stopped.as_ref()
     }
 
@@ -464,6 +464,9 @@ impl<T: Ticket> Driver<T> {
         }
         match &self.stopped {
             None => Ok(()),
+            Some(StopReason::Deposed { by }) => {
+                Err(StartError::Recover(LogError::Deposed { by: *by }))
+            }
             Some(reason) => Err(StartError::Recover(LogError::Stopped {
                 reason: reason.to_string(),
             })),
@@ -785,7 +788,7 @@ impl<T: Ticket> Driver<T> {
                     let reason = self.fail(&error);
                     match error {
                         // All other errors are certain that nothing was written.
-                        AppendError::Unknown(_) => EngineError::UnknownOutcome { reason },
+                        AppendError::Unknown(_) => reason.unknown_outcome(),
                         _ => self.stopped_error(),
                     }
                 }
@@ -821,18 +824,17 @@ impl<T: Ticket> Driver<T> {
     }
 
     /// The first failure stops the driver; whoever runs it tells who waits.
-    pub(crate) fn fail(&mut self, error: &dyn std::error::Error) -> Arc<str> {
+    pub(crate) fn fail(&mut self, error: &(dyn std::error::Error + 'static)) -> StopReason {
         self.stopped
-            .get_or_insert_with(|| with_sources(error).into())
+            .get_or_insert_with(|| StopReason::of(error))
             .clone()
     }
 
     fn stopped_error(&self) -> EngineError {
-        let reason = match &self.stopped {
-            Some(reason) => StopReason::Failed(reason.clone()),
-            None => StopReason::ShutDown,
-        };
-        EngineError::Stopped { reason }
+        let reason = self.stopped.clone();
+        EngineError::Stopped {
+            reason: reason.unwrap_or(StopReason::ShutDown),
+        }
     }
 }
 

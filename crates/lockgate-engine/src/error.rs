@@ -1,8 +1,8 @@
 //! What can go wrong, by whose turn it is: the caller's, the environment's, the operator's.
 
-use std::{fmt, sync::Arc};
+use std::{error::Error, fmt, sync::Arc};
 
-use lockgate_core::{AppendError, LogError, Position, ReadError};
+use lockgate_core::{AppendError, Epoch, LogError, Position, ReadError, with_sources};
 use lockgate_machine::Rejection;
 
 use crate::{MissingPart, WithoutQueue};
@@ -50,6 +50,11 @@ pub enum EngineError {
 pub enum StopReason {
     /// It was asked to.
     ShutDown,
+    /// Another owner has taken the log over: a start takes it back from there.
+    Deposed {
+        /// The lowest epoch that it can have.
+        by: Epoch,
+    },
     /// It failed; the folder must be opened anew. What was answered before stays true, unless this says that
     /// files were removed.
     Failed(Arc<str>),
@@ -59,7 +64,32 @@ impl StopReason {
     /// Whether something went wrong, so that a process should end with an error.
     #[must_use]
     pub fn is_failure(&self) -> bool {
-        matches!(self, Self::Failed(_))
+        !matches!(self, Self::ShutDown)
+    }
+
+    /// What a failure of the log means for who serves it.
+    pub(crate) fn of(error: &(dyn Error + 'static)) -> Self {
+        let mut cause = Some(error);
+        while let Some(error) = cause {
+            if let Some(LogError::Deposed { by }) = error.downcast_ref() {
+                return Self::Deposed { by: *by };
+            }
+            if let Some(AppendError::Fenced { theirs, .. }) = error.downcast_ref() {
+                return Self::Deposed { by: *theirs };
+            }
+            cause = error.source();
+        }
+        Self::Failed(with_sources(error).into())
+    }
+
+    /// In words, for those whose requests it leaves unknown.
+    pub(crate) fn unknown_outcome(&self) -> EngineError {
+        EngineError::UnknownOutcome {
+            reason: match self {
+                Self::Failed(reason) => reason.clone(),
+                reason => reason.to_string().into(),
+            },
+        }
     }
 }
 
@@ -67,6 +97,7 @@ impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ShutDown => f.write_str("it was shut down"),
+            Self::Deposed { by } => LogError::Deposed { by: *by }.fmt(f),
             Self::Failed(reason) => f.write_str(reason),
         }
     }

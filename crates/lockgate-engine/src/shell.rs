@@ -127,7 +127,7 @@ pub(crate) fn start(
                     || shared.inbox.poke(),
                 )
             }))
-            .unwrap_or_else(|_panic| Err(PANICKED.into()));
+            .unwrap_or_else(|_panic| Err(panicked()));
             if let Err(reason) = synced {
                 shared.failed(reason);
             }
@@ -148,7 +148,7 @@ pub(crate) fn start(
             };
             // As for the owner.
             if panic::catch_unwind(AssertUnwindSafe(keep)).is_err() {
-                shared.failed(PANICKED.into());
+                shared.failed(panicked());
             }
         }
     });
@@ -173,6 +173,10 @@ pub(crate) fn start(
     Ok((shared, report))
 }
 
+fn panicked() -> StopReason {
+    StopReason::Failed(PANICKED.into())
+}
+
 fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
     thread::Builder::new()
         .name(name)
@@ -191,7 +195,7 @@ fn own(shared: &Shared, mut driver: Driver<Ticket>, helpers: Helpers, options: &
     // A panic is a bug of ours. Callers must be told all the same, and none may wait for ever.
     let served = panic::catch_unwind(AssertUnwindSafe(|| serve(shared, &mut driver, options)));
     if served.is_err() {
-        shared.failed(PANICKED.into());
+        shared.failed(panicked());
         // Dropping their tickets tells them that the outcome is unknown.
         let mut taken = Taken::default();
         while !mem::take(&mut taken).finished {
@@ -229,7 +233,7 @@ fn own(shared: &Shared, mut driver: Driver<Ticket>, helpers: Helpers, options: &
     shared.readers.end();
     // The log is free for another owner before anybody is told that this one has stopped.
     drop(driver);
-    let reason = failed.map_or(StopReason::ShutDown, StopReason::Failed);
+    let reason = failed.unwrap_or(StopReason::ShutDown);
     shared.status.send_replace(Status::Stopped { reason });
 }
 
@@ -477,9 +481,7 @@ impl Shared {
         self.desk
             .wait_durable(source.position)
             .map_err(|reason| match reason {
-                Some(reason) => BackupError::Stopped {
-                    reason: StopReason::Failed(reason),
-                },
+                Some(reason) => BackupError::Stopped { reason },
                 None => stopped(),
             })?;
         // Once it has stopped, the log may be another owner's.
@@ -552,14 +554,12 @@ impl Shared {
     }
 
     /// Ends service: nothing more gets in, and whoever waits for the disk is told that it is unknown.
-    fn failed(&self, reason: Arc<str>) {
-        self.inbox.close(StopReason::Failed(reason.clone()));
+    fn failed(&self, reason: StopReason) {
+        self.inbox.close(reason.clone());
         self.desk.fail(reason, |output, reason| {
             if let What::Answer { ticket, .. } = output.what {
                 self.unknown.fetch_add(1, Relaxed);
-                ticket.send(Err(EngineError::UnknownOutcome {
-                    reason: reason.clone(),
-                }));
+                ticket.send(Err(reason.unknown_outcome()));
             }
         });
     }

@@ -106,5 +106,4 @@ pub use discard::Discard;
 pub use fill::Filling;
 pub use log::PostgresLog;
 pub use options::{OpenError, PostgresLogOptions};
-pub use shared::Deposed;
 pub use view::{PostgresView, Standby};

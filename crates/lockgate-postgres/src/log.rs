@@ -17,9 +17,7 @@ use crate::{
     recover::{For, Head, claim, recover},
     schema,
     session::{Commit, Failure, Link, Renewed, Session},
-    shared::{
-        Deposed, Fence, Handle, Point, ROW_BYTES, Shared, checksum, from_database, to_database,
-    },
+    shared::{Fence, Handle, Point, ROW_BYTES, Shared, checksum, from_database, to_database},
     snapshots::{Snapshots, Writing},
     sync::{Syncer, check_all_replicated, check_commit},
     tls::Target,
@@ -104,7 +102,7 @@ const FORGET_UNFINISHED: &str = "
     DELETE FROM lockgate.snapshot WHERE shard = $1 AND NOT complete
     AND EXISTS (SELECT FROM lockgate.shard WHERE id = $1 AND claim = $2 AND epoch = $3 FOR UPDATE)";
 
-const HEAD: &str = "SELECT claim, epoch, tail FROM lockgate.shard WHERE id = $1";
+pub(crate) const HEAD: &str = "SELECT claim, epoch, tail FROM lockgate.shard WHERE id = $1";
 
 const TRIM: &str = "
     UPDATE lockgate.shard SET trimmed = greatest(trimmed, $4)
@@ -189,13 +187,6 @@ impl PostgresLog {
         Discard(self.shared.clone())
     }
 
-    /// Tells, also when the log is long gone, whether it ended because another instance has taken the
-    /// shard over: then whoever starts it again takes the shard back.
-    #[must_use]
-    pub fn deposed(&self) -> Deposed {
-        self.shared.watch_deposed()
-    }
-
     /// Why a statement that is fenced hit nothing.
     fn why_refused(&self, fence: Fence, expected: Position) -> AppendError {
         let head = match self.appending.query_opt(HEAD, &[&self.shared.shard]) {
@@ -213,7 +204,6 @@ impl PostgresLog {
             let tail = Position(from_database(tail));
             return self.shared.stop(AppendError::Position { expected, tail });
         }
-        self.shared.deposed();
         // Who has only recovered yet will begin a higher epoch at the least.
         let theirs = Epoch(from_database(epoch)).max(ours.next());
         self.shared.stop(AppendError::Fenced { ours, theirs })

@@ -6,12 +6,12 @@ use std::{
     ops::Range,
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
 };
 
 use crc32c::{crc32c, crc32c_append};
-use lockgate_core::{Epoch, LogError, LogRange, Position, with_sources};
+use lockgate_core::{AppendError, Epoch, LogError, LogRange, Position, with_sources};
 
 use crate::session::{Failure, Renewed, Session, lock};
 
@@ -33,9 +33,7 @@ pub(crate) struct Shared {
     pub(crate) fence: OnceLock<Fence>,
     appended: AtomicU64,
     durable: AtomicU64,
-    stopped: OnceLock<String>,
-    /// Somebody else has taken the shard over.
-    is_deposed: Arc<AtomicBool>,
+    stopped: OnceLock<Stop>,
     space: Mutex<Space>,
 }
 
@@ -97,7 +95,6 @@ impl Shared {
             appended: AtomicU64::default(),
             durable: AtomicU64::default(),
             stopped: OnceLock::new(),
-            is_deposed: Arc::default(),
             space: Mutex::default(),
         }
     }
@@ -207,42 +204,47 @@ impl Shared {
     pub(crate) fn check_running(&self) -> Result<(), LogError> {
         match self.stopped.get() {
             None => Ok(()),
-            Some(reason) => Err(LogError::Stopped {
+            Some(Stop::Deposed(by)) => Err(LogError::Deposed { by: *by }),
+            Some(Stop::Failed(reason)) => Err(LogError::Stopped {
                 reason: reason.clone(),
             }),
         }
     }
 
-    /// Another instance has taken the shard over. The next append finds out by whom.
+    /// Another instance has taken the shard over: a statement of the owner hit nothing. Whoever only claimed it
+    /// yet will begin a higher epoch at the least.
     pub(crate) fn deposed(&self) -> LogError {
-        self.is_deposed.store(true, Ordering::Release);
-        LogError::Stopped {
-            reason: "another instance has taken the shard over".to_owned(),
+        let ours = self.fence.get().map_or(0, |fence| fence.epoch);
+        LogError::Deposed {
+            by: Epoch(from_database(ours)).next(),
         }
-    }
-
-    /// To be asked for it later.
-    pub(crate) fn watch_deposed(&self) -> Deposed {
-        Deposed(self.is_deposed.clone())
     }
 
     /// Ends the instance; the first reason is kept.
     pub(crate) fn stop<E: Error + 'static>(&self, error: E) -> E {
-        self.stopped.get_or_init(|| with_sources(&error));
+        self.stopped.get_or_init(|| Stop::of(&error));
         error
     }
 }
 
-/// Whether another instance has taken a shard over. See
-/// [`PostgresLog::deposed`](crate::PostgresLog::deposed).
-#[derive(Clone, Debug)]
-pub struct Deposed(Arc<AtomicBool>);
+/// The first reason why the instance ended.
+enum Stop {
+    Deposed(Epoch),
+    Failed(String),
+}
 
-impl Deposed {
-    /// Whether that is known. It is known when the log says that it has stopped for that.
-    #[must_use]
-    pub fn is_known(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+impl Stop {
+    fn of(error: &(dyn Error + 'static)) -> Self {
+        let append = error.downcast_ref::<AppendError>();
+        let source = match append {
+            Some(AppendError::Fenced { theirs, .. }) => return Self::Deposed(*theirs),
+            Some(AppendError::Unknown(source)) => Some(source),
+            _ => error.downcast_ref::<LogError>(),
+        };
+        match source {
+            Some(LogError::Deposed { by }) => Self::Deposed(*by),
+            _ => Self::Failed(with_sources(error)),
+        }
     }
 }
 

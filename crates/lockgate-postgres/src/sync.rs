@@ -10,6 +10,7 @@ use lockgate_core::{Level, LogError, LogSync, Position};
 use tokio_postgres::Row;
 
 use crate::{
+    log::HEAD,
     session::{Failure, Session},
     shared::{Fence, Handle, to_database},
 };
@@ -80,10 +81,14 @@ impl Syncer {
         let session = &self.session;
         session.take_warning();
         let Some(row) = session.query_opt(SYNC, parameters).map_err(failed)? else {
+            let head = session.query_opt(HEAD, &[&self.shared.shard]);
+            let head = head.map_err(failed)?;
+            let is_ours = head.is_some_and(|head| (head.get(0), head.get(1)) == (claim, epoch));
+            if !is_ours {
+                return Err(self.shared.deposed());
+            }
             return Err(LogError::Stopped {
-                reason: "another instance has taken the shard over, or the server lost what was \
-                         not synced"
-                    .to_owned(),
+                reason: "the server lost what was not synced".to_owned(),
             });
         };
         check_commit(&row)?;

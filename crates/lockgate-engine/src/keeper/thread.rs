@@ -70,7 +70,7 @@ impl Keeper<'_> {
                         busy |= more;
                         works_again(&mut troubles.upkeep, "the log prepares room ahead again");
                     }
-                    Err(error @ LogError::Stopped { .. }) => {
+                    Err(error @ (LogError::Stopped { .. } | LogError::Deposed { .. })) => {
                         // Nobody has to wait for the next append to be told.
                         let _ended = self.ask(move |driver, _| driver.fail(&error));
                         return;

@@ -57,7 +57,7 @@ fn an_owner_with_nothing_to_do_notices_that_it_is_none_any_more() {
         loop {
             match upkeep.step() {
                 Ok(_) => std::thread::yield_now(),
-                Err(LogError::Stopped { reason }) => return reason,
+                Err(error @ (LogError::Stopped { .. } | LogError::Deposed { .. })) => return error,
                 other => panic!("{other:?}"),
             }
         }
@@ -65,16 +65,18 @@ fn an_owner_with_nothing_to_do_notices_that_it_is_none_any_more() {
     let first = Owner::start(&url, &shard);
     let application = format!("idle-{}", std::process::id());
     let second = Owner::start(&format!("{url}?application_name={application}"), &shard);
-    let reason = until_it_stops(&first);
-    assert!(reason.contains("taken the shard over"), "{reason}");
-    assert!(first.log.deposed().is_known());
+    match until_it_stops(&first) {
+        LogError::Deposed { by } => assert_eq!(by, first.epoch.next()),
+        other => panic!("{other:?}"),
+    }
 
     let sql = "
         SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
     execute(&url, sql, &[&application]);
-    let reason = until_it_stops(&second);
-    assert!(reason.contains("administrator"), "{reason}");
-    assert!(!second.log.deposed().is_known());
+    match until_it_stops(&second) {
+        LogError::Stopped { reason } => assert!(reason.contains("administrator"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

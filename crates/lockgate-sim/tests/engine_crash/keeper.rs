@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lockgate_core::{
     Location, Log, LogError, LogRecord, Position, Purpose, Scanned, SnapshotWriter,
 };
-use lockgate_engine::{Chore, ChoreStep, Outcome, What, Work};
+use lockgate_engine::{Chore, ChoreStep, Outcome, StopReason, What, Work};
 use lockgate_machine::{Command, Effect, Frozen};
 
 use crate::{
@@ -347,7 +347,8 @@ impl World {
         if let LogError::Stopped { reason } = &error {
             let mut told = Vec::new();
             let driver = &mut self.shard_mut().driver;
-            driver.stop(reason.as_str().into(), &mut |output| told.push(output));
+            let reason = StopReason::Failed(reason.as_str().into());
+            driver.stop(reason, &mut |output| told.push(output));
             self.take(told)?;
             return self.check_running();
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use lockgate_core::{
     Clock, DiskOperation, Key, LeaseToken, Log as _, Now, Position, QueueName, WallTime,
 };
-use lockgate_engine::{Output, Request, Work};
+use lockgate_engine::{Output, Request, StopReason, Work};
 use lockgate_machine::{Command, KeyAction, SettleAction, Snapshot, read_message};
 use lockgate_sim::{Fault, FaultyDisk, ManualClock, Operations, PowerCut, SeededRandom};
 
@@ -301,9 +301,10 @@ impl World {
                 self.note(format!("sync failed: {error}"));
                 let mut told = Vec::new();
                 let shard = self.shard_mut();
-                shard
-                    .driver
-                    .stop(error.to_string().into(), &mut |output| told.push(output));
+                shard.driver.stop(
+                    StopReason::Failed(error.to_string().into()),
+                    &mut |output| told.push(output),
+                );
                 shard.held.clear();
                 self.take(told)?;
                 self.check_running()

@@ -12,8 +12,8 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{LockError, Log, LogError};
-use lockgate_engine::{Engine, EngineOptions, StartError, StartReport, Status};
+use lockgate_core::{AppendError, LockError, Log, LogError};
+use lockgate_engine::{Engine, EngineOptions, StartError, StartReport, Status, StopReason};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock};
 use lockgate_server::{
     AccessKey, Authentication, BindError, Deadlines, DeclareError, Declared, Limits, RunReport,
@@ -91,7 +91,7 @@ fn serve(
         Harmless::new()?
     };
     let signals = end_at_once(&runtime)?;
-    let (engine, was_deposed) = start_engine(settings, accept_loss)?;
+    let engine = start_engine(settings, accept_loss)?;
     let scheme = if options.tls.is_some() {
         "https"
     } else {
@@ -130,7 +130,7 @@ fn serve(
             report = server.run(end(signals, engine.clone())) => report,
             never = signals::attend(harmless, renewable) => match never {},
         };
-        ended(&report, &engine.status(), was_deposed())
+        ended(&report, &engine.status())
     });
     // A file of keys or a certificate on a file system that hangs is no reason to stay.
     runtime.shutdown_background();
@@ -208,18 +208,11 @@ fn place_of(settings: &Resolved) -> String {
     }
 }
 
-/// Whether another server has taken the data over.
-type WasDeposed = Box<dyn Fn() -> bool>;
-
 /// Recovers what is there and starts serving it.
-fn start_engine(settings: &Resolved, accept_loss: bool) -> Result<(Engine, WasDeposed), Failure> {
-    let (log, was_deposed) = match settings.get(&table::POSTGRES) {
+fn start_engine(settings: &Resolved, accept_loss: bool) -> Result<Engine, Failure> {
+    let log = match settings.get(&table::POSTGRES) {
         Some(url) => open_database(&url, settings)?,
-        None => {
-            let log = open_folder(&settings.get(&table::DATA), log_options(settings))?;
-            // Its lock is never taken from anybody.
-            (log, Box::new(|| false) as WasDeposed)
-        }
+        None => open_folder(&settings.get(&table::DATA), log_options(settings))?,
     };
     let mut options = EngineOptions {
         accept_loss,
@@ -229,7 +222,7 @@ fn start_engine(settings: &Resolved, accept_loss: bool) -> Result<(Engine, WasDe
     let (engine, report) = Engine::start(log, Arc::new(SystemClock::new()), options)
         .map_err(|error| start_failure(error, settings))?;
     log_start(&report);
-    Ok((engine, was_deposed))
+    Ok(engine)
 }
 
 fn open_folder(data: &Path, options: LocalLogOptions) -> Result<Box<dyn Log>, Failure> {
@@ -259,7 +252,7 @@ fn open_folder(data: &Path, options: LocalLogOptions) -> Result<Box<dyn Log>, Fa
 }
 
 #[cfg(feature = "postgres")]
-fn open_database(url: &str, settings: &Resolved) -> Result<(Box<dyn Log>, WasDeposed), Failure> {
+fn open_database(url: &str, settings: &Resolved) -> Result<Box<dyn Log>, Failure> {
     use lockgate_postgres::{PostgresLog, PostgresLogOptions};
 
     let shard = &settings.get(&table::POSTGRES_SHARD);
@@ -271,12 +264,11 @@ fn open_database(url: &str, settings: &Resolved) -> Result<(Box<dyn Log>, WasDep
         let what = format!("opening the shard {shard:?} in PostgreSQL");
         Failure::from_error(database::exit_of(&error), error).context(what)
     })?;
-    let deposed = log.deposed();
-    Ok((Box::new(log), Box::new(move || deposed.is_known())))
+    Ok(Box::new(log))
 }
 
 #[cfg(not(feature = "postgres"))]
-fn open_database(_url: &str, _settings: &Resolved) -> Result<(Box<dyn Log>, WasDeposed), Failure> {
+fn open_database(_url: &str, _settings: &Resolved) -> Result<Box<dyn Log>, Failure> {
     Err(database::missing())
 }
 
@@ -298,7 +290,12 @@ fn start_failure(error: StartError, settings: &Resolved) -> Failure {
         _ => false,
     };
     let is_missing = matches!(error, StartError::Missing { .. });
-    let exit = if refused { Exit::Refused } else { Exit::Failed };
+    let exit = match &error {
+        // Another one claimed it meanwhile.
+        StartError::BeginTerm(AppendError::Fenced { .. }) => Exit::Conflict,
+        _ if refused => Exit::Refused,
+        _ => Exit::Failed,
+    };
     let place = place_of(settings);
     let failure = Failure::from_error(exit, error).context(format!("starting on {place}"));
     match settings.get(&table::POSTGRES) {
@@ -506,7 +503,7 @@ fn signal_name(exit: Exit) -> &'static str {
     }
 }
 
-fn ended(report: &RunReport, status: &Status, was_deposed: bool) -> Result<(), Failure> {
+fn ended(report: &RunReport, status: &Status) -> Result<(), Failure> {
     info!(
         connections = report.connections,
         requests = report.requests,
@@ -515,7 +512,9 @@ fn ended(report: &RunReport, status: &Status, was_deposed: bool) -> Result<(), F
         "stopped"
     );
     match status {
-        Status::Stopped { reason } if was_deposed => Err(Failure::new(
+        Status::Stopped {
+            reason: reason @ StopReason::Deposed { .. },
+        } => Err(Failure::new(
             Exit::Conflict,
             format!("the engine has stopped: {reason}"),
         )
