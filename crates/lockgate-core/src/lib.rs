@@ -39,8 +39,9 @@ pub use ids::{
 pub use level::{Level, ParseLevelError};
 pub use log::{
     AppendError, DamagedRange, Log, LogCapabilities, LogError, LogRange, LogReader, LogRecord,
-    LogSpace, LogSync, LogUpkeep, Purpose, ReadError, RecordGroup, RecordStamp, RecoveryReport,
-    ReserveError, Scanned, SnapshotReader, SnapshotStore, SnapshotWriter, SpaceState, Unsynced,
+    LogSource, LogSpace, LogSync, LogUpkeep, Purpose, ReadError, RecordGroup, RecordStamp,
+    RecoveryReport, ReserveError, Scanned, SnapshotReader, SnapshotStore, SnapshotWriter,
+    SpaceState, Unsynced,
 };
 pub use message::{Header, Message, ProducerMark, SizeError};
 pub use names::{HolderName, Key, NameError, QueueName, UniqueId};

@@ -184,6 +184,107 @@ pub trait Log: Send {
     fn release(&mut self, range: Position) -> Result<(), LogError>;
 }
 
+/// What can be read of a log, by who does not own it: nothing is appended, synced or given back through
+/// it, so no engine can serve over it. Every [`Log`] is one; each method is what the log's of that name is.
+pub trait LogSource: Send {
+    /// As [`Log::capabilities`].
+    fn capabilities(&self) -> LogCapabilities;
+
+    /// As [`Log::snapshots`], to be read only.
+    fn snapshots(&self) -> Arc<dyn SnapshotStore>;
+
+    /// As [`Log::recover`]. Of a source that is no log it fences nobody.
+    ///
+    /// # Errors
+    /// As [`Log::recover`].
+    fn recover(
+        &mut self,
+        from: Position,
+        visit: &mut dyn FnMut(LogRecord),
+    ) -> Result<RecoveryReport, LogError>;
+
+    /// Where the next record would go, after [`recover`](Self::recover).
+    fn tail(&self) -> Position;
+
+    /// As [`Log::reader`].
+    fn reader(&self) -> Arc<dyn LogReader>;
+
+    /// As [`Log::ranges`].
+    fn ranges(&self) -> Vec<LogRange>;
+
+    /// As [`Log::name_of`].
+    fn name_of(&self, from: Position, to: Position) -> String;
+}
+
+impl<L: Log + ?Sized> LogSource for L {
+    fn capabilities(&self) -> LogCapabilities {
+        Log::capabilities(self)
+    }
+
+    fn snapshots(&self) -> Arc<dyn SnapshotStore> {
+        Log::snapshots(self)
+    }
+
+    fn recover(
+        &mut self,
+        from: Position,
+        visit: &mut dyn FnMut(LogRecord),
+    ) -> Result<RecoveryReport, LogError> {
+        Log::recover(self, from, visit)
+    }
+
+    fn tail(&self) -> Position {
+        Log::tail(self)
+    }
+
+    fn reader(&self) -> Arc<dyn LogReader> {
+        Log::reader(self)
+    }
+
+    fn ranges(&self) -> Vec<LogRange> {
+        Log::ranges(self)
+    }
+
+    fn name_of(&self, from: Position, to: Position) -> String {
+        Log::name_of(self, from, to)
+    }
+}
+
+/// So that a boxed log can be lent as a source.
+impl LogSource for Box<dyn Log> {
+    fn capabilities(&self) -> LogCapabilities {
+        Log::capabilities(&**self)
+    }
+
+    fn snapshots(&self) -> Arc<dyn SnapshotStore> {
+        Log::snapshots(&**self)
+    }
+
+    fn recover(
+        &mut self,
+        from: Position,
+        visit: &mut dyn FnMut(LogRecord),
+    ) -> Result<RecoveryReport, LogError> {
+        Log::recover(&mut **self, from, visit)
+    }
+
+    fn tail(&self) -> Position {
+        Log::tail(&**self)
+    }
+
+    fn reader(&self) -> Arc<dyn LogReader> {
+        Log::reader(&**self)
+    }
+
+    fn ranges(&self) -> Vec<LogRange> {
+        Log::ranges(&**self)
+    }
+
+    fn name_of(&self, from: Position, to: Position) -> String {
+        Log::name_of(&**self, from, to)
+    }
+}
+
 /// Syncs what has been appended. Shared; calls are serialised by the caller.
 pub trait LogSync: Send + Sync {
     /// Makes every record appended before the call survive a power cut. Returns the position up to

@@ -88,6 +88,6 @@ pub use metrics::{AnsweredCounts, EngineMetrics};
 pub use missing::{MissingPart, WithoutQueue};
 pub use options::{EngineOptions, SyncWindow};
 pub use peek::{Peek, Peeked};
-pub use recover::Beginning;
+pub use recover::{Beginning, Trial, try_start};
 pub use report::StartReport;
 pub use request::{Outcome, Request, Work};

@@ -7,8 +7,8 @@ use std::{
 };
 
 use lockgate_core::{
-    Log, LogError, LogReader, Position, QueueId, QueueName, ReadError, RecoveryReport, Scanned,
-    Sequence,
+    LogError, LogReader, LogSource, Position, QueueId, QueueName, ReadError, RecoveryReport,
+    Scanned, Sequence,
 };
 use lockgate_machine::{Effect, LiveMessage, Machine, decode_record};
 
@@ -211,7 +211,7 @@ impl Lacking {
     /// skipped.
     pub(crate) fn find(
         machine: &Machine,
-        log: &dyn Log,
+        log: &dyn LogSource,
         recovered: &RecoveryReport,
         is_all_known: bool,
     ) -> Self {

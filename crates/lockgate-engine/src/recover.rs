@@ -1,12 +1,12 @@
 //! From a log to a driver in service.
 
 use lockgate_core::{
-    BootId, Incarnation, Log, LogError, MachineTime, Millis, Now, Position, ReadError,
+    BootId, Incarnation, Log, LogError, LogSource, MachineTime, Millis, Now, Position, ReadError,
     RecoveryReport, SnapshotStore, Term, Unsynced, WallTime, with_sources,
 };
 use lockgate_machine::{
     Answer, BatchDecoder, BatchRecord, ClockState, Command, DecodeError, Effect, ImageError,
-    ImageLoader, ImagePart, Machine, MachineLimits, Query, RecordBatch,
+    ImageLoader, ImagePart, Machine, MachineLimits, Query, QueueDescription, RecordBatch,
 };
 
 use crate::{
@@ -45,104 +45,39 @@ impl<T: Ticket> Driver<T> {
         options: &EngineOptions,
         beginning: Beginning,
     ) -> Result<(Self, StartReport), StartError> {
-        let started = Instant::now();
-        let limits = MachineLimits {
-            log_level: log.capabilities().sync_level,
-            range_bits: log.capabilities().range_bits,
-            ..MachineLimits::default()
-        };
         log.claim().map_err(StartError::Recover)?;
-        let loaded = load_snapshot(&*log.snapshots(), &limits)?;
-        let from = loaded.at.unwrap_or_default();
-        let snapshots = log.snapshots().list().map_err(StartError::Recover)?;
-        let mut machine = loaded.machine;
-        let mut folding = Folding::of(&machine);
-        let decoder = BatchDecoder::new(&machine);
-        let recovered = read_ahead(&mut *log, from, decoder, |records| {
-            folding.fold(&mut machine, records);
-        })
-        .map_err(StartError::Recover)?;
-        if from < recovered.trimmed {
-            let explained = loaded.unreadable.into_iter();
-            return Err(StartError::NoSnapshot {
-                trimmed: recovered.trimmed,
-                unreadable: explained
-                    .map(|(at, reason)| format!("{at}: {reason}"))
-                    .collect(),
-            });
-        }
-        if folding.begins_relocated && recovered.damaged.is_empty() {
-            return Err(StartError::UnfinishedRestore);
-        }
-        if let Some((at, reason)) = folding.newer {
-            return Err(StartError::NewerFormat { at, reason });
-        }
-        let is_all_known = recovered.damaged.is_empty() && folding.undecodable == 0;
-        let lacking = Lacking::find(&machine, &*log, &recovered, is_all_known);
-        let without_queue = if is_all_known {
-            WithoutQueue::default()
-        } else {
-            let (ignored, last) = (&folding.ignored, folding.last);
-            WithoutQueue::count(&machine, &*log.reader(), ignored, last)
-                .map_err(StartError::Recover)?
-        };
-        let parts = lacking.certain();
-        if !parts.is_empty() && !options.accept_loss {
-            return Err(StartError::Missing {
-                parts,
-                without_queue,
-            });
-        }
-        // A snapshot that could not be loaded may be loadable the next time. What it was made of
-        // and is lost from the log since would then be there again, under what this term builds
-        // without it.
-        let is_told_apart = |at: Position| {
-            folding.undecodable > 0 || recovered.damaged.iter().any(|range| range.from < at)
-        };
-        if let Some((at, error)) = loaded.unread
-            && is_told_apart(at)
-        {
-            // It may be whole, and hold all that is lost from the log.
-            return Err(StartError::Recover(error));
-        }
+        let survey = Survey::of(&mut log, options)?;
         // From here on the start changes something.
         log.apply_recovery().map_err(StartError::Recover)?;
-        for &(at, _) in loaded
-            .unreadable
-            .iter()
-            .filter(|(at, _)| is_told_apart(*at))
-        {
+        for &at in &survey.aside {
             let aside = log.snapshots().set_aside(at);
             aside.map_err(StartError::Recover)?;
         }
-        let term = Term {
-            epoch: recovered.epoch.max(machine.term().epoch).next(),
-            incarnation: beginning.incarnation,
-        };
+        let FirstCommand {
+            command,
+            term,
+            clock_offset,
+            now,
+        } = survey.first_command(&beginning);
         log.begin_epoch(term.epoch).map_err(StartError::BeginTerm)?;
-
-        let last_clock = machine.clock_state();
-        let clock_offset = clock_offset(last_clock, &beginning);
-        let now = Now {
-            wall: beginning.wall,
-            machine: machine_time(clock_offset, beginning.since_boot),
-        };
         let plan = Plan::new(
             options.snapshot_bytes_min,
             log.capabilities().range_bits,
-            snapshots.into_iter().filter(|&at| at <= from).collect(),
-            loaded.unreadable.iter().map(|(at, _)| *at).collect(),
-            recovered.bytes,
+            survey.snapshots_known(),
+            survey.unreadable.iter().map(|(at, _)| *at).collect(),
+            survey.recovered.bytes,
             log.space().used_bytes,
         );
+        let mut report = survey.report(term);
+        let Survey {
+            machine,
+            lacking,
+            recovered,
+            started,
+            ..
+        } = survey;
         let mut driver = Self::new(machine, log, term.epoch, clock_offset, plan, options);
-        let start = Command::StartTerm {
-            term,
-            boot_id: boot_id(recovered.unsynced, last_clock.boot_id, &beginning),
-            clock_offset,
-            secret: beginning.secret,
-        };
-        driver.begin(&start, now)?;
+        driver.begin(&command, now)?;
         driver.drop_lost(&lacking.lost, now)?;
         // Also for what was recovered: after a mere kill it may be in the system's cache only.
         let durable = driver.log.syncer().sync().map_err(StartError::Sync)?;
@@ -153,30 +88,7 @@ impl<T: Ticket> Driver<T> {
         // So that nobody takes a disk for empty before the keeper has looked.
         driver.keeper.space = driver.log.space();
 
-        let mut report = StartReport {
-            term,
-            snapshot: loaded.at,
-            snapshot_bytes: loaded.bytes,
-            snapshots_unreadable: loaded.unreadable,
-            records: recovered.records,
-            bytes: recovered.bytes,
-            damaged: recovered.damaged,
-            missing: lacking.missing,
-            cut_short: lacking.cut_short,
-            without_queue,
-            undecodable: folding.undecodable,
-            tail_bytes_cut: recovered.tail_bytes_cut,
-            // A term ends behind its last snapshot. With nothing there, the one that took the
-            // snapshot did not come to its end.
-            crashed: (recovered.records > 0 || loaded.at.is_some()) && !folding.ended,
-            ..StartReport::default()
-        };
-        driver.for_each_queue(now, |queue| {
-            let counts = &queue.counts;
-            report.queues += 1;
-            report.messages += counts.ready + counts.in_flight + counts.delayed;
-            report.possibly_lost += queue.totals.possibly_lost;
-        });
+        report.count(&driver.machine, now);
         report.duration = started.elapsed();
         Ok((driver, report))
     }
@@ -207,26 +119,238 @@ impl<T: Ticket> Driver<T> {
     }
 
     /// Visits all queues, a page at a time.
-    pub(crate) fn for_each_queue(
-        &self,
-        now: Now,
-        mut visit: impl FnMut(lockgate_machine::QueueDescription),
-    ) {
-        let mut after = None;
-        loop {
-            let page = Query::Queues {
-                prefix: String::new(),
-                after: after.take(),
-                limit: 1_000,
-            };
-            let Ok(Answer::Queues { queues, more }) = self.machine.query(&page, now) else {
-                return;
-            };
-            after = queues.last().map(|queue| queue.name.clone());
-            queues.into_iter().for_each(&mut visit);
-            if !more || after.is_none() {
-                return;
-            }
+    pub(crate) fn for_each_queue(&self, now: Now, visit: impl FnMut(QueueDescription)) {
+        for_each_queue(&self.machine, now, visit);
+    }
+}
+
+fn for_each_queue(machine: &Machine, now: Now, mut visit: impl FnMut(QueueDescription)) {
+    let mut after = None;
+    loop {
+        let page = Query::Queues {
+            prefix: String::new(),
+            after: after.take(),
+            limit: 1_000,
+        };
+        let Ok(Answer::Queues { queues, more }) = machine.query(&page, now) else {
+            return;
+        };
+        after = queues.last().map(|queue| queue.name.clone());
+        queues.into_iter().for_each(&mut visit);
+        if !more || after.is_none() {
+            return;
+        }
+    }
+}
+
+impl StartReport {
+    fn count(&mut self, machine: &Machine, now: Now) {
+        for_each_queue(machine, now, |queue| {
+            let counts = &queue.counts;
+            self.queues += 1;
+            self.messages += counts.ready + counts.in_flight + counts.delayed;
+            self.possibly_lost += queue.totals.possibly_lost;
+        });
+    }
+}
+
+/// What a start would make of a shard. See [`try_start`].
+#[derive(Debug)]
+pub struct Trial {
+    /// The state that it would serve.
+    pub machine: Machine,
+    /// What it would tell.
+    pub report: StartReport,
+    /// Behind the last record there is.
+    pub tail: Position,
+}
+
+/// Finds out what [`Driver::recover`] would make of a shard that is only looked at: writes nothing, and
+/// deposes nobody.
+///
+/// # Errors
+/// With what the start would be refused.
+pub fn try_start(
+    source: &mut dyn LogSource,
+    options: &EngineOptions,
+    beginning: &Beginning,
+) -> Result<Trial, StartError> {
+    let survey = Survey::of(source, options)?;
+    let FirstCommand {
+        command, term, now, ..
+    } = survey.first_command(beginning);
+    let mut report = survey.report(term);
+    let mut machine = survey.machine;
+    let tail = source.tail();
+    let lost = survey.lacking.lost.iter();
+    let dropped = lost.map(|&(queue, sequence)| Command::Damaged { queue, sequence });
+    for command in std::iter::once(command).chain(dropped) {
+        let decision = machine.decide(&command, now);
+        machine.fold(&decision.effects, tail);
+    }
+    report.count(&machine, now);
+    report.duration = survey.started.elapsed();
+    Ok(Trial {
+        machine,
+        report,
+        tail,
+    })
+}
+
+/// What there is to start on, found without changing anything.
+struct Survey {
+    started: Instant,
+    machine: Machine,
+    /// The snapshot that was loaded, and its bytes.
+    at: Option<Position>,
+    snapshot_bytes: u64,
+    snapshots: Vec<Position>,
+    unreadable: Vec<(Position, String)>,
+    /// Of these, the ones that must never be loaded again.
+    aside: Vec<Position>,
+    undecodable: u64,
+    ended: bool,
+    recovered: RecoveryReport,
+    lacking: Lacking,
+    without_queue: WithoutQueue,
+}
+
+/// The command with which a term begins.
+struct FirstCommand {
+    command: Command,
+    term: Term,
+    clock_offset: i64,
+    now: Now,
+}
+
+impl Survey {
+    fn of(source: &mut dyn LogSource, options: &EngineOptions) -> Result<Self, StartError> {
+        let started = Instant::now();
+        let limits = MachineLimits {
+            log_level: source.capabilities().sync_level,
+            range_bits: source.capabilities().range_bits,
+            ..MachineLimits::default()
+        };
+        let loaded = load_snapshot(&*source.snapshots(), &limits)?;
+        let from = loaded.at.unwrap_or_default();
+        let snapshots = source.snapshots().list().map_err(StartError::Recover)?;
+        let mut machine = loaded.machine;
+        let mut folding = Folding::of(&machine);
+        let decoder = BatchDecoder::new(&machine);
+        let recovered = read_ahead(source, from, decoder, |records| {
+            folding.fold(&mut machine, records);
+        })
+        .map_err(StartError::Recover)?;
+        if from < recovered.trimmed {
+            let explained = loaded.unreadable.into_iter();
+            return Err(StartError::NoSnapshot {
+                trimmed: recovered.trimmed,
+                unreadable: explained
+                    .map(|(at, reason)| format!("{at}: {reason}"))
+                    .collect(),
+            });
+        }
+        if folding.begins_relocated && recovered.damaged.is_empty() {
+            return Err(StartError::UnfinishedRestore);
+        }
+        if let Some((at, reason)) = folding.newer {
+            return Err(StartError::NewerFormat { at, reason });
+        }
+        let is_all_known = recovered.damaged.is_empty() && folding.undecodable == 0;
+        let lacking = Lacking::find(&machine, source, &recovered, is_all_known);
+        let without_queue = if is_all_known {
+            WithoutQueue::default()
+        } else {
+            let (ignored, last) = (&folding.ignored, folding.last);
+            WithoutQueue::count(&machine, &*source.reader(), ignored, last)
+                .map_err(StartError::Recover)?
+        };
+        let parts = lacking.certain();
+        if !parts.is_empty() && !options.accept_loss {
+            return Err(StartError::Missing {
+                parts,
+                without_queue,
+            });
+        }
+        // A snapshot that could not be loaded may be loadable the next time. What it was made of
+        // and is lost from the log since would then be there again, under what this term builds
+        // without it.
+        let is_told_apart = |at: Position| {
+            folding.undecodable > 0 || recovered.damaged.iter().any(|range| range.from < at)
+        };
+        if let Some((at, error)) = loaded.unread
+            && is_told_apart(at)
+        {
+            // It may be whole, and hold all that is lost from the source.
+            return Err(StartError::Recover(error));
+        }
+        let aside = loaded.unreadable.iter().map(|(at, _)| *at);
+        let aside = aside.filter(|at| is_told_apart(*at)).collect();
+        Ok(Self {
+            started,
+            machine,
+            at: loaded.at,
+            snapshot_bytes: loaded.bytes,
+            snapshots,
+            unreadable: loaded.unreadable,
+            aside,
+            undecodable: folding.undecodable,
+            ended: folding.ended,
+            recovered,
+            lacking,
+            without_queue,
+        })
+    }
+
+    /// The snapshots up to the one that was loaded.
+    fn snapshots_known(&self) -> Vec<Position> {
+        let from = self.at.unwrap_or_default();
+        let known = self.snapshots.iter().copied();
+        known.filter(|&at| at <= from).collect()
+    }
+
+    fn first_command(&self, beginning: &Beginning) -> FirstCommand {
+        let term = Term {
+            epoch: self.recovered.epoch.max(self.machine.term().epoch).next(),
+            incarnation: beginning.incarnation,
+        };
+        let last_clock = self.machine.clock_state();
+        let clock_offset = clock_offset(last_clock, beginning);
+        FirstCommand {
+            command: Command::StartTerm {
+                term,
+                boot_id: boot_id(self.recovered.unsynced, last_clock.boot_id, beginning),
+                clock_offset,
+                secret: beginning.secret,
+            },
+            term,
+            clock_offset,
+            now: Now {
+                wall: beginning.wall,
+                machine: machine_time(clock_offset, beginning.since_boot),
+            },
+        }
+    }
+
+    /// What there is to tell but for the counts of the queues.
+    fn report(&self, term: Term) -> StartReport {
+        StartReport {
+            term,
+            snapshot: self.at,
+            snapshot_bytes: self.snapshot_bytes,
+            snapshots_unreadable: self.unreadable.clone(),
+            records: self.recovered.records,
+            bytes: self.recovered.bytes,
+            damaged: self.recovered.damaged.clone(),
+            missing: self.lacking.missing.clone(),
+            cut_short: self.lacking.cut_short.clone(),
+            without_queue: self.without_queue,
+            undecodable: self.undecodable,
+            tail_bytes_cut: self.recovered.tail_bytes_cut,
+            // A term ends behind its last snapshot. With nothing there, the one that took the
+            // snapshot did not come to its end.
+            crashed: (self.recovered.records > 0 || self.at.is_some()) && !self.ended,
+            ..StartReport::default()
         }
     }
 }
@@ -341,7 +465,7 @@ const BATCH_BYTES: usize = 256 << 10;
 
 /// Recovers the log on a thread of its own, which decodes too, and folds on this one.
 fn read_ahead(
-    log: &mut dyn Log,
+    log: &mut dyn LogSource,
     from: Position,
     mut decoder: BatchDecoder,
     mut fold: impl FnMut(&RecordBatch),

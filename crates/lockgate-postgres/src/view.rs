@@ -3,9 +3,8 @@
 use std::{fmt, sync::Arc};
 
 use lockgate_core::{
-    AppendError, Epoch, Log, LogCapabilities, LogError, LogRange, LogReader, LogRecord, LogSpace,
-    LogSync, Position, Purpose, ReadError, RecordGroup, RecoveryReport, ReserveError,
-    SnapshotReader, SnapshotStore, SnapshotWriter,
+    LogCapabilities, LogError, LogRange, LogReader, LogRecord, LogSource, Position, ReadError,
+    RecoveryReport, SnapshotReader, SnapshotStore,
 };
 
 use crate::{
@@ -17,7 +16,7 @@ use crate::{
     recover::{For, Seen, recover},
     schema,
     session::{Failure, Link, Renewed, Session},
-    shared::{Handle, ROW_BYTES, Shared, VIEWED},
+    shared::{Handle, Shared, VIEWED},
     snapshots::Snapshots,
     tls::Target,
 };
@@ -51,8 +50,7 @@ pub struct Standby {
 
 /// A shard as it is at one instant, for telling what is in it: its server goes on and is not deposed.
 ///
-/// It is a [`Log`] of which nothing is ever written: what is appended is counted and forgotten, so a
-/// start can be tried out on it. It may be of a standby; see [`PostgresView::standby`]. Any number of them share one connection. For as long as that is open
+/// It is a [`LogSource`], of which nothing can ever be written. It may be of a standby; see [`PostgresView::standby`]. Any number of them share one connection. For as long as that is open
 /// the owner gives no space back; on a standby, which knows of no such wish, it is one long transaction.
 pub struct PostgresView {
     /// Moves the session's bytes for as long as it is there.
@@ -181,7 +179,7 @@ impl Standby {
     }
 }
 
-impl Log for PostgresView {
+impl LogSource for PostgresView {
     fn capabilities(&self) -> LogCapabilities {
         self.options.capabilities()
     }
@@ -209,60 +207,12 @@ impl Log for PostgresView {
         Ok(recovered.report)
     }
 
-    fn begin_epoch(&mut self, _epoch: Epoch) -> Result<(), AppendError> {
-        Ok(())
-    }
-
     fn tail(&self) -> Position {
         self.tail
     }
 
-    fn place(&self, cursor: &mut Position, len: usize) -> Position {
-        let at = *cursor;
-        *cursor = Position(at.0.saturating_add(ROW_BYTES + len as u64));
-        at
-    }
-
-    fn reserve(&mut self, _: u64, _: u64, _: Purpose) -> Result<(), ReserveError> {
-        Ok(())
-    }
-
-    fn space(&self) -> LogSpace {
-        LogSpace {
-            used_bytes: self.shared.space(|space| space.used()),
-            free_bytes: u64::MAX,
-            ..LogSpace::default()
-        }
-    }
-
-    fn append(
-        &mut self,
-        _epoch: Epoch,
-        _expected: Position,
-        group: &mut RecordGroup,
-    ) -> Result<(), AppendError> {
-        let mut tail = self.tail;
-        for index in 0..group.len() {
-            self.place(&mut tail, group.payload(index).len());
-        }
-        self.tail = tail;
-        Ok(())
-    }
-
-    fn syncer(&self) -> Arc<dyn LogSync> {
-        Arc::new(Forgotten)
-    }
-
     fn reader(&self) -> Arc<dyn LogReader> {
         Arc::new(Reader(self.shared.clone()))
-    }
-
-    fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError> {
-        Err(LogError::Unsupported { what: NOTHING })
-    }
-
-    fn trim(&mut self, _before: Position) -> Result<(), LogError> {
-        Err(LogError::Unsupported { what: NOTHING })
     }
 
     fn ranges(&self) -> Vec<LogRange> {
@@ -271,21 +221,6 @@ impl Log for PostgresView {
 
     fn name_of(&self, from: Position, to: Position) -> String {
         name_of(from, to)
-    }
-
-    fn release(&mut self, _range: Position) -> Result<(), LogError> {
-        Err(LogError::Unsupported { what: NOTHING })
-    }
-}
-
-const NOTHING: &str = "change a shard that is only looked at";
-
-/// What is appended here is gone with the view; nothing of it can be lost earlier.
-struct Forgotten;
-
-impl LogSync for Forgotten {
-    fn sync(&self) -> Result<Position, LogError> {
-        Ok(Position(u64::MAX))
     }
 }
 

@@ -55,8 +55,7 @@ fn records(args: &Dump, place: &Place, output: &mut Output) -> Result<u64, Failu
         };
         Failure::from_error(exit, error).context("the log cannot be recovered")
     };
-    let mut log = place.log();
-    let snapshots = folder::snapshots(&*log.snapshots()).map_err(read)?;
+    let snapshots = folder::snapshots(&*place.source().snapshots()).map_err(read)?;
     // The names of queues that were made before the first record that is left.
     let mut chosen = args.queue.as_deref().map(Chosen::new).transpose()?;
     for machine in snapshots.iter().filter_map(|found| found.machine.as_ref()) {
@@ -67,8 +66,7 @@ fn records(args: &Dump, place: &Place, output: &mut Output) -> Result<u64, Failu
     let from = snapshots.iter().find(|found| found.machine.is_some());
     let from = from.map_or(Position(0), |found| found.position);
     drop(snapshots);
-    let report = log.recover(from, &mut |_| {}).map_err(refused)?;
-    log.apply_recovery().map_err(refused)?;
+    let (source, report) = place.recovered(from).map_err(refused)?;
     let bodies = if args.bodies {
         Bodies::Shown
     } else {
@@ -79,7 +77,7 @@ fn records(args: &Dump, place: &Place, output: &mut Output) -> Result<u64, Failu
     let mut damaged = 0;
     let mut failed = None;
     let mut missing = Missing::new(report.damaged, from, to);
-    let scanned = log.reader().scan(Position(0), to, &mut |scanned| {
+    let scanned = source.reader().scan(Position(0), to, &mut |scanned| {
         let told = match scanned {
             Scanned::Record { record, stamp } => missing
                 .before(record.position)
@@ -234,7 +232,7 @@ fn record_json(
 
 /// One line for each snapshot. Returns how many are damaged.
 fn snapshots(place: &Place, output: &mut Output) -> Result<u64, Failure> {
-    let store = place.log().snapshots();
+    let store = place.source().snapshots();
     let found = folder::snapshots(&*store)
         .map_err(|error| Failure::from_error(Exit::Failed, error).context("reading snapshots"))?;
     let mut damaged = 0;

@@ -3,10 +3,9 @@
 use std::{collections::BTreeMap, fmt, ops::ControlFlow};
 
 use lockgate_core::{
-    Clock as _, Location, LogError, LogReader, Position, ReadError, Scanned, SnapshotStore,
-    with_sources,
+    Clock as _, Location, LogError, Position, ReadError, Scanned, SnapshotStore, with_sources,
 };
-use lockgate_engine::{Driver, MissingPart, StartError, StartReport, WithoutQueue};
+use lockgate_engine::{MissingPart, StartError, StartReport, WithoutQueue};
 use lockgate_log::{SystemClock, is_log_file, segment_file};
 use lockgate_machine::{
     Answer, Effect, ImageLoader, Machine, MachineLimits, Query, QueueDescription, QueueTotals,
@@ -14,7 +13,7 @@ use lockgate_machine::{
 };
 use serde::{Serialize, Serializer};
 
-use super::{Change, Granted, Overlay, Place};
+use super::{Change, Granted, Overlay, Place, Tried};
 
 /// What is in a folder or shard, what is wrong with it, and what a start would do.
 #[derive(Debug, Serialize)]
@@ -223,7 +222,7 @@ impl Findings {
     /// If the folder cannot be read, which says nothing of what is in it.
     pub(crate) fn of(place: &Place, folder: String) -> Result<Self, LogError> {
         let files = place.overlay().map(Files::of);
-        let mut snapshots = snapshots(&*place.log().snapshots())?;
+        let mut snapshots = snapshots(&*place.source().snapshots())?;
         for found in &mut snapshots {
             // The start below makes it again; two at a time would be twice the memory.
             found.machine = None;
@@ -256,11 +255,10 @@ impl Findings {
             started => started,
         };
         match started {
-            Ok((mut driver, report)) => {
-                while driver.housekeep(usize::MAX) {}
-                let start = Start::of(&report, place);
-                let reader = driver.reader();
-                let records = Records::of(&*reader, &driver, &start.damaged);
+            Ok(mut tried) => {
+                tried.housekeep();
+                let start = Start::of(&tried.report, place);
+                let records = Records::of(&tried, &start.damaged);
                 let mut records = records.map_err(|error| match error {
                     ReadError::Log(error) => error,
                     error => LogError::Remote {
@@ -272,12 +270,12 @@ impl Findings {
                     records.name_files();
                 }
                 // The start has dropped these.
-                records.miss(&report.missing, place.overlay().is_some());
+                records.miss(&tried.report.missing, place.overlay().is_some());
                 findings.records = Some(records);
-                let descriptions = descriptions(driver.machine());
+                let descriptions = descriptions(tried.machine());
                 findings.queues = Some(descriptions.iter().map(QueueFound::of).collect());
                 findings.granted = Some(Granted::of(&descriptions));
-                findings.state_bytes = Some(driver.machine().heap_bytes() as u64);
+                findings.state_bytes = Some(tried.machine().heap_bytes() as u64);
                 findings.start = Some(start);
             }
             // The start would end with it as well, and a second try may succeed.
@@ -408,54 +406,52 @@ impl Start {
 
 impl Records {
     /// Reads every record there is, and looks for the payload of every message.
-    fn of(
-        reader: &dyn LogReader,
-        driver: &Driver<u64>,
-        known: &[Stretch],
-    ) -> Result<Self, ReadError> {
-        let machine = driver.machine();
+    fn of(tried: &Tried, known: &[Stretch]) -> Result<Self, ReadError> {
+        let machine = tried.machine();
         let mut found = Self::default();
         let live = machine.live_ranges();
         // Messages whose payload was not met yet, by range.
         let mut unread: BTreeMap<Position, u64> =
             live.map(|(first, live)| (first, live.messages)).collect();
         found.messages = unread.values().sum();
-        reader.scan(Position(0), driver.tail(), &mut |scanned| {
-            match scanned {
-                Scanned::Record { record, .. } => {
-                    // A record that makes no sense was counted at the start.
-                    let effects = decode_record(&record.payload).unwrap_or_default();
-                    let is_start = |effect: &Effect| {
-                        matches!(effect,
-                        Effect::TermStarted { term, .. } if *term == driver.term())
-                    };
-                    if effects.iter().any(is_start) {
-                        // The one just written in memory.
-                        return ControlFlow::Continue(());
+        tried
+            .reader()
+            .scan(Position(0), tried.tail(), &mut |scanned| {
+                match scanned {
+                    Scanned::Record { record, .. } => {
+                        // A record that makes no sense was counted at the start.
+                        let effects = decode_record(&record.payload).unwrap_or_default();
+                        let is_start = |effect: &Effect| {
+                            matches!(effect,
+                        Effect::TermStarted { term, .. } if *term == tried.report.term)
+                        };
+                        if effects.iter().any(is_start) {
+                            // The one just written in memory.
+                            return ControlFlow::Continue(());
+                        }
+                        found.records += 1;
+                        found.bytes += record.payload.len() as u64;
+                        let read = live_payloads(machine, record.position, &effects);
+                        if let Some((_, left)) = unread.range_mut(..=record.position).next_back() {
+                            *left = left.saturating_sub(read);
+                        }
                     }
-                    found.records += 1;
-                    found.bytes += record.payload.len() as u64;
-                    let read = live_payloads(machine, record.position, &effects);
-                    if let Some((_, left)) = unread.range_mut(..=record.position).next_back() {
-                        *left = left.saturating_sub(read);
+                    Scanned::Damaged { from, to } => {
+                        if !known
+                            .iter()
+                            .any(|stretch| stretch.from <= from && to <= stretch.to)
+                        {
+                            found.damaged.push(Stretch {
+                                from,
+                                to,
+                                records: None,
+                                kept_as: None,
+                            });
+                        }
                     }
                 }
-                Scanned::Damaged { from, to } => {
-                    if !known
-                        .iter()
-                        .any(|stretch| stretch.from <= from && to <= stretch.to)
-                    {
-                        found.damaged.push(Stretch {
-                            from,
-                            to,
-                            records: None,
-                            kept_as: None,
-                        });
-                    }
-                }
-            }
-            ControlFlow::Continue(())
-        })?;
+                ControlFlow::Continue(())
+            })?;
         found.unreadable = unread.values().sum();
         found.unreadable_in = unread
             .into_iter()

@@ -13,9 +13,15 @@ mod unfinished;
 
 use std::{path::Path, sync::Arc};
 
-use lockgate_core::{Clock as _, Incarnation, LockError, Log};
+use lockgate_core::{
+    Clock as _, Incarnation, LockError, Log, LogError, LogReader, LogSource, Position,
+    RecoveryReport,
+};
+#[cfg(feature = "postgres")]
+use lockgate_engine::Trial;
 use lockgate_engine::{Beginning, Driver, EngineOptions, StartError, StartReport};
 use lockgate_log::{LocalLog, LocalLogOptions, SystemClock, is_log_file};
+use lockgate_machine::Machine;
 
 pub(crate) use effects::{Bodies, EffectJson, effect_json, queues_of};
 pub(crate) use findings::{Findings, StandbyFound, Unreadable, Verdict, queues, snapshots};
@@ -54,26 +60,30 @@ impl Place {
         }
     }
 
-    /// The log alone, as often as it is wanted.
-    pub(crate) fn log(&self) -> Box<dyn Log> {
+    /// What can be read of it, as often as it is wanted.
+    pub(crate) fn source(&self) -> Box<dyn LogSource> {
         match self {
-            Self::Folder(overlay) => {
-                let usual = LocalLogOptions::default();
-                // Files of another size would be removed.
-                let segment_bytes = overlay.segment_bytes().unwrap_or(usual.segment_bytes);
-                let options = LocalLogOptions {
-                    segment_bytes,
-                    record_bytes_max: usual.record_bytes_max.min(segment_bytes as usize / 2),
-                    ..usual
-                };
-                Box::new(
-                    LocalLog::open(overlay.clone(), options)
-                        .expect("nobody else has an overlay's lock"),
-                )
-            }
+            Self::Folder(overlay) => Box::new(local_log(overlay)),
             #[cfg(feature = "postgres")]
             Self::Database(view) => Box::new(view.again()),
         }
+    }
+
+    /// The same, recovered from there on.
+    pub(crate) fn recovered(
+        &self,
+        from: Position,
+    ) -> Result<(Box<dyn LogSource>, RecoveryReport), LogError> {
+        if let Self::Folder(overlay) = self {
+            // What a start would cut is not to be read.
+            let mut log: Box<dyn Log> = Box::new(local_log(overlay));
+            let report = Log::recover(&mut *log, from, &mut |_| {})?;
+            log.apply_recovery()?;
+            return Ok((Box::new(log), report));
+        }
+        let mut source = self.source();
+        let report = source.recover(from, &mut |_| {})?;
+        Ok((source, report))
     }
 
     /// The standby it is read from, if it is one's.
@@ -145,12 +155,69 @@ fn open_folder(path: &Path) -> Result<Arc<Overlay>, Failure> {
     Ok(Arc::new(overlay))
 }
 
+fn local_log(overlay: &Arc<Overlay>) -> LocalLog {
+    let usual = LocalLogOptions::default();
+    // Files of another size would be removed.
+    let segment_bytes = overlay.segment_bytes().unwrap_or(usual.segment_bytes);
+    let options = LocalLogOptions {
+        segment_bytes,
+        record_bytes_max: usual.record_bytes_max.min(segment_bytes as usize / 2),
+        ..usual
+    };
+    LocalLog::open(overlay.clone(), options).expect("nobody else has an overlay's lock")
+}
+
+/// A start that was tried.
+pub(crate) struct Tried {
+    pub(crate) report: StartReport,
+    on: On,
+}
+
+enum On {
+    /// With what it changed in memory.
+    Folder(Box<Driver<u64>>),
+    #[cfg(feature = "postgres")]
+    Database(Box<Trial>, Arc<dyn LogReader>),
+}
+
+impl Tried {
+    pub(crate) fn machine(&self) -> &Machine {
+        match &self.on {
+            On::Folder(driver) => driver.machine(),
+            #[cfg(feature = "postgres")]
+            On::Database(trial, _) => &trial.machine,
+        }
+    }
+
+    /// Frees what purges left, so that only what counts is counted.
+    pub(crate) fn housekeep(&mut self) {
+        match &mut self.on {
+            On::Folder(driver) => while driver.housekeep(usize::MAX) {},
+            #[cfg(feature = "postgres")]
+            On::Database(trial, _) => while trial.machine.housekeep(usize::MAX) {},
+        }
+    }
+
+    pub(crate) fn reader(&self) -> Arc<dyn LogReader> {
+        match &self.on {
+            On::Folder(driver) => driver.reader(),
+            #[cfg(feature = "postgres")]
+            On::Database(_, reader) => reader.clone(),
+        }
+    }
+
+    pub(crate) fn tail(&self) -> Position {
+        match &self.on {
+            On::Folder(driver) => driver.tail(),
+            #[cfg(feature = "postgres")]
+            On::Database(trial, _) => trial.tail,
+        }
+    }
+}
+
 /// Starts there as a server would, up to where it would serve; what it changes stays in memory. The loss of
 /// what is missing is accepted or not.
-pub(crate) fn start(
-    place: &Place,
-    accept_loss: bool,
-) -> Result<(Driver<u64>, StartReport), StartError> {
+pub(crate) fn start(place: &Place, accept_loss: bool) -> Result<Tried, StartError> {
     let clock = SystemClock::new();
     let beginning = Beginning {
         wall: clock.wall(),
@@ -164,5 +231,20 @@ pub(crate) fn start(
         accept_loss,
         ..EngineOptions::default()
     };
-    Driver::recover(place.log(), &options, beginning)
+    match place {
+        Place::Folder(overlay) => {
+            let log = Box::new(local_log(overlay));
+            let (driver, report) = Driver::recover(log, &options, beginning)?;
+            let on = On::Folder(Box::new(driver));
+            Ok(Tried { report, on })
+        }
+        #[cfg(feature = "postgres")]
+        Place::Database(view) => {
+            let mut source = view.again();
+            let trial = lockgate_engine::try_start(&mut source, &options, &beginning)?;
+            let report = trial.report.clone();
+            let on = On::Database(Box::new(trial), source.reader());
+            Ok(Tried { report, on })
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use lockgate_core::{Epoch, Level, Log as _, LogError, Position, RecordGroup};
+use lockgate_core::{Epoch, Level, Log as _, LogError, Position};
 use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions, PostgresView};
 
 use crate::{
@@ -246,17 +246,10 @@ fn a_view_is_of_one_instant_and_disturbs_nobody() {
     let view = PostgresView::open(&viewer, "shard", options).unwrap();
     let look = || {
         let mut records = Vec::new();
-        let mut log = view.again();
+        let mut log = source_of(&view);
         let report = log.recover(Position(0), &mut |record| records.push(record));
         assert!(report.unwrap().damaged.is_empty());
         log.snapshots().remove(Position(1)).unwrap();
-        log.begin_epoch(Epoch(u64::MAX)).unwrap();
-        let mut group = RecordGroup::new(log.capabilities().gap);
-        group.push(|buffer| buffer.extend_from_slice(b"forgotten"));
-        let (tail, mut end) = (log.tail(), log.tail());
-        log.place(&mut end, "forgotten".len());
-        log.append(Epoch(u64::MAX), tail, &mut group).unwrap();
-        assert_eq!(log.tail(), end);
         let first = log.reader().read(records[0].position).unwrap();
         (records, first, log.snapshots().list().unwrap())
     };
@@ -310,7 +303,7 @@ fn a_view_keeps_no_old_versions_of_what_each_append_changes() {
         assert!(pages <= 3, "{table}: {pages} pages");
     }
     let mut seen = 0;
-    let recovered = view.again().recover(Position(0), &mut |_| seen += 1);
+    let recovered = source_of(&view).recover(Position(0), &mut |_| seen += 1);
     assert!(recovered.unwrap().damaged.is_empty());
     assert_eq!(seen, 1);
 }
@@ -332,7 +325,7 @@ fn what_is_looked_at_stays_until_nobody_does() {
     };
     let first = write(&mut owner, b"first");
     let view = PostgresView::open(&url, "shard", PostgresLogOptions::default()).unwrap();
-    let mut reading = view.snapshots().open(first).unwrap();
+    let mut reading = source_of(&view).snapshots().open(first).unwrap();
     // Given up, replaced, and followed by another one.
     owner.log.snapshots().remove(first).unwrap();
     assert_eq!(write(&mut owner, b"again"), first);
@@ -345,8 +338,8 @@ fn what_is_looked_at_stays_until_nobody_does() {
     assert!(!upkeep.step().unwrap());
     assert_eq!(owner.log.snapshots().list().unwrap(), [third, second]);
     assert_eq!(&reading.next_piece().unwrap().unwrap()[..], b"first");
-    assert_eq!(view.snapshots().list().unwrap(), [first]);
-    assert!(view.snapshots().open(second).is_err());
+    assert_eq!(source_of(&view).snapshots().list().unwrap(), [first]);
+    assert!(source_of(&view).snapshots().open(second).is_err());
     drop((reading, view));
     until(
         &url,
@@ -410,4 +403,9 @@ fn bad_input_is_told_without_the_password() {
         let error = refused("host=none", options);
         assert!(matches!(error, OpenError::Options { .. }), "{error:?}");
     }
+}
+
+/// What is looked at, as another one of the same instant.
+fn source_of(view: &PostgresView) -> Box<dyn lockgate_core::LogSource> {
+    Box::new(view.again())
 }

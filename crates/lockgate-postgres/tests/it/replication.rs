@@ -522,9 +522,8 @@ fn a_view_reads_a_standby_that_nobody_may_write_to() {
     let view_of = |url: &str| PostgresView::open(url, "shard", PostgresLogOptions::default());
     let records_of = |view: &PostgresView| {
         let mut records = Vec::new();
-        let report = view
-            .again()
-            .recover(Position(0), &mut |record| records.push(record));
+        let mut source: Box<dyn lockgate_core::LogSource> = Box::new(view.again());
+        let report = source.recover(Position(0), &mut |record| records.push(record));
         assert!(report.unwrap().damaged.is_empty());
         records
     };
@@ -604,7 +603,8 @@ fn a_standby_that_must_go_on_says_why_it_ended_a_view() {
     let at = text(&pair.primary.url, "SELECT pg_current_wal_flush_lsn()::text");
     let has_all = format!("pg_last_wal_replay_lsn() >= '{at}'::pg_lsn");
     until(&pair.standby.url, &has_all);
-    let error = view.again().recover(Position(0), &mut |_| {}).unwrap_err();
+    let mut source: Box<dyn lockgate_core::LogSource> = Box::new(view.again());
+    let error = source.recover(Position(0), &mut |_| {}).unwrap_err();
     let told = with_sources(&error);
     assert!(
         told.contains("hot_standby_feedback") && told.contains("conflict with recovery"),
