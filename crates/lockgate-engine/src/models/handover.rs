@@ -138,14 +138,12 @@ impl Shard {
         ticket.send(result.map(Answered::Other));
     }
 
-    fn failed(&self, reason: Arc<str>) {
-        self.inbox.close(StopReason::Failed(reason.clone()));
+    fn failed(&self, reason: StopReason) {
+        self.inbox.close(reason.clone());
         self.desk.fail(reason, |output, reason| {
             if let What::Answer { ticket, .. } = output.what {
                 self.unknown.fetch_add(1, Relaxed);
-                ticket.send(Err(EngineError::UnknownOutcome {
-                    reason: reason.clone(),
-                }));
+                ticket.send(Err(reason.unknown_outcome()));
             }
         });
     }
@@ -197,7 +195,7 @@ impl Shard {
             }
             for Request { work, ticket } in taken.requests.drain(..) {
                 if let Some(reason) = stopped.clone() {
-                    ticket.send(Err(EngineError::UnknownOutcome { reason }));
+                    ticket.send(Err(reason.unknown_outcome()));
                 } else if work.is_send() {
                     appended += 1;
                     counts.records += 1;
