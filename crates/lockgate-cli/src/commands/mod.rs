@@ -353,5 +353,7 @@ fn no_such_queue(client: &Client, name: &str) -> Failure {
         Exit::NotFound,
         format!("there is no queue {name:?} at {}", client.endpoint()),
     )
-    .hint(format!("make it with `lockgate queue create {name}`"))
+    .hint(format!(
+        "see what queues there are with `lockgate queue list`, or make it with `lockgate queue create {name}`"
+    ))
 }

@@ -485,7 +485,9 @@ pub(crate) static SEGMENT_SIZE: Setting<u32> = Setting {
             let bytes = units::size(text)?;
             let fits = u32::try_from(bytes).ok();
             fits.filter(|bytes| SEGMENT_BYTES.contains(bytes))
-                .ok_or_else(|| format!("{text:?} is no size from 4MiB to 1GiB"))
+                .ok_or_else(|| {
+                    format!("{text:?} is no size from 4MiB to 1GiB (a number alone is bytes)")
+                })
         })
     },
 };

@@ -182,11 +182,10 @@ impl Service {
         name: &str,
     ) -> Result<Purged, Problem> {
         let queue = self.queue(request, Verb::Purge, name)?.name.clone();
-        let counts = self.describe(&queue).await?.counts;
-        self.engine.submit(Command::Purge { queue }).await?;
-        Ok(Purged {
-            messages: counts.ready + counts.in_flight + counts.delayed,
-        })
+        match self.engine.submit(Command::Purge { queue }).await? {
+            Reply::Dropped { messages } => Ok(Purged { messages }),
+            _ => Err(mismatched()),
+        }
     }
 
     pub(in crate::api) async fn pause_queue(

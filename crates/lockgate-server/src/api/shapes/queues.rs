@@ -634,6 +634,6 @@ impl From<QueueSettings> for Settings {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Purged {
-    /// What the queue held just before; more if messages came in between.
+    /// What the queue held when it was emptied.
     pub(crate) messages: u64,
 }
