@@ -221,11 +221,8 @@ impl LocalLog {
 
     /// Makes a segment of a spare, or of a new file, and writes its header; neither is synced.
     fn create_segment(&self, segment: u32, synced: Point) -> Result<Writing, DiskError> {
-        // An error of looking says nothing about the file.
-        match self.shared.check_newest() {
-            Err(error) if error.is_not_found() => return Err(error),
-            _ => {}
-        }
+        // A disk that fails when the file being written is looked at is not written to any more.
+        self.shared.check_newest()?;
         let blocks = self.take_blocks(segment)?;
         let header = SegmentHeader {
             segment,

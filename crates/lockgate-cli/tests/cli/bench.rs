@@ -5,7 +5,9 @@ use serde_json::Value;
 use crate::support::Sandbox;
 
 /// Figures that are no rates.
-const QUANTITIES: [&str; 28] = [
+const QUANTITIES: [&str; 30] = [
+    "due.stall",
+    "due.alone",
     "backlog.stall",
     "http.cpu",
     "http.cpu.floor",

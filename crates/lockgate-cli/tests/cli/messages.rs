@@ -448,7 +448,7 @@ fn a_queue_is_created_with_what_it_can_be_set_to() {
     let shown = &town.run("queue show q --json").json()[0];
     assert_eq!(shown["tags"], json!({"a": "b"}));
     town.run("queue create other --dead-letter none-such")
-        .fails_with(1);
+        .fails_with(3);
     // Attributes are SQS's, and so are their rules.
     let error = town
         .run("queue create x --attribute ReceiveMessageWaitTimeSeconds=5 --lease 500ms")

@@ -24,6 +24,57 @@ pub(super) const PRINCIPALS_MAX: usize = 50;
 /// The longest policy, in bytes.
 const BYTES_MAX: usize = 8_192;
 
+/// JSON that can be read as a whole: no deeper than that goes. Nothing of it is kept.
+struct Readable;
+
+impl<'de> de::Deserialize<'de> for Readable {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Readable {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E: de::Error>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E: de::Error>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E: de::Error>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut elements: A) -> Result<Self, A::Error> {
+        while elements.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, mut members: A) -> Result<Self, A::Error> {
+        while members.next_entry::<IgnoredAny, Self>()?.is_some() {}
+        Ok(self)
+    }
+}
+
 /// Checks a policy that is set as an attribute.
 pub(super) fn check(text: &str) -> Result<(), SqsError> {
     let Some(Members {
@@ -35,7 +86,7 @@ pub(super) fn check(text: &str) -> Result<(), SqsError> {
     };
     check_size(text)?;
     // Its statements are added and removed one by one, for which it is read as a whole.
-    if let Err(error) = serde_json::from_str::<serde_json::Value>(text) {
+    if let Err(error) = serde_json::from_str::<Readable>(text) {
         return Err(SqsError::new(
             ErrorCode::InvalidAttributeValue,
             format!("Invalid value for the parameter Policy. Reason: {error}."),
