@@ -98,6 +98,8 @@ pub const TARGETS: &[Target] = &[
         words: &[words::QUEUES, words::MEMBERS, words::TOML],
         pairs: IN_TOML,
         bytes_max: 2 << 10,
+        // The library keeps a table for each part of a dotted key.
+        memory: (1024, 256 << 10),
         seeds: queues_toml,
         ..NONE
     },
@@ -128,6 +130,7 @@ pub const TARGETS: &[Target] = &[
         decode: |bytes| of_toml(cli::access_keys, bytes),
         words: &[words::KEYS, words::TOML],
         pairs: IN_TOML,
+        memory: (1024, 256 << 10),
         seeds: access_keys,
         ..NONE
     },
