@@ -99,7 +99,7 @@ pub const TARGETS: &[Target] = &[
         pairs: IN_TOML,
         bytes_max: 2 << 10,
         // The library keeps a table for each part of a dotted key.
-        memory: (1024, 256 << 10),
+        memory: (2048, 256 << 10),
         seeds: queues_toml,
         ..NONE
     },
@@ -130,7 +130,7 @@ pub const TARGETS: &[Target] = &[
         decode: |bytes| of_toml(cli::access_keys, bytes),
         words: &[words::KEYS, words::TOML],
         pairs: IN_TOML,
-        memory: (1024, 256 << 10),
+        memory: (2048, 256 << 10),
         seeds: access_keys,
         ..NONE
     },
