@@ -8,7 +8,7 @@ use super::{
     send::check_range,
     state::{State, Timer, flag},
 };
-use crate::{DropReason, Effect, Rejection, Reply, slab::NONE, table::HashSeed};
+use crate::{DropReason, Effect, Rejection, Reply, slab::NONE, table::HashSeed, wheel::Wheel};
 
 /// Timers that one [`Effect::Advanced`] fires at most, and those that a [`Machine::tick`] looks at: a
 /// bound on how long one fold takes.
@@ -39,12 +39,9 @@ impl Machine {
         let (mut moves, mut looks, mut budget) = (MOVES_PER_STEP, TIMERS_PER_STEP, 0);
         for is_wall in [false, true] {
             let at = if is_wall { now.wall.0 } else { now.machine.0 };
-            let wheel = if is_wall {
-                &mut self.wall
-            } else {
-                &mut self.machine
-            };
-            let is_ready = wheel.prepare(at, TIMERS_PER_STEP as usize, &mut moves);
+            let is_ready = self
+                .wheel(is_wall)
+                .prepare(at, TIMERS_PER_STEP as usize, &mut moves);
             let wheel = if is_wall { &self.wall } else { &self.machine };
             let mut dead = 0;
             for payload in wheel.ready(at) {
@@ -65,7 +62,9 @@ impl Machine {
             }
             // What was purged has no part in the budget: without this it would be in the way for ever.
             for _ in 0..dead {
-                self.fire_purged(is_wall, at);
+                if let Some(fired) = self.wheel(is_wall).pop_due(at) {
+                    self.fire(Timer::from_bits(fired.payload), now, 0);
+                }
             }
             if !is_ready || looks == 0 {
                 break;
@@ -78,26 +77,11 @@ impl Machine {
         self.contents[self.keys[self.messages[message].key].content].dead
     }
 
-    /// Takes out the first timer, which is of something that was purged.
-    fn fire_purged(&mut self, is_wall: bool, at: u64) {
-        let wheel = if is_wall {
+    fn wheel(&mut self, is_wall: bool) -> &mut Wheel {
+        if is_wall {
             &mut self.wall
         } else {
             &mut self.machine
-        };
-        match wheel
-            .pop_due(at)
-            .map(|fired| Timer::from_bits(fired.payload))
-        {
-            Some(Timer::Message(message)) => {
-                self.set_timer(message, NONE);
-            }
-            Some(Timer::TimeToLive(message)) => {
-                if let Some(entry) = self.time_to_live(message) {
-                    self.times_to_live[entry].timer = NONE;
-                }
-            }
-            _ => {}
         }
     }
 
