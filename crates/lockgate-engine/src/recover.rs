@@ -124,7 +124,8 @@ impl<T: Ticket> Driver<T> {
     }
 }
 
-fn for_each_queue(machine: &Machine, now: Now, mut visit: impl FnMut(QueueDescription)) {
+/// Visits all queues, a page at a time.
+pub(crate) fn for_each_queue(machine: &Machine, now: Now, mut visit: impl FnMut(QueueDescription)) {
     let mut after = None;
     loop {
         let page = Query::Queues {

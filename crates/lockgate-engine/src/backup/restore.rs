@@ -11,14 +11,15 @@ use lockgate_core::{
     ReserveError, Scanned, Sequence, WallTime,
 };
 use lockgate_machine::{
-    Answer, DropReason, Effect, Effects, ImageError, ImageLoader, Machine, MachineLimits, Query,
-    decode_record, encode_record,
+    DropReason, Effect, Effects, ImageError, ImageLoader, Machine, MachineLimits, decode_record,
+    encode_record,
 };
 
 use super::{
     BackupReport,
     stream::{Kind, Reader},
 };
+use crate::recover::for_each_queue;
 
 /// What a restore made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -330,22 +331,8 @@ impl Writer {
 
 fn count_queues(machine: &Machine) -> u64 {
     let mut count = 0;
-    let mut after = None;
-    loop {
-        let page = Query::Queues {
-            prefix: String::new(),
-            after: after.take(),
-            limit: 1_000,
-        };
-        let Ok(Answer::Queues { queues, more }) = machine.query(&page, Now::default()) else {
-            return count;
-        };
-        count += queues.len() as u64;
-        after = queues.into_iter().last().map(|queue| queue.name);
-        if !more {
-            return count;
-        }
-    }
+    for_each_queue(machine, Now::default(), |_| count += 1);
+    count
 }
 
 fn log_error(error: ReadError) -> LogError {
