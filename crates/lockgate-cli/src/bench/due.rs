@@ -59,11 +59,11 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
 }
 
 impl DueCourse {
-    /// Sends the messages; they come due in an hour, if nobody moves them.
+    /// Sends the messages, which come due within a second from then on.
     async fn fill(&self, first_due: WallTime) -> Result<(), Failure> {
-        let numbers: Vec<u64> = (0..self.messages).collect();
-        for batch in numbers.chunks(BATCH) {
-            let sends = batch.iter().map(|number| {
+        for first in (0..self.messages).step_by(BATCH) {
+            let batch = first..self.messages.min(first + BATCH as u64);
+            let sends = batch.map(|number| {
                 let due = first_due.plus(number % SPREAD_MS);
                 let message = Message::new("x").with_due(due);
                 let queue = self.delayed.clone();
