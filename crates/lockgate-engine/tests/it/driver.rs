@@ -512,6 +512,22 @@ fn nothing_ends_before_its_time_by_a_clock_that_drops_fractions() {
     assert_eq!(shard.receive_now("q", 2).len(), 2);
 }
 
+/// Whoever looks at messages without a lease sees them again at once, whatever the clock drops.
+#[test]
+fn a_lease_of_no_length_is_over_when_it_is_given() {
+    let mut shard = Shard::new();
+    shard.driver.set_clock_drops(1);
+    let settings = QueueSettings {
+        lease: 0,
+        ..QueueSettings::default()
+    };
+    shard.run(create("q", settings)).unwrap();
+    shard.run(send("q", text("a"))).unwrap();
+    for attempt in 1..=3 {
+        assert_eq!(shard.receive_now("q", 1)[0].attempt, attempt);
+    }
+}
+
 /// What comes due in the millisecond of a reading does so with the next; what is sent meanwhile does not
 /// overtake it.
 #[test]

@@ -76,7 +76,12 @@ impl Machine {
         let mut choice = Choice {
             queue: index,
             now,
-            deadline: now.machine.plus(lease),
+            deadline: match lease {
+                // Over when it is given, also for a step of time that looks at what has surely passed: a
+                // reading of the clock drops up to a millisecond.
+                0 => MachineTime(now.machine.0.saturating_sub(1)),
+                lease => now.machine.plus(lease),
+            },
             holder: &receive.holder,
             exhausted: self.attempt_limit(queue),
             wanted: usize::from(receive.max).min(usize::try_from(room).unwrap_or(usize::MAX)),

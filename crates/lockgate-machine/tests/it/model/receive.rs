@@ -34,7 +34,11 @@ impl Model {
         let (keyed, level) = (queue.settings.keyed, queue.settings.level);
         let wanted = usize::from(receive.max).min(room as usize);
         let lease = receive.lease.unwrap_or(queue.settings.lease);
-        let until = now.machine.plus(lease);
+        let until = if lease == 0 {
+            MachineTime(now.machine.0.saturating_sub(1))
+        } else {
+            now.machine.plus(lease)
+        };
 
         // Moves of exhausted messages and leases, in the order in which they were decided.
         let mut batch = BTreeSet::new();
