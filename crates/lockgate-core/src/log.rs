@@ -19,10 +19,10 @@ use crate::{DiskError, Epoch, Position};
 /// 2. [`recover`](Log::recover) once: hands over every surviving record from a position on, the one
 ///    of the [snapshot](Log::snapshots) that was loaded before, in order.
 /// 3. [`begin_epoch`](Log::begin_epoch) once: fences every earlier owner.
-/// 4. [`append`](Log::append) any number of times, always at [`tail`](Log::tail).
+/// 4. [`submit`](Log::submit) any number of times, always at [`tail`](Log::tail).
 ///
-/// Reading and syncing go through separate handles ([`reader`](Log::reader),
-/// [`syncer`](Log::syncer)), so that the next group can be appended while the last one syncs.
+/// Groups are on their way when that returns; [`progress`](Log::progress) tells how far they have come,
+/// and has them made durable. Reading goes through a handle of its own ([`reader`](Log::reader)).
 ///
 /// # Space
 /// A record is needed for two things: to be folded at recovery, until a snapshot covers it, and to be
@@ -32,9 +32,9 @@ use crate::{DiskError, Epoch, Position};
 /// which space comes back.
 ///
 /// # Failure
-/// After any append error but [`AppendError::Full`], and after any sync error, the instance is dead:
-/// every later append and sync fails, and only a new instance over the same storage can tell what
-/// survived.
+/// After any error of a submission but [`AppendError::Full`], and after any failure that the
+/// [progress](LogProgress::failure) tells of, the instance is dead: every later append and sync fails, and
+/// only a new instance over the same storage can tell what survived.
 ///
 /// All methods may block and none may be called from an async task.
 pub trait Log: Send {
@@ -116,25 +116,44 @@ pub trait Log: Send {
     /// How much room there is, as last seen. Cheap; asks nobody.
     fn space(&self) -> LogSpace;
 
-    /// Appends the group's records, all in order, starting at `expected`. When it returns, they have
-    /// reached level `process` (or the level of [`LogCapabilities::append_level`]). May write into
-    /// the gaps of `group`.
+    /// Sends the group's records on their way, all in order, starting at `expected`, and moves the
+    /// [tail](Log::tail) behind them. When [`LogProgress::now`] says that they are written, they have reached
+    /// level `process` (or the level of [`LogCapabilities::append_level`]): with some logs that is so when this
+    /// returns. Groups are written in the order in which they were submitted, and none behind one that
+    /// could not be. May write into the gaps of `group`.
+    ///
+    /// With as many groups on the way as [`LogCapabilities::groups_in_flight`] says, it waits for one of them.
     ///
     /// After a crash a prefix of the group may survive; a single record survives whole or not at
     /// all.
     ///
     /// # Errors
     /// [`AppendError::Fenced`] if a higher epoch was begun, [`AppendError::Position`] if `expected`
-    /// is not the tail: nothing was written. Any other error: unknown outcome, the instance is dead.
-    fn append(
+    /// is not the tail: nothing was written. Any other error: unknown outcome, the instance is dead. What
+    /// is found out later, [`LogProgress::failure`] tells.
+    fn submit(
         &mut self,
         epoch: Epoch,
         expected: Position,
         group: &mut RecordGroup,
     ) -> Result<(), AppendError>;
 
-    /// A handle that syncs, for another thread.
-    fn syncer(&self) -> Arc<dyn LogSync>;
+    /// [Submits](Log::submit) the group and waits until it is written.
+    ///
+    /// # Errors
+    /// As [`submit`](Log::submit) and [`LogProgress::wait_written`].
+    fn append(
+        &mut self,
+        epoch: Epoch,
+        expected: Position,
+        group: &mut RecordGroup,
+    ) -> Result<(), AppendError> {
+        self.submit(epoch, expected, group)?;
+        self.progress().wait_written(self.tail())
+    }
+
+    /// A handle that tells how far records have come and has them made durable, for any thread.
+    fn progress(&self) -> Arc<dyn LogProgress>;
 
     /// A handle that reads, for any thread.
     fn reader(&self) -> Arc<dyn LogReader>;
@@ -146,7 +165,7 @@ pub trait Log: Send {
         None
     }
 
-    /// Begins a snapshot as of the tail: the state after every record appended so far. Does no I/O
+    /// Begins a snapshot as of the tail: the state after every record submitted so far. Does no I/O
     /// yet; the writer does, on whatever thread it is used.
     ///
     /// # Errors
@@ -285,15 +304,61 @@ impl LogSource for Box<dyn Log> {
     }
 }
 
-/// Syncs what has been appended. Shared; calls are serialised by the caller.
-pub trait LogSync: Send + Sync {
-    /// Makes every record appended before the call survive a power cut. Returns the position up to
-    /// which that holds: every record that starts before it is durable.
+/// How far the records of a log have come. Neither position ever goes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Every record that starts before it has reached the [level of appends](LogCapabilities::append_level),
+    /// and can be read.
+    pub written: Position,
+    /// Every record that starts before it has reached the [level of syncs](LogCapabilities::sync_level).
+    pub durable: Position,
+}
+
+/// Tells how far the records of a log have come, and has them made durable. Shared by any number of threads.
+pub trait LogProgress: Send + Sync {
+    /// How far they have come. Cheap; asks nobody.
+    fn now(&self) -> Progress;
+
+    /// Why nothing goes further any more. With [`AppendError::Unknown`] it is not known what became of
+    /// records that were not written by then; with any other error none of them was, nor ever will be.
+    fn failure(&self) -> Option<AppendError>;
+
+    /// Begins to make every record durable that was submitted before the call, also those that are not written
+    /// yet; [`now`](Self::now) tells when they are. At most [`LogCapabilities::syncs_in_flight`] may be on the
+    /// way at once. Where that is one, it has ended when this returns.
+    ///
+    /// # Errors
+    /// Any error is final for the log instance.
+    fn start_sync(&self) -> Result<(), LogError> {
+        self.sync().map(drop)
+    }
+
+    /// Makes every record durable that was submitted before the call. Returns the position up to
+    /// which that holds. Calls are serialised by the caller, and with [`start_sync`](Self::start_sync).
     ///
     /// # Errors
     /// Any error is final for the log instance.
     fn sync(&self) -> Result<Position, LogError>;
+
+    /// Waits until every record that starts before `position`, which was submitted, is written.
+    ///
+    /// # Errors
+    /// The [failure](Self::failure), if it comes first.
+    fn wait_written(&self, position: Position) -> Result<(), AppendError> {
+        let _written_when_submitted = position;
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    /// Has `watcher` called whenever the progress has changed or the failure is there, unless that was in a
+    /// call of this handle or of [`Log::submit`]. It is called on a thread of the log's and must not wait; what
+    /// it was told before it may be told again. One watcher at a time: the last.
+    fn watch(&self, watcher: Watcher) {
+        drop(watcher);
+    }
 }
+
+/// See [`LogProgress::watch`].
+pub type Watcher = Box<dyn Fn() + Send + Sync>;
 
 /// The work of a log that nobody waits for: preparing storage before it is needed, giving back what
 /// was released, looking at the free space.
@@ -477,6 +542,10 @@ pub struct LogCapabilities {
     pub append_level: crate::Level,
     /// The level a sync reaches: [`Level::Disk`](crate::Level::Disk) or higher.
     pub sync_level: crate::Level,
+    /// Groups that may be on their way at once: submitted and not written.
+    pub groups_in_flight: usize,
+    /// Syncs that may be on their way at once.
+    pub syncs_in_flight: usize,
     /// Whether [`Log::release`] works.
     pub releases_ranges: bool,
     /// Positions that differ in no more than so many of their lowest bits are in one range.

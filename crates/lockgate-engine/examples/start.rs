@@ -134,7 +134,7 @@ fn fill(folder: &Path, messages: u64) {
         turned += leases.len() as u64;
         send(&mut driver, &queue, from..messages + turned, keys);
     }
-    driver.syncer().sync().expect("it syncs");
+    driver.progress().sync().expect("it syncs");
 }
 
 fn send(driver: &mut Driver<u64>, queue: &QueueName, numbers: std::ops::Range<u64>, keys: u64) {
@@ -151,11 +151,11 @@ fn send(driver: &mut Driver<u64>, queue: &QueueName, numbers: std::ops::Range<u6
         });
         run(driver, Work::Commands(sends.collect()));
         if first % (64 * GROUP) == 0 {
-            let durable = driver.syncer().sync().expect("it syncs");
+            let durable = driver.progress().sync().expect("it syncs");
             driver.reached(durable);
         }
     }
-    let durable = driver.syncer().sync().expect("it syncs");
+    let durable = driver.progress().sync().expect("it syncs");
     driver.reached(durable);
 }
 

@@ -1,54 +1,85 @@
-//! Where answers wait for the disk, and the thread that syncs it.
+//! Where answers wait for the log, and the thread that has it synced.
 
 use std::{collections::VecDeque, sync::PoisonError, time::Duration};
 
-use lockgate_core::{LogSync, Position};
+use lockgate_core::{AppendError, LogProgress, Position, Progress};
 use lockgate_machine::SyncWindow;
 
 use crate::{
-    DriverCounts, KeeperCounts, Output, StopReason, What,
+    DriverCounts, EngineError, KeeperCounts, Output, StopReason, What,
     inbox::Ticket,
     sync::{Condvar, Instant, Mutex, MutexGuard},
 };
 
-/// Between the owner thread, which appends and files answers, and the sync thread, which syncs and
-/// lets them out. Answers leave from the sync thread, so that a caller need not wait until the owner
-/// has time.
+/// Between the owner thread, which submits groups and files answers, and the sync thread, which has the
+/// log synced and lets answers out. They leave from the sync thread, so that a caller need not wait until
+/// the owner has time.
 pub(crate) struct Desk {
     state: Mutex<State>,
     work: Condvar,
     /// Something more is durable, or nothing will be any more.
     reached: Condvar,
+    /// So many syncs may be on their way.
+    syncs_max: usize,
 }
 
 struct State {
-    /// In the order filed. An answer may stand behind one that waits for more than itself; the sync
-    /// that lets that one out is never more than one later.
+    /// Answers that wait for their records to be written and for no sync, in the order filed.
+    held_for_write: VecDeque<Output<Ticket>>,
+    /// Answers that wait for a sync, in the order filed. One may stand behind one that waits for more than
+    /// itself; the sync that lets that one out is never more than one later.
     held: VecDeque<Output<Ticket>>,
-    /// About how much memory they take.
+    /// About how much memory both take.
     held_bytes: usize,
-    /// Behind the last record appended.
-    appended: Position,
+    /// How far the log's records have come, as far as is known here.
+    progress: Progress,
+    /// Where the groups end that are submitted and not known to be written.
+    groups: VecDeque<Position>,
+    /// Behind the last record submitted.
+    submitted: Position,
     /// Behind the last record that an answer waits for.
     wanted: Position,
-    /// Everything that starts before this is durable.
-    durable: Position,
-    /// Records appended since the last sync began, how many of them there may be, and when the next
+    /// The syncs on their way: what each makes durable, and when it began.
+    syncs: VecDeque<(Position, Instant)>,
+    /// The log has told that there is news.
+    is_told: bool,
+    /// Records submitted since the last sync began, how many of them there may be, and when the next
     /// one must begin for them.
     unsynced_records: u64,
     unsynced_max: u64,
     sync_by: Option<Instant>,
     /// Since when somebody has waited for a sync without one coming to its end.
     waiting_since: Option<Instant>,
-    /// Whether the owner must know of each sync at once: somebody waits for a message.
+    /// Whether the owner must know of progress at once: somebody waits for a message, or it has no room.
     owner_cares: bool,
     sync_thread: SyncThread,
     /// Sync what there is and end.
     finishing: bool,
     /// The sync thread has ended.
     ended: bool,
-    failed: Option<StopReason>,
+    failed: Option<Failed>,
     counts: Counts,
+}
+
+/// Why nothing goes further any more.
+#[derive(Clone)]
+struct Failed {
+    reason: StopReason,
+    /// Of what is behind it, nothing was written; of the rest that nobody was told of, it is not known.
+    unwritten: Option<Position>,
+}
+
+impl Failed {
+    /// What the one is told who waits for this.
+    fn error(&self, output: &Output<Ticket>) -> EngineError {
+        if self.unwritten.is_some_and(|from| output.written > from) {
+            EngineError::Stopped {
+                reason: self.reason.clone(),
+            }
+        } else {
+            self.reason.unknown_outcome()
+        }
+    }
 }
 
 /// What the sync thread does.
@@ -75,11 +106,13 @@ pub(crate) struct Counts {
     pub(crate) sync_age: Duration,
 }
 
-/// How many answers may wait for a sync before nothing more is decided, and how many bytes of them.
+/// How many answers may wait before nothing more is decided, how many bytes of them, and how many groups
+/// may be on their way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     pub(crate) answers_max: usize,
     pub(crate) bytes_max: usize,
+    pub(crate) groups_max: usize,
 }
 
 /// About how much memory an answer takes, in bytes.
@@ -96,9 +129,11 @@ fn bytes(output: &Output<Ticket>) -> usize {
 
 /// What the owner tells after a group.
 pub(crate) struct Filing<'a> {
-    /// Answers that wait for a sync.
+    /// Answers that wait.
     pub(crate) outputs: &'a mut Vec<Output<Ticket>>,
-    pub(crate) appended: Position,
+    pub(crate) submitted: Position,
+    /// How far the log has written, as of now.
+    pub(crate) written: Position,
     pub(crate) wanted: Position,
     /// So much room there is for answers that wait.
     pub(crate) room: Room,
@@ -113,18 +148,25 @@ pub(crate) struct Filing<'a> {
 
 impl State {
     fn has_room(&self, room: Room) -> bool {
-        self.held.len() < room.answers_max && self.held_bytes < room.bytes_max
+        self.held.len() + self.held_for_write.len() < room.answers_max
+            && self.held_bytes < room.bytes_max
+            && self.groups.len() < room.groups_max
+    }
+
+    /// Whether somebody waits for what no sync on its way makes durable.
+    fn wants_sync(&self) -> bool {
+        let synced = self.syncs.back().map(|(position, _)| *position);
+        self.wanted > synced.unwrap_or(self.progress.durable)
     }
 
     /// Whether the sync thread must be told. Beside a stream of records that nobody waits for it is
     /// told once a window, not once a group: each time costs two threads a system call.
     fn wake_sync_thread(&mut self) -> bool {
-        let wanted = self.wanted > self.durable;
         let wake = match self.sync_thread {
             SyncThread::Awake => false,
-            SyncThread::Idle => wanted || self.unsynced_records > 0,
+            SyncThread::Idle => self.wants_sync() || self.unsynced_records > 0,
             SyncThread::InWindow(end) => {
-                wanted
+                self.wants_sync()
                     || self.unsynced_records >= self.unsynced_max
                     || self.sync_by.is_some_and(|by| by < end)
             }
@@ -135,7 +177,49 @@ impl State {
         wake
     }
 
-    /// Records were appended at `now`, the shortest of whose windows is that. A record that came
+    /// Takes in how far the log has come, and takes out the answers that need not wait any more.
+    fn advance(
+        &mut self,
+        progress: Progress,
+        deliver: &mut impl FnMut(Output<Ticket>),
+        released: &mut Vec<Output<Ticket>>,
+    ) {
+        self.progress.written = self.progress.written.max(progress.written);
+        let was_durable = self.progress.durable;
+        self.progress.durable = was_durable.max(progress.durable);
+        let Progress { written, durable } = self.progress;
+        while self.groups.front().is_some_and(|end| *end <= written) {
+            self.groups.pop_front();
+        }
+        while let Some((_, began)) = self.syncs.pop_front_if(|(end, _)| *end <= durable) {
+            let took = began.elapsed();
+            self.counts.syncs += 1;
+            self.counts.sync_time += took;
+            self.counts.sync_time_max = self.counts.sync_time_max.max(took);
+        }
+        if durable > was_durable {
+            self.waiting_since = None;
+            self.note_waiting();
+        }
+        if durable >= self.submitted {
+            self.forget_unsynced();
+        }
+        for held in [&mut self.held_for_write, &mut self.held] {
+            while let Some(output) =
+                held.pop_front_if(|output| output.written <= written && output.durable <= durable)
+            {
+                self.held_bytes -= bytes(&output);
+                match output.what {
+                    // Under the lock: the owner, once it sees how far the log is durable, may answer
+                    // others about this queue, and they must find it.
+                    What::QueueChanged { .. } => deliver(output),
+                    What::Answer { .. } => released.push(output),
+                }
+            }
+        }
+    }
+
+    /// Records were submitted at `now`, the shortest of whose windows is that. A record that came
     /// before keeps its own.
     fn note_unsynced(&mut self, records: u64, now: Instant, window: SyncWindow) {
         // A window that ends past the end of time never does.
@@ -154,21 +238,31 @@ impl State {
     }
 
     fn note_waiting(&mut self) {
-        if self.wanted > self.durable {
+        if self.wanted > self.progress.durable {
             self.waiting_since.get_or_insert_with(Instant::now);
         }
     }
 }
 
 impl Desk {
-    pub(crate) fn new(durable: Position, keeper: KeeperCounts) -> Self {
+    /// For a log that is durable up to its end, which is there, and in which so many syncs may be on their
+    /// way.
+    pub(crate) fn new(end: Position, syncs_max: usize, keeper: KeeperCounts) -> Self {
         Self {
+            syncs_max,
             state: Mutex::new(State {
+                held_for_write: VecDeque::new(),
                 held: VecDeque::new(),
                 held_bytes: 0,
-                appended: durable,
+                progress: Progress {
+                    written: end,
+                    durable: end,
+                },
+                groups: VecDeque::new(),
+                submitted: end,
                 wanted: Position::default(),
-                durable,
+                syncs: VecDeque::new(),
+                is_told: false,
                 unsynced_records: 0,
                 unsynced_max: u64::MAX,
                 sync_by: None,
@@ -192,8 +286,8 @@ impl Desk {
     pub(crate) fn durable(&self) -> Result<Position, StopReason> {
         let state = self.lock();
         match &state.failed {
-            Some(reason) => Err(reason.clone()),
-            None => Ok(state.durable),
+            Some(failed) => Err(failed.reason.clone()),
+            None => Ok(state.progress.durable),
         }
     }
 
@@ -212,11 +306,11 @@ impl Desk {
         state.note_waiting();
         self.work.notify_one();
         loop {
-            if state.durable >= position {
+            if state.progress.durable >= position {
                 return Ok(());
             }
             if state.failed.is_some() || state.ended {
-                return Err(state.failed.clone());
+                return Err(state.failed.as_ref().map(|failed| failed.reason.clone()));
             }
             state = self
                 .reached
@@ -232,9 +326,14 @@ impl Desk {
     #[must_use]
     pub(crate) fn file(&self, filing: Filing<'_>, mut deliver: impl FnMut(Output<Ticket>)) -> bool {
         let mut state = self.lock();
+        // What the sync thread has not seen yet it will be told of, and then it tells the owner.
+        let written = state.progress.written.max(filing.written);
         let records = filing.counts.records - state.counts.driver.records;
         if records > 0 {
-            state.appended = filing.appended;
+            state.submitted = filing.submitted;
+            if state.submitted > written {
+                state.groups.push_back(filing.submitted);
+            }
             state.note_unsynced(records, Instant::now(), filing.window);
         }
         state.wanted = state.wanted.max(filing.wanted);
@@ -243,16 +342,19 @@ impl Desk {
         state.counts.waiters = filing.waiters as u64;
         state.counts.keeper = filing.keeper;
         state.owner_cares = filing.waiters > 0;
-        let durable = state.durable;
+        let durable = state.progress.durable;
         let look_again = state.owner_cares && durable > filing.known_durable;
-        for output in filing
-            .outputs
-            .extract_if(.., |output| output.durable > durable)
-        {
+        for output in filing.outputs.extract_if(.., |output| {
+            output.written > written || output.durable > durable
+        }) {
             state.held_bytes += bytes(&output);
-            state.held.push_back(output);
+            if output.durable > durable {
+                state.held.push_back(output);
+            } else {
+                state.held_for_write.push_back(output);
+            }
         }
-        // Who waits for room here must know of the sync that makes some.
+        // Who waits for room here must know of the progress that makes some.
         state.owner_cares |= !state.has_room(filing.room);
         let wake = state.wake_sync_thread();
         drop(state);
@@ -263,17 +365,40 @@ impl Desk {
         look_again
     }
 
-    /// Fails everything that waits, and the sync thread's further work.
-    pub(crate) fn fail(&self, reason: StopReason, fail: impl FnMut(Output<Ticket>, &StopReason)) {
+    /// Fails everything that waits, and the sync thread's further work. The first reason is kept.
+    pub(crate) fn fail(
+        &self,
+        reason: StopReason,
+        mut fail: impl FnMut(Output<Ticket>, EngineError),
+    ) {
         let mut state = self.lock();
-        let reason = state.failed.get_or_insert(reason).clone();
-        let held = std::mem::take(&mut state.held);
+        let failed = state.failed.get_or_insert(Failed {
+            reason,
+            unwritten: None,
+        });
+        let failed = failed.clone();
+        let held = std::mem::take(&mut state.held_for_write);
+        let held = held.into_iter().chain(std::mem::take(&mut state.held));
         state.held_bytes = 0;
         drop(state);
         self.work.notify_one();
         self.reached.notify_all();
-        let mut fail = fail;
-        held.into_iter().for_each(|output| fail(output, &reason));
+        for output in held {
+            let error = failed.error(&output);
+            fail(output, error);
+        }
+    }
+
+    /// The log has news: for a thread of the log's.
+    pub(crate) fn tell(&self) {
+        let mut state = self.lock();
+        state.is_told = true;
+        let wake = state.sync_thread != SyncThread::Awake;
+        state.sync_thread = SyncThread::Awake;
+        drop(state);
+        if wake {
+            self.work.notify_one();
+        }
     }
 
     /// Has the sync thread sync what there is and end.
@@ -285,7 +410,7 @@ impl Desk {
     pub(crate) fn counts(&self) -> Counts {
         let state = self.lock();
         Counts {
-            held: state.held.len() as u64,
+            held: (state.held.len() + state.held_for_write.len()) as u64,
             sync_age: state
                 .waiting_since
                 .map_or(Duration::ZERO, |since| since.elapsed()),
@@ -295,95 +420,99 @@ impl Desk {
 
     /// The sync thread. Ends after [`finish`](Self::finish), or at a failure, whose reason it gives.
     ///
-    /// One sync covers everything appended before it, and there is no timer in the way of an answer
-    /// that waits: while one sync runs, the next group gathers.
+    /// One sync covers everything submitted before it, and there is no timer in the way of an answer
+    /// that waits: while as many syncs are on their way as there may be, the next group gathers.
     pub(crate) fn run(
         &self,
-        syncer: &dyn LogSync,
+        log: &dyn LogProgress,
         mut deliver: impl FnMut(Output<Ticket>),
-        mut on_synced: impl FnMut(),
+        mut on_progress: impl FnMut(),
     ) -> Result<(), StopReason> {
         let mut released = Vec::new();
         let mut state = self.lock();
         loop {
             state = self.wait_for_work(state);
-            if let Some(reason) = &state.failed {
-                return Err(reason.clone());
+            if let Some(failed) = &state.failed {
+                return Err(failed.reason.clone());
             }
-            if state.unsynced_records == 0 && state.wanted <= state.durable {
+            let is_due = self.is_sync_due(&state);
+            if !is_due && !state.is_told {
                 state.ended = true;
                 self.reached.notify_all();
                 return Ok(());
             }
-            state.forget_unsynced();
-            drop(state);
-
-            let started = Instant::now();
-            let synced = syncer.sync();
-            let took = started.elapsed();
+            let was_told = std::mem::take(&mut state.is_told);
+            let mut started = Ok(());
+            if is_due {
+                state.forget_unsynced();
+                let end = state.submitted;
+                state.syncs.push_back((end, Instant::now()));
+                drop(state);
+                started = log.start_sync();
+            } else {
+                drop(state);
+            }
+            let progress = log.now();
+            let failure = (was_told || started.is_err()).then(|| log.failure());
+            let failure = failure.flatten();
 
             state = self.lock();
-            state.counts.syncs += 1;
-            state.counts.sync_time += took;
-            state.counts.sync_time_max = state.counts.sync_time_max.max(took);
-            match synced {
-                Ok(position) => {
-                    state.durable = state.durable.max(position);
-                    state.waiting_since = None;
-                    state.note_waiting();
-                    self.reached.notify_all();
-                }
-                Err(error) => {
-                    // Never tried again: the pages may be gone, and the next try would succeed.
-                    let reason = StopReason::of(&error);
-                    state.failed.get_or_insert_with(|| reason.clone());
-                    return Err(reason);
-                }
+            let before = state.progress;
+            state.advance(progress, &mut deliver, &mut released);
+            let is_news = state.progress != before;
+            if state.progress.durable > before.durable {
+                self.reached.notify_all();
             }
-            if state.durable >= state.appended {
-                state.forget_unsynced();
-            }
-            while state
-                .held
-                .front()
-                .is_some_and(|output| output.durable <= state.durable)
-                && let Some(output) = state.held.pop_front()
-            {
-                state.held_bytes -= bytes(&output);
-                match output.what {
-                    // Under the lock: the owner, once it sees how far the log is durable, may answer
-                    // others about this queue, and they must find it.
-                    What::QueueChanged { .. } => deliver(output),
-                    What::Answer { .. } => released.push(output),
-                }
-            }
-            let tell_owner = state.owner_cares;
+            // A sync is never tried again: the pages may be gone, and the next try would succeed.
+            let reason = match (&started, &failure) {
+                (Err(error), _) => Some(StopReason::of(error)),
+                (_, Some(failure)) => Some(StopReason::of(failure)),
+                _ => None,
+            };
+            let is_certain = failure.is_some_and(|why| !matches!(why, AppendError::Unknown(_)));
+            let reason = reason.map(|reason| {
+                let failed = Failed {
+                    reason,
+                    unwritten: is_certain.then_some(state.progress.written),
+                };
+                state.failed.get_or_insert(failed).reason.clone()
+            });
+            let tell_owner = is_news && state.owner_cares;
             drop(state);
             released.drain(..).for_each(&mut deliver);
+            if let Some(reason) = reason {
+                return Err(reason);
+            }
             if tell_owner {
-                on_synced();
+                on_progress();
             }
             state = self.lock();
         }
     }
 
-    /// Until a sync is wanted, or there will be none.
+    /// Whether a sync is to begin now.
+    fn is_sync_due(&self, state: &State) -> bool {
+        let is_window_over = || {
+            state.unsynced_records >= state.unsynced_max
+                || state.sync_by.is_some_and(|by| by <= Instant::now())
+        };
+        state.syncs.len() < self.syncs_max
+            && (state.wants_sync()
+                || state.unsynced_records > 0 && (state.finishing || is_window_over()))
+    }
+
+    /// Until a sync is due, there is news, or there will be none of either.
     fn wait_for_work<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         loop {
-            if state.failed.is_some() || state.finishing || state.wanted > state.durable {
+            let is_over = state.finishing && state.syncs.is_empty() && state.groups.is_empty();
+            if state.failed.is_some() || state.is_told || is_over || self.is_sync_due(&state) {
                 return state;
             }
-            let left = state
-                .sync_by
-                .map(|by| (by, by.saturating_duration_since(Instant::now())));
-            if left.is_some_and(|(_, left)| left.is_zero())
-                || (state.unsynced_records > 0 && state.unsynced_records >= state.unsynced_max)
-            {
-                return state;
-            }
-            state = match left {
-                Some((end, left)) => {
+            let has_room = state.syncs.len() < self.syncs_max;
+            state = match state.sync_by.filter(|_| has_room) {
+                Some(end) => {
                     state.sync_thread = SyncThread::InWindow(end);
+                    let left = end.saturating_duration_since(Instant::now());
                     self.work
                         .wait_timeout(state, left)
                         .unwrap_or_else(PoisonError::into_inner)
@@ -417,7 +546,18 @@ mod tests {
     /// A log that is durable up to there after the next sync.
     struct SyncsUpTo(Position);
 
-    impl LogSync for SyncsUpTo {
+    impl LogProgress for SyncsUpTo {
+        fn now(&self) -> Progress {
+            Progress {
+                written: self.0,
+                durable: self.0,
+            }
+        }
+
+        fn failure(&self) -> Option<AppendError> {
+            None
+        }
+
         fn sync(&self) -> Result<Position, LogError> {
             Ok(self.0)
         }
@@ -432,11 +572,13 @@ mod tests {
     ) -> Filing<'_> {
         Filing {
             outputs,
-            appended: END,
+            submitted: END,
+            written: END,
             wanted: END,
             room: Room {
                 answers_max: usize::MAX,
                 bytes_max: usize::MAX,
+                groups_max: 1,
             },
             known_durable,
             counts: DriverCounts {
@@ -450,7 +592,7 @@ mod tests {
     }
 
     fn desk_with(outputs: &mut Vec<Output<Ticket>>) -> Desk {
-        let desk = Desk::new(Position(1), KeeperCounts::default());
+        let desk = Desk::new(Position(1), 1, KeeperCounts::default());
         let _nothing_new = desk.file(filing(outputs, Position(1), 0), |_| {});
         desk.finish();
         desk
@@ -473,7 +615,23 @@ mod tests {
     fn records_that_came_during_a_sync_are_left_for_the_next_one() {
         struct Busy<'a>(&'a Desk, AtomicU64);
 
-        impl LogSync for Busy<'_> {
+        impl LogProgress for Busy<'_> {
+            fn now(&self) -> Progress {
+                let durable = match self.1.load(Ordering::Relaxed) {
+                    0 => Position(1),
+                    1 => END,
+                    _ => Position(200),
+                };
+                Progress {
+                    written: durable,
+                    durable,
+                }
+            }
+
+            fn failure(&self) -> Option<AppendError> {
+                None
+            }
+
             fn sync(&self) -> Result<Position, LogError> {
                 let later = Position(200);
                 if self.1.fetch_add(1, Ordering::Relaxed) > 0 {
@@ -481,7 +639,8 @@ mod tests {
                 }
                 let mut none = Vec::new();
                 let mut more = filing(&mut none, END, 0);
-                (more.appended, more.counts.records) = (later, 2);
+                (more.submitted, more.written) = (later, later);
+                more.counts.records = 2;
                 let _nothing_new = self.0.file(more, |_| {});
                 Ok(END)
             }
@@ -497,7 +656,7 @@ mod tests {
     #[test]
     fn a_wait_for_a_sync_has_an_age_until_one_has_come_to_its_end() {
         let mut outputs = Vec::new();
-        let desk = Desk::new(Position(1), KeeperCounts::default());
+        let desk = Desk::new(Position(1), 1, KeeperCounts::default());
         assert_eq!(desk.counts().sync_age, Duration::ZERO);
         let _nothing_new = desk.file(filing(&mut outputs, Position(1), 0), |_| {});
         assert!(desk.lock().waiting_since.is_some());
@@ -508,7 +667,7 @@ mod tests {
 
     #[test]
     fn records_that_nobody_waits_for_wake_the_sync_thread_once_a_window() {
-        let desk = Desk::new(Position(1), KeeperCounts::default());
+        let desk = Desk::new(Position(1), 1, KeeperCounts::default());
         let mut state = desk.lock();
         let end = Instant::now() + Duration::from_secs(3_600);
         let in_window = SyncThread::InWindow(end);
@@ -543,7 +702,7 @@ mod tests {
             after: Some(after),
             records: Some(records),
         };
-        let desk = Desk::new(Position(1), KeeperCounts::default());
+        let desk = Desk::new(Position(1), 1, KeeperCounts::default());
         let mut state = desk.lock();
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
@@ -572,6 +731,7 @@ mod tests {
     fn a_queue_is_found_before_anybody_learns_that_it_is_durable() {
         let mut outputs = vec![
             Output {
+                written: END,
                 durable: END,
                 what: What::QueueChanged {
                     queue: QueueId(1),
@@ -579,6 +739,7 @@ mod tests {
                 },
             },
             Output {
+                written: END,
                 durable: END,
                 what: What::Answer {
                     ticket: Ticket::nobody(),

@@ -4,7 +4,7 @@
 use std::{mem, sync::Arc};
 
 use lockgate_core::{
-    AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogReader, LogSync, MachineTime,
+    AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogProgress, LogReader, MachineTime,
     Millis, Now, Position, Purpose, QueueId, RecordGroup, ReserveError, Sequence, Term, WallTime,
     with_sources,
 };
@@ -27,12 +27,12 @@ use crate::{
 ///
 /// 1. [`recover`](Self::recover) begins a term.
 /// 2. [`run_group`](Self::run_group), any number of times: whatever has arrived, decided and
-///    appended together. It hands out what may be answered, and from when on.
+///    submitted to the log together. It hands out what may be answered, and from when on.
 /// 3. [`reached`](Self::reached) after each sync, then `run_group` again, if need be with nothing:
 ///    messages that have become durable may now be leased to receives that wait.
 ///
-/// The driver keeps nothing that waits for a sync; [`Output::durable`] says when an answer may
-/// leave, and the caller keeps it until then.
+/// The driver keeps nothing that waits for the log; [`Output::written`] and [`Output::durable`] say when an
+/// answer may leave, and the caller keeps it until then.
 ///
 /// `T` is the caller's ticket, handed back with the answer.
 pub struct Driver<T> {
@@ -41,10 +41,10 @@ pub struct Driver<T> {
     capabilities: LogCapabilities,
     epoch: Epoch,
     pub(crate) clock_offset: i64,
-    /// Records decided and folded, and not yet appended.
+    /// Records decided and folded, and not yet submitted.
     group: RecordGroup,
     group_payload_bytes: u64,
-    /// Behind the last record appended.
+    /// Behind the last record submitted.
     tail: Position,
     /// Where the next record goes: the tail, moved on by the records of `group`.
     cursor: Position,
@@ -64,8 +64,8 @@ pub struct Driver<T> {
     is_behind: bool,
     /// Messages that the last group may have been about.
     group_messages: usize,
-    /// Outputs of the current group that wait for its append.
-    after_append: Vec<Output<T>>,
+    /// Outputs of the current group that are handed out when it is submitted.
+    after_submit: Vec<Output<T>>,
     stopped: Option<StopReason>,
     counts: DriverCounts,
     /// Within what records of no queue, and of queues that say nothing of it, are to be synced.
@@ -86,8 +86,10 @@ pub struct Driver<T> {
 /// What a [`Driver`] hands out.
 #[derive(Debug)]
 pub struct Output<T> {
-    /// It may leave when everything that starts before this is durable. The lowest position: at
-    /// once.
+    /// It may leave when everything that starts before this is written, see
+    /// [`Progress`](lockgate_core::Progress), and
+    pub written: Position,
+    /// everything that starts before this is durable. The lowest position: at once.
     pub durable: Position,
     /// What it is.
     pub what: What<T>,
@@ -209,7 +211,7 @@ impl<T: Ticket> Driver<T> {
             clock_drops: 0,
             is_behind: false,
             group_messages: 0,
-            after_append: Vec::new(),
+            after_submit: Vec::new(),
             stopped: None,
             counts: DriverCounts::default(),
             window_of_log: SyncWindow {
@@ -229,13 +231,13 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Decides the requests in order, appends what they do as one group, and hands out everything
+    /// Decides the requests in order, submits what they do as one group, and hands out everything
     /// that can be answered then, also to receives that have been waiting. Before that, time passes:
     /// what is due by `now` happens, or the first part of it if that is much
     /// ([`is_behind`](Self::is_behind)).
     ///
     /// Outputs come in the order in which they were decided, except that those which wait for
-    /// nothing come first, before the append.
+    /// nothing come first, before the group is submitted.
     ///
     /// After a failure of the log every output is an error: [`EngineError::UnknownOutcome`] for what
     /// was decided in that group, [`EngineError::Stopped`] for what comes later.
@@ -287,7 +289,7 @@ impl<T: Ticket> Driver<T> {
             let seen = Wait::Sync(self.promised);
             self.answer(waiter.ticket, Ok(Outcome::Received(Ok(Vec::new()))), seen);
         }
-        self.append();
+        self.submit();
         self.hand_out(out);
     }
 
@@ -302,6 +304,7 @@ impl<T: Ticket> Driver<T> {
     pub fn end_waiters(&mut self, out: &mut impl FnMut(Output<T>)) {
         while let Some(waiter) = self.waiters.pop_ended(MachineTime::MAX) {
             out(Output {
+                written: self.cursor,
                 durable: self.promised,
                 what: What::Answer {
                     ticket: waiter.ticket,
@@ -325,7 +328,7 @@ impl<T: Ticket> Driver<T> {
         if let Some(reason) = self.stopped() {
             return Err(reason.clone());
         }
-        match self.log.syncer().sync() {
+        match self.log.progress().sync() {
             Ok(durable) => {
                 self.reached(durable);
                 Ok(())
@@ -340,6 +343,7 @@ impl<T: Ticket> Driver<T> {
         let reason = self.stopped.get_or_insert(reason).clone();
         while let Some(waiter) = self.waiters.pop_ended(MachineTime::MAX) {
             out(Output {
+                written: Position::default(),
                 durable: Position::default(),
                 what: What::Answer {
                     ticket: waiter.ticket,
@@ -357,7 +361,7 @@ impl<T: Ticket> Driver<T> {
         self.stopped.as_ref()
     }
 
-    /// Behind the last record appended.
+    /// Behind the last record submitted.
     #[must_use]
     pub fn tail(&self) -> Position {
         self.tail
@@ -368,6 +372,11 @@ impl<T: Ticket> Driver<T> {
     #[must_use]
     pub fn promised(&self) -> Position {
         self.promised
+    }
+
+    /// What the log can do.
+    pub(crate) fn capabilities(&self) -> LogCapabilities {
+        self.capabilities
     }
 
     /// Receives that wait for a message.
@@ -399,10 +408,10 @@ impl<T: Ticket> Driver<T> {
         &self.machine
     }
 
-    /// A handle that syncs the log.
+    /// A handle that tells how far the log's records have come, and syncs them.
     #[must_use]
-    pub fn syncer(&self) -> Arc<dyn LogSync> {
-        self.log.syncer()
+    pub fn progress(&self) -> Arc<dyn LogProgress> {
+        self.log.progress()
     }
 
     /// A handle that reads payloads.
@@ -460,7 +469,7 @@ impl<T: Ticket> Driver<T> {
                 let (_dropped, _wait) =
                     self.run_command(&Command::Damaged { queue, sequence }, now);
             }
-            self.append();
+            self.submit();
         }
         match &self.stopped {
             None => Ok(()),
@@ -531,6 +540,7 @@ impl<T: Ticket> Driver<T> {
         let outcome = Ok(Outcome::Commands(results));
         if wait == Wait::Nothing {
             out(Output {
+                written: Position::default(),
                 durable: Position::default(),
                 what: What::Answer {
                     ticket,
@@ -744,7 +754,8 @@ impl<T: Ticket> Driver<T> {
             if entry.is_none() {
                 self.queues_deleted.push(*queue);
             }
-            self.after_append.push(Output {
+            self.after_submit.push(Output {
+                written: self.cursor,
                 durable: if level > self.capabilities.append_level {
                     self.cursor
                 } else {
@@ -759,9 +770,9 @@ impl<T: Ticket> Driver<T> {
         Ok(())
     }
 
-    /// Appends the group. If that fails the driver stops, and what was to be handed out becomes an
+    /// Submits the group. If that fails the driver stops, and what was to be handed out becomes an
     /// error.
-    fn append(&mut self) {
+    fn submit(&mut self) {
         // Without a record there may still be answers that storage failed while room was reserved.
         if self.group.is_empty() && self.stopped.is_none() {
             return;
@@ -773,7 +784,7 @@ impl<T: Ticket> Driver<T> {
         let error = match &self.stopped {
             // Storage failed while room was reserved.
             Some(_) => self.stopped_error(),
-            None => match self.log.append(self.epoch, self.tail, &mut self.group) {
+            None => match self.log.submit(self.epoch, self.tail, &mut self.group) {
                 Ok(()) => {
                     self.tail = self.cursor;
                     self.plan.appended(written, relocated);
@@ -794,10 +805,11 @@ impl<T: Ticket> Driver<T> {
                 }
             },
         };
-        self.after_append
+        self.after_submit
             .retain_mut(|output| match &mut output.what {
                 What::Answer { result, .. } => {
                     *result = Err(copy(&error));
+                    output.written = Position::default();
                     output.durable = Position::default();
                     true
                 }
@@ -806,19 +818,22 @@ impl<T: Ticket> Driver<T> {
     }
 
     fn answer(&mut self, ticket: T, result: Result<Outcome, EngineError>, wait: Wait) {
-        let durable = match wait {
-            Wait::Nothing | Wait::Append => Position::default(),
-            Wait::Sync(position) => position,
+        let (written, durable) = match wait {
+            Wait::Nothing => (Position::default(), Position::default()),
+            Wait::Append => (self.cursor, Position::default()),
+            // What was decided before is told too, at whatever level.
+            Wait::Sync(position) => (self.cursor, position),
         };
         self.promised = self.promised.max(durable);
-        self.after_append.push(Output {
+        self.after_submit.push(Output {
+            written,
             durable,
             what: What::Answer { ticket, result },
         });
     }
 
     fn hand_out(&mut self, out: &mut impl FnMut(Output<T>)) {
-        for output in self.after_append.drain(..) {
+        for output in self.after_submit.drain(..) {
             out(output);
         }
     }

@@ -80,7 +80,7 @@ impl<T: Ticket> Driver<T> {
         driver.begin(&command, now)?;
         driver.drop_lost(&lacking.lost, now)?;
         // Also for what was recovered: after a mere kill it may be in the system's cache only.
-        let durable = driver.log.syncer().sync().map_err(StartError::Sync)?;
+        let durable = driver.log.progress().sync().map_err(StartError::Sync)?;
         driver.reached(durable);
         if !recovered.missing.is_empty() {
             driver.leave_behind(now);

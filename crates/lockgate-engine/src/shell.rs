@@ -12,7 +12,7 @@ use std::{
 };
 
 use lockgate_core::{
-    Clock, Incarnation, Log, LogReader, Now, Position, ReadError, Term, with_sources,
+    Clock, Incarnation, Log, LogProgress, LogReader, Now, Position, ReadError, Term, with_sources,
 };
 use lockgate_machine::{Answer, Command, Delivery, SettleAction};
 
@@ -45,7 +45,8 @@ pub(crate) struct Shared {
     clock_offset: i64,
     reader: Arc<dyn LogReader>,
     readers: Arc<Readers>,
-    desk: Desk,
+    desk: Arc<Desk>,
+    log: Arc<dyn LogProgress>,
     owner: Mutex<Option<JoinHandle<()>>>,
     overloaded: AtomicU64,
     unknown: AtomicU64,
@@ -97,7 +98,12 @@ pub(crate) fn start(
         clock_offset: driver.clock_offset(),
         reader: driver.reader(),
         readers: Readers::new(format!("{}-read", options.thread_name)),
-        desk: Desk::new(driver.tail(), driver.keeper_counts()),
+        desk: Arc::new(Desk::new(
+            driver.tail(),
+            driver.capabilities().syncs_in_flight,
+            driver.keeper_counts(),
+        )),
+        log: driver.progress(),
         owner: Mutex::default(),
         overloaded: AtomicU64::new(0),
         unknown: AtomicU64::new(0),
@@ -115,14 +121,15 @@ pub(crate) fn start(
         shared.directory.put(Arc::new(queue.into()));
     });
 
-    let syncer = driver.syncer();
+    let desk = shared.desk.clone();
+    shared.log.watch(Box::new(move || desk.tell()));
     let sync_thread = spawn(format!("{}-sync", options.thread_name), {
         let shared = shared.clone();
         move || {
             // As for the owner: a panic is a bug of ours, and nobody may wait for ever.
             let synced = panic::catch_unwind(AssertUnwindSafe(|| {
                 shared.desk.run(
-                    &*syncer,
+                    &*shared.log,
                     |output| shared.deliver(output),
                     || shared.inbox.poke(),
                 )
@@ -246,10 +253,12 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
     let room = Room {
         answers_max: options.answers_max,
         bytes_max: options.answers_bytes_max,
+        groups_max: driver.capabilities().groups_in_flight,
     };
     loop {
-        // A disk that hangs holds up answers without end. Their requests then wait in the inbox, which
-        // is bounded and refuses sends. At the end all are taken: there will be no more.
+        // A log that hangs holds up answers without end. Their requests then wait in the inbox, which
+        // is bounded and refuses sends; so they do while as many groups as may be are on their way, and
+        // the next one gathers. At the end all are taken: there will be no more.
         let has_room = shared.desk.has_room(room) || shared.inbox.is_closed();
         shared.inbox.take(
             timeout,
@@ -296,7 +305,7 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
                     _ => {}
                 }
             }
-            if output.durable <= durable {
+            if output.durable <= durable && output.written == Position::default() {
                 shared.deliver(output);
             } else {
                 held.push(output);
@@ -314,7 +323,8 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
         }
         let filing = Filing {
             outputs: &mut held,
-            appended: driver.tail(),
+            submitted: driver.tail(),
+            written: shared.log.now().written,
             wanted: driver.promised(),
             room,
             known_durable: durable,
@@ -556,10 +566,11 @@ impl Shared {
     /// Ends service: nothing more gets in, and whoever waits for the disk is told that it is unknown.
     fn failed(&self, reason: StopReason) {
         self.inbox.close(reason.clone());
-        self.desk.fail(reason, |output, reason| {
+        self.desk.fail(reason, |output, error| {
             if let What::Answer { ticket, .. } = output.what {
-                self.unknown.fetch_add(1, Relaxed);
-                ticket.send(Err(reason.unknown_outcome()));
+                let is_unknown = matches!(error, EngineError::UnknownOutcome { .. });
+                self.unknown.fetch_add(u64::from(is_unknown), Relaxed);
+                ticket.send(Err(error));
             }
         });
     }

@@ -79,7 +79,7 @@ pub(crate) fn segments(bytes: &[u8]) -> Result<(), String> {
     let at = log.tail();
     let appended = log.append(epoch, at, &mut group);
     appended.map_err(|error| error.to_string())?;
-    log.syncer().sync().map_err(|error| error.to_string())?;
+    log.progress().sync().map_err(|error| error.to_string())?;
     drop(log);
     let mut log =
         LocalLog::open(Arc::new(disk.kill()), options()).map_err(|error| error.to_string())?;

@@ -118,7 +118,7 @@ impl LogContestant {
         )?;
         let tail = self.log.tail();
         self.log.append(Epoch(1), tail, &mut self.group)?;
-        self.log.syncer().sync()?;
+        self.log.progress().sync()?;
         Ok(())
     }
 }

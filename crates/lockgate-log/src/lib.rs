@@ -24,7 +24,7 @@
 //! log.append(Epoch(report.epoch.0 + 1), at, &mut group)?;
 //!
 //! // Written; after a sync it survives a power cut too.
-//! let durable = log.syncer().sync()?;
+//! let durable = log.progress().sync()?;
 //! assert!(at < durable);
 //! assert_eq!(log.reader().read(at)?, "hello");
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -7,7 +7,7 @@ use std::{
 
 use lockgate_core::{
     AppendError, Disk, DiskError, DiskFile, Epoch, FolderLock, Level, LockError, Log,
-    LogCapabilities, LogError, LogRange, LogReader, LogRecord, LogSpace, LogSync, LogUpkeep,
+    LogCapabilities, LogError, LogProgress, LogRange, LogReader, LogRecord, LogSpace, LogUpkeep,
     OpenMode, Position, Purpose, RecordGroup, RecoveryReport, ReserveError, SnapshotStore,
     SnapshotWriter,
 };
@@ -20,7 +20,7 @@ use crate::{
     names::{StartMark, segment_file, segment_name},
     reader::Reader,
     recover::{Plan, apply, mark_start, read, starting_point},
-    shared::{SegmentInfo, Shared, Syncer, Upkeep},
+    shared::{ProgressHandle, SegmentInfo, Shared, Upkeep},
     snapshots::{Snapshots, Writing as SnapshotWriting},
     spares::{Limits, NoRoom, Retired, SPARES_MAX, Spares},
 };
@@ -517,6 +517,9 @@ impl Log for LocalLog {
             record_bytes_max: self.options.record_bytes_max,
             append_level: Level::Process,
             sync_level: Level::Disk,
+            // A write has ended when it returns, and so has a sync.
+            groups_in_flight: 1,
+            syncs_in_flight: 1,
             releases_ranges: true,
             range_bits: 32,
         }
@@ -677,7 +680,7 @@ impl Log for LocalLog {
         }
     }
 
-    fn append(
+    fn submit(
         &mut self,
         epoch: Epoch,
         expected: Position,
@@ -765,8 +768,8 @@ impl Log for LocalLog {
         Ok(())
     }
 
-    fn syncer(&self) -> Arc<dyn LogSync> {
-        Arc::new(Syncer(self.shared.clone()))
+    fn progress(&self) -> Arc<dyn LogProgress> {
+        Arc::new(ProgressHandle(self.shared.clone()))
     }
 
     fn reader(&self) -> Arc<dyn LogReader> {

@@ -1,4 +1,4 @@
-//! What the appender, the syncer and the readers of one log share.
+//! What the log, its progress and the readers of one log share.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,8 +7,8 @@ use std::{
 };
 
 use lockgate_core::{
-    Disk, DiskError, DiskFile, DiskOperation, LogError, LogSync, LogUpkeep, OpenMode, Position,
-    with_sources,
+    AppendError, Disk, DiskError, DiskFile, DiskOperation, LogError, LogProgress, LogUpkeep,
+    OpenMode, Position, Progress, with_sources,
 };
 
 use crate::{
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     pub(crate) lengths: Lengths,
     /// Where the next record goes; everything before it has been written and may be read.
     appended: AtomicU64,
-    progress: Mutex<Progress>,
+    unsynced: Mutex<Unsynced>,
     /// Held for a whole sync, so that two syncs cannot report each other's work.
     sync_turn: Mutex<()>,
 }
@@ -50,9 +50,9 @@ pub(crate) struct SegmentInfo {
 
 /// What has been written and not yet synced.
 #[derive(Default)]
-struct Progress {
+struct Unsynced {
     /// Segments written to since their last sync, oldest first.
-    unsynced: Vec<(u32, Arc<dyn DiskFile>)>,
+    files: Vec<(u32, Arc<dyn DiskFile>)>,
     /// A segment was created since the last sync of the folder.
     names_unsynced: bool,
     /// The next record, as far as it may be synced: everything before it has been written.
@@ -76,19 +76,19 @@ impl Shared {
             files: Mutex::new(OpenFiles::new(open_files_max)),
             lengths: Lengths::default(),
             appended: AtomicU64::new(0),
-            progress: Mutex::default(),
+            unsynced: Mutex::default(),
             sync_turn: Mutex::default(),
         }
     }
 
-    fn progress(&self) -> MutexGuard<'_, Progress> {
+    fn unsynced(&self) -> MutexGuard<'_, Unsynced> {
         // Nothing panics between two changes that belong together.
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fails if an earlier failure has ended the instance.
     pub(crate) fn check_running(&self) -> Result<(), LogError> {
-        match &self.progress().stopped {
+        match &self.unsynced().stopped {
             None => Ok(()),
             Some(reason) => Err(LogError::Stopped {
                 reason: reason.clone(),
@@ -98,9 +98,9 @@ impl Shared {
 
     /// Ends the instance: nothing is appended or reported synced any more. Returns the error.
     pub(crate) fn stop(&self, error: DiskError) -> LogError {
-        let mut progress = self.progress();
-        if progress.stopped.is_none() {
-            progress.stopped = Some(with_sources(&error));
+        let mut unsynced = self.unsynced();
+        if unsynced.stopped.is_none() {
+            unsynced.stopped = Some(with_sources(&error));
         }
         LogError::Disk(error)
     }
@@ -112,42 +112,42 @@ impl Shared {
 
     /// Every record before it is durable.
     pub(crate) fn synced(&self) -> Point {
-        self.progress().synced
+        self.unsynced().synced
     }
 
     /// Starts a life after recovery: all before `tail` is durable.
     pub(crate) fn start_at(&self, tail: Point) {
-        self.progress().synced = tail;
+        self.unsynced().synced = tail;
         self.publish(tail);
     }
 
     /// Notes that a segment has its name, which may not survive a power cut. To be called after the
     /// change of the folder: a sync that took the note before would sync the folder without it.
     pub(crate) fn note_created(&self) {
-        self.progress().names_unsynced = true;
+        self.unsynced().names_unsynced = true;
     }
 
     /// Notes that the segment was written to, before its bytes count as appended.
     pub(crate) fn note_written(&self, segment: u32, file: &Arc<dyn DiskFile>) {
-        let mut progress = self.progress();
-        let last = progress.unsynced.last();
+        let mut unsynced = self.unsynced();
+        let last = unsynced.files.last();
         // The number alone would not do: a segment that was taken back may be begun again.
         if !last.is_some_and(|(number, last)| *number == segment && Arc::ptr_eq(last, file)) {
-            progress.unsynced.push((segment, file.clone()));
+            unsynced.files.push((segment, file.clone()));
         }
     }
 
     /// Notes a file that is to survive a power cut, with its name.
     pub(crate) fn note_spare(&self, file: Arc<dyn DiskFile>) {
-        let mut progress = self.progress();
-        progress.names_unsynced = true;
+        let mut unsynced = self.unsynced();
+        unsynced.names_unsynced = true;
         // Before the segments: the last one on the list is the one being written.
-        progress.unsynced.insert(0, (0, file));
+        unsynced.files.insert(0, (0, file));
     }
 
     /// Makes everything before `tail` readable and part of the next sync.
     pub(crate) fn publish(&self, tail: Point) {
-        self.progress().appended = tail;
+        self.unsynced().appended = tail;
         self.appended.store(tail.at.0, Ordering::Release);
     }
 
@@ -160,13 +160,13 @@ impl Shared {
 
     /// Says where records go from now on.
     pub(crate) fn set_newest(&self, segment: u32, file: Arc<dyn DiskFile>) {
-        self.progress().newest = Some((segment, file));
+        self.unsynced().newest = Some((segment, file));
     }
 
     /// Fails if somebody has removed or replaced the file that records go to: what is written there is lost
     /// when it is closed. That is a file that is not found; any other error is one of looking.
     pub(crate) fn check_newest(&self) -> Result<(), DiskError> {
-        let Some((segment, file)) = self.progress().newest.clone() else {
+        let Some((segment, file)) = self.unsynced().newest.clone() else {
             return Ok(());
         };
         let by_name = (self.disk.open(&segment_name(segment), OpenMode::Read))
@@ -180,7 +180,7 @@ impl Shared {
         };
         // Unless the owner of the log has taken it back meanwhile.
         let is_still = |(_, newest): &(u32, Arc<dyn DiskFile>)| Arc::ptr_eq(newest, &file);
-        if is_it || !self.progress().newest.as_ref().is_some_and(is_still) {
+        if is_it || !self.unsynced().newest.as_ref().is_some_and(is_still) {
             return Ok(());
         }
         let mut gone = self.not_listed();
@@ -370,10 +370,21 @@ impl Shared {
     }
 }
 
-/// The sync handle of a [`LocalLog`](crate::LocalLog).
-pub(crate) struct Syncer(pub(crate) Arc<Shared>);
+/// The progress handle of a [`LocalLog`](crate::LocalLog).
+pub(crate) struct ProgressHandle(pub(crate) Arc<Shared>);
 
-impl LogSync for Syncer {
+impl LogProgress for ProgressHandle {
+    fn now(&self) -> Progress {
+        Progress {
+            written: self.0.appended(),
+            durable: self.0.synced().at,
+        }
+    }
+
+    fn failure(&self) -> Option<AppendError> {
+        self.0.check_running().err().map(AppendError::Unknown)
+    }
+
     fn sync(&self) -> Result<Position, LogError> {
         let shared = &*self.0;
         let _turn = shared
@@ -383,13 +394,13 @@ impl LogSync for Syncer {
         shared.check_running()?;
 
         let (target, files, names) = {
-            let mut progress = shared.progress();
+            let mut unsynced = shared.unsynced();
             // Whatever was appended by now is on the list, because an append notes its file before
             // it moves the tail. Taken, not copied: an append during this sync puts its segment on
             // the list again.
-            let files = std::mem::take(&mut progress.unsynced);
-            let names = std::mem::take(&mut progress.names_unsynced);
-            (progress.appended, files, names)
+            let files = std::mem::take(&mut unsynced.files);
+            let names = std::mem::take(&mut unsynced.names_unsynced);
+            (unsynced.appended, files, names)
         };
         if names {
             shared
@@ -402,14 +413,14 @@ impl LogSync for Syncer {
             file.sync().map_err(|error| shared.stop(error))?;
         }
 
-        let mut progress = shared.progress();
+        let mut unsynced = shared.unsynced();
         // Something else may have failed meanwhile, and then nobody may be promised anything.
-        if let Some(reason) = &progress.stopped {
+        if let Some(reason) = &unsynced.stopped {
             return Err(LogError::Stopped {
                 reason: reason.clone(),
             });
         }
-        progress.synced = target;
+        unsynced.synced = target;
         Ok(target.at)
     }
 }

@@ -29,7 +29,7 @@ fn append(log: &mut LocalLog, epoch: u64, records: usize) {
         group.push(|bytes| bytes.extend_from_slice(&[7; 1_000]));
         log.append(Epoch(epoch), log.tail(), &mut group).unwrap();
     }
-    log.syncer().sync().unwrap();
+    log.progress().sync().unwrap();
 }
 
 /// What lives in a file that is not found for a while is not gone: who takes it for released would
@@ -187,7 +187,7 @@ fn a_newest_segment_that_is_removed_or_replaced_ends_the_log() {
         };
         assert!(said.contains(gone), "{said}");
         assert!(said.contains("removed or replaced"), "{said}");
-        let stopped = log.syncer().sync().unwrap_err();
+        let stopped = log.progress().sync().unwrap_err();
         assert!(matches!(stopped, LogError::Stopped { .. }), "{stopped:?}");
     }
 }

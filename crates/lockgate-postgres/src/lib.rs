@@ -18,7 +18,7 @@
 //! let mut group = RecordGroup::new(log.capabilities().gap);
 //! group.push(|buffer| buffer.extend_from_slice(b"a record"));
 //! log.append(epoch, log.tail(), &mut group)?;
-//! log.syncer().sync()?;
+//! log.progress().sync()?;
 //! # Ok(())
 //! # }
 //! ```
@@ -84,6 +84,7 @@ mod fill;
 mod hosts;
 mod log;
 mod options;
+mod pipeline;
 mod pooler;
 mod reader;
 mod recover;

@@ -3,15 +3,16 @@
 use std::{fmt, sync::Arc};
 
 use lockgate_core::{
-    AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogRange, LogReader, LogRecord,
-    LogSpace, LogSync, LogUpkeep, Position, Purpose, RecordGroup, RecoveryReport, ReserveError,
+    AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader,
+    LogRecord, LogSpace, LogUpkeep, Position, Purpose, RecordGroup, RecoveryReport, ReserveError,
     SnapshotStore, SnapshotWriter, SpaceState,
 };
 
 use crate::{
     discard::Discard,
     fill::is_hidden,
-    options::{OpenError, PostgresLogOptions, SHARD_NAME_BYTES_MAX},
+    options::{GROUPS_IN_FLIGHT, OpenError, PostgresLogOptions, SHARD_NAME_BYTES_MAX},
+    pipeline::Pipeline,
     pooler::check_sessions,
     reader::Reader,
     recover::{For, Head, claim, recover},
@@ -19,7 +20,7 @@ use crate::{
     session::{Commit, Failure, Link, Renewed, Session},
     shared::{Fence, Handle, Point, ROW_BYTES, Shared, checksum, from_database, to_database},
     snapshots::{Snapshots, Writing},
-    sync::{Syncer, check_all_replicated, check_commit},
+    sync::{Syncing, check_all_replicated, check_commit},
     tls::Target,
     upkeep::Upkeep,
 };
@@ -32,8 +33,8 @@ pub struct PostgresLog {
     name: String,
     options: PostgresLogOptions,
     shared: Handle,
-    appending: Arc<Session>,
-    syncing: Arc<Session>,
+    appending: Arc<Pipeline>,
+    syncing: Arc<Pipeline>,
     phase: Phase,
     /// The number of the next record.
     next_number: u64,
@@ -86,16 +87,24 @@ const BEGIN_EPOCH: &str = "
 
 /// Appends and fences in one statement, which is one transaction: no row of records is written
 /// unless the row of the shard could be changed, and that waits for whoever changes it just now.
+///
+/// It hands on a lock from turn to turn: its own, which the session has held since the turn before, it keeps
+/// until it is committed, and by then it has the next one. So a sync, on a connection of its own, can wait at
+/// the server for an append that is on its way.
 const APPEND: &str = "
     WITH head AS (
         UPDATE lockgate.shard SET tail = $5, next_number = $7
         WHERE id = $1 AND claim = $2 AND epoch = $3 AND tail = $4
         RETURNING 1
+    ), turn AS (
+        SELECT pg_advisory_xact_lock($11), pg_advisory_unlock($11), pg_advisory_lock($11 + 1)
     )
     INSERT INTO lockgate.record (shard, checksum, position, number, epoch, payload)
     SELECT $1, row.checksum, row.position, $6 + row.index - 1, $3, row.payload
-    FROM head, unnest($8::integer[], $9::bigint[], $10::bytea[])
+    FROM head, turn, unnest($8::integer[], $9::bigint[], $10::bytea[])
         WITH ORDINALITY AS row (checksum, position, payload, index)";
+
+const FIRST_TURN: &str = "SELECT pg_advisory_lock($1)";
 
 /// Of writers that are gone. One that is deposed only finds that its snapshot is gone.
 const FORGET_UNFINISHED: &str = "
@@ -165,8 +174,8 @@ impl PostgresLog {
         let held = [appending.clone(), syncing.clone()];
         Ok(Self {
             name: shard.to_owned(),
-            appending,
-            syncing,
+            appending: Arc::new(Pipeline::new(appending, link.runtime())),
+            syncing: Arc::new(Pipeline::new(syncing, link.runtime())),
             options,
             phase: Phase::Opened,
             next_number: 1,
@@ -178,7 +187,7 @@ impl PostgresLog {
 
     /// What filling it needs beside it.
     pub(crate) fn parts(&self) -> (Handle, Arc<Session>) {
-        (self.shared.clone(), self.syncing.clone())
+        (self.shared.clone(), self.syncing.session().clone())
     }
 
     /// For taking back what was filled in half, when the log itself is gone.
@@ -187,37 +196,22 @@ impl PostgresLog {
         Discard(self.shared.clone())
     }
 
-    /// Why a statement that is fenced hit nothing.
-    fn why_refused(&self, fence: Fence, expected: Position) -> AppendError {
-        let head = match self.appending.query_opt(HEAD, &[&self.shared.shard]) {
-            Ok(head) => head,
-            Err(failure) => return self.unknown(failure),
-        };
-        let Some(head) = head else {
-            return AppendError::Unknown(self.shared.stop(LogError::Stopped {
-                reason: "the shard is not in the database any more".to_owned(),
-            }));
-        };
-        let (claim, epoch, tail): (i64, i64, i64) = (head.get(0), head.get(1), head.get(2));
-        let ours = Epoch(from_database(fence.epoch));
-        if (claim, epoch) == (fence.claim, fence.epoch) {
-            let tail = Position(from_database(tail));
-            return self.shared.stop(AppendError::Position { expected, tail });
-        }
-        // Who has only recovered yet will begin a higher epoch at the least.
-        let theirs = Epoch(from_database(epoch)).max(ours.next());
-        self.shared.stop(AppendError::Fenced { ours, theirs })
-    }
-
     fn unknown(&self, failure: Failure) -> AppendError {
         let error = self.shared.stop(failure.while_doing("appending"));
         AppendError::Unknown(error)
     }
 
-    /// Appends the records of `part` in one transaction.
-    fn append_part(&mut self, fence: Fence, group: &RecordGroup, part: Part) -> AppendResult {
+    /// Sends the records of `part` as one transaction.
+    fn submit_part(
+        &mut self,
+        fence: Fence,
+        group: &RecordGroup,
+        part: Part,
+    ) -> Result<(), AppendError> {
         let from = self.tail();
         let mut tail = from;
+        let is_first = part.start == 0;
+        let is_last = part.end == group.len();
         let count = part.end - part.start;
         let mut checksums = Vec::with_capacity(count);
         let mut positions = Vec::with_capacity(count);
@@ -229,37 +223,45 @@ impl PostgresLog {
             let epoch = Epoch(from_database(fence.epoch));
             checksums.push(checksum(Point { at, number }, epoch, payload));
             positions.push(to_database(at.0));
-            payloads.push(payload);
+            payloads.push(payload.to_vec());
             number += 1;
         }
-        let appended = self.appending.execute(
+        let turn = self.shared.next_turn();
+        let asking = self.appending.session().executing(
             APPEND,
-            &[
-                &self.shared.shard,
-                &fence.claim,
-                &fence.epoch,
-                &to_database(from.0),
-                &to_database(tail.0),
-                &to_database(self.next_number),
-                &to_database(number),
-                &checksums,
-                &positions,
-                &payloads,
+            vec![
+                Box::new(self.shared.shard),
+                Box::new(fence.claim),
+                Box::new(fence.epoch),
+                Box::new(to_database(from.0)),
+                Box::new(to_database(tail.0)),
+                Box::new(to_database(self.next_number)),
+                Box::new(to_database(number)),
+                Box::new(checksums),
+                Box::new(positions),
+                Box::new(payloads),
+                Box::new(fence.turn(turn)),
             ],
         );
-        match appended {
-            Ok(0) => Err(self.why_refused(fence, from)),
-            Ok(_) => {
-                self.next_number = number;
-                self.shared.publish(from, tail);
-                Ok(())
-            }
-            Err(failure) if failure.is_full() => Err(AppendError::Full(ReserveError::Full {
-                needed: tail.0 - from.0,
-                free: 0,
-            })),
-            Err(failure) => Err(self.unknown(failure)),
+        let asking = asking.map_err(|failure| self.unknown(failure))?;
+        let sent = Sent {
+            shared: self.shared.clone(),
+            session: self.appending.session().clone(),
+            fence,
+            from,
+            tail,
+            turn,
+            is_first,
+            is_last,
+        };
+        if is_first {
+            self.shared.group_sent();
         }
+        self.appending
+            .send(asking, |rows| *rows > 0, |answer| sent.ended(answer));
+        self.next_number = number;
+        self.shared.submit(from, tail, turn);
+        Ok(())
     }
 
     /// Runs a statement of the owner on its own row.
@@ -275,7 +277,7 @@ impl PostgresLog {
             });
         };
         // The connection of the appends: if it is lost, so is the instance.
-        match run(&self.appending, fence) {
+        match run(self.appending.session(), fence) {
             Ok(0) => Err(self.shared.deposed()),
             Ok(_) => Ok(()),
             Err(failure) => Err(self.shared.stop(failure.while_doing(what))),
@@ -309,8 +311,70 @@ pub(crate) fn check_name(shard: &str) -> Result<(), OpenError> {
     }
 }
 
-type AppendResult = Result<(), AppendError>;
 type Part = std::ops::Range<usize>;
+
+/// A transaction of a group, on its way.
+struct Sent {
+    shared: Handle,
+    session: Arc<Session>,
+    fence: Fence,
+    from: Position,
+    tail: Position,
+    turn: u64,
+    /// Of its group.
+    is_first: bool,
+    is_last: bool,
+}
+
+impl Sent {
+    /// The server has answered, or will not.
+    fn ended(self, answer: Result<u64, Failure>) {
+        let error = match answer {
+            Ok(0) => Some(self.why_refused()),
+            Ok(_) => None,
+            Err(failure) if failure.is_full() => Some(AppendError::Full(ReserveError::Full {
+                needed: self.tail.0 - self.from.0,
+                free: 0,
+            })),
+            Err(failure) => Some(AppendError::Unknown(failure.while_doing("appending"))),
+        };
+        let change = || match error {
+            None => self.shared.set_written(self.tail, self.turn),
+            Some(error) if self.is_first => self.shared.refused(error),
+            // A part of the group is written: that is neither nothing nor all of it.
+            Some(error) => self.shared.refused(AppendError::Unknown(LogError::Remote {
+                what: "appending the rest of a large group".to_owned(),
+                source: Box::new(error),
+            })),
+        };
+        self.shared.part_ended(self.is_last, change);
+    }
+
+    /// Why the statement hit nothing.
+    fn why_refused(&self) -> AppendError {
+        let Self { shared, fence, .. } = self;
+        let head = match self.session.query_opt(HEAD, &[&shared.shard]) {
+            Ok(head) => head,
+            Err(failure) => return AppendError::Unknown(failure.while_doing("appending")),
+        };
+        let Some(head) = head else {
+            return AppendError::Unknown(LogError::Stopped {
+                reason: "the shard is not in the database any more".to_owned(),
+            });
+        };
+        let (claim, epoch, tail): (i64, i64, i64) = (head.get(0), head.get(1), head.get(2));
+        if (claim, epoch) == (fence.claim, fence.epoch) {
+            return AppendError::Position {
+                expected: self.from,
+                tail: Position(from_database(tail)),
+            };
+        }
+        let ours = Epoch(from_database(fence.epoch));
+        // Who has only recovered yet will begin a higher epoch at the least.
+        let theirs = Epoch(from_database(epoch)).max(ours.next());
+        AppendError::Fenced { ours, theirs }
+    }
+}
 
 fn check_server(session: &Session, options: &PostgresLogOptions) -> Result<(), OpenError> {
     let row = session
@@ -358,7 +422,7 @@ impl Log for PostgresLog {
             });
         }
         self.shared.check_running()?;
-        self.phase = Phase::Claimed(claim(&self.shared, &self.syncing)?);
+        self.phase = Phase::Claimed(claim(&self.shared, self.syncing.session())?);
         Ok(())
     }
 
@@ -382,9 +446,9 @@ impl Log for PostgresLog {
         // What is recovered once more is claimed anew.
         self.phase = Phase::Opened;
         let reason = For::Owning(head);
-        let recovered = recover(&self.shared, &self.syncing, reason, from, visit)?;
+        let recovered = recover(&self.shared, self.syncing.session(), reason, from, visit)?;
         if self.options.sync_level == Level::Replicated {
-            check_all_replicated(&self.syncing, self.shared.shard)?;
+            check_all_replicated(self.syncing.session(), self.shared.shard)?;
         }
         self.trimmed = recovered.report.trimmed;
         self.next_number = recovered.tail.number;
@@ -406,7 +470,7 @@ impl Log for PostgresLog {
         let Ok(number) = i64::try_from(epoch.0) else {
             return Err(unsupported("begin an epoch of 2^63 or above"));
         };
-        let begun = self.syncing.query_opt(
+        let begun = self.syncing.session().query_opt(
             BEGIN_EPOCH,
             &[
                 &self.shared.shard,
@@ -423,7 +487,10 @@ impl Log for PostgresLog {
                     .map_err(|error| AppendError::Unknown(self.shared.stop(error)))?;
             }
             Ok(None) => {
-                let head = self.syncing.query_opt(HEAD, &[&self.shared.shard]);
+                let head = self
+                    .syncing
+                    .session()
+                    .query_opt(HEAD, &[&self.shared.shard]);
                 let head = head.map_err(|failure| self.unknown(failure))?;
                 let theirs = head.map_or(0, |head| from_database(head.get(1)));
                 // Somebody else has recovered since then, and will begin a higher one at the least.
@@ -440,10 +507,11 @@ impl Log for PostgresLog {
             Err(failure) => return Err(self.unknown(failure)),
         }
         if self.options.sync_level == Level::Replicated {
-            check_all_replicated(&self.syncing, self.shared.shard)
+            check_all_replicated(self.syncing.session(), self.shared.shard)
                 .map_err(|error| AppendError::Unknown(self.shared.stop(error)))?;
         }
         self.syncing
+            .session()
             .execute(FORGET_UNFINISHED, &[&self.shared.shard, &claim, &number])
             .map_err(|failure| self.unknown(failure))?;
         // That commit was flushed, and with it everything recovered.
@@ -452,13 +520,18 @@ impl Log for PostgresLog {
             claim,
             epoch: number,
         };
+        let first = fence.turn(self.shared.next_turn());
+        self.appending
+            .session()
+            .query_opt(FIRST_TURN, &[&first])
+            .map_err(|failure| self.unknown(failure))?;
         self.shared.fence.get_or_init(|| fence);
         self.phase = Phase::Serving(fence);
         Ok(())
     }
 
     fn tail(&self) -> Position {
-        self.shared.appended()
+        self.shared.submitted()
     }
 
     fn place(&self, cursor: &mut Position, len: usize) -> Position {
@@ -502,7 +575,7 @@ impl Log for PostgresLog {
         }
     }
 
-    fn append(
+    fn submit(
         &mut self,
         epoch: Epoch,
         expected: Position,
@@ -543,6 +616,8 @@ impl Log for PostgresLog {
         if i64::try_from(end.0).is_err() {
             return Err(unsupported("number more than 2^63 bytes"));
         }
+        self.shared
+            .wait_until(|in_flight| in_flight < GROUPS_IN_FLIGHT || self.shared.has_stopped());
         let mut part = 0..0;
         let mut bytes = 0;
         while part.start < group.len() {
@@ -550,29 +625,17 @@ impl Log for PostgresLog {
                 bytes += group.payload(part.end).len();
                 part.end += 1;
             }
-            let is_first = part.start == 0;
-            match self.append_part(fence, group, part.clone()) {
-                Ok(()) => {}
-                Err(error) if is_first => return Err(error),
-                // A part of the group is written: that is neither nothing nor all of it.
-                Err(error) => {
-                    let error = self.shared.stop(LogError::Remote {
-                        what: "appending the rest of a large group".to_owned(),
-                        source: Box::new(error),
-                    });
-                    return Err(AppendError::Unknown(error));
-                }
-            }
+            self.submit_part(fence, group, part.clone())?;
             part = part.end..part.end;
             bytes = 0;
         }
         Ok(())
     }
 
-    fn syncer(&self) -> Arc<dyn LogSync> {
-        Arc::new(Syncer {
+    fn progress(&self) -> Arc<dyn LogProgress> {
+        Arc::new(Syncing {
             shared: self.shared.clone(),
-            session: self.syncing.clone(),
+            pipeline: self.syncing.clone(),
             level: self.options.sync_level,
         })
     }

@@ -41,6 +41,12 @@ impl Default for PostgresLogOptions {
 /// The limit of [`PostgresLogOptions::record_bytes_max`].
 const RECORD_BYTES_LIMIT: usize = 64 << 20;
 
+/// Groups on their way at once. With more of them, groups are smaller and each costs the server the same.
+pub(crate) const GROUPS_IN_FLIGHT: usize = 4;
+
+/// Syncs on their way at once.
+const SYNCS_IN_FLIGHT: usize = 4;
+
 /// The longest name of a shard, in bytes.
 pub(crate) const SHARD_NAME_BYTES_MAX: usize = 255;
 
@@ -69,6 +75,12 @@ impl PostgresLogOptions {
             record_bytes_max: self.record_bytes_max,
             append_level: Level::Process,
             sync_level: self.sync_level,
+            groups_in_flight: GROUPS_IN_FLIGHT,
+            // Who waits for standbys looks how far they are, one sync at a time.
+            syncs_in_flight: match self.sync_level {
+                Level::Replicated => 1,
+                _ => SYNCS_IN_FLIGHT,
+            },
             releases_ranges: true,
             range_bits: self.range_bits,
         }

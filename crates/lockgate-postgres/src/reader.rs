@@ -169,7 +169,7 @@ impl LogReader for Reader {
         visit: &mut dyn FnMut(Scanned) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let shared = &self.0;
-        let to = to.min(shared.appended());
+        let to = to.min(shared.written());
         let mut damaged_from = None;
         let mut stopped = false;
         shared.visit_rows(from, to, &mut |stored| {

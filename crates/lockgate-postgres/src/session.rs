@@ -35,6 +35,9 @@ use crate::{
 /// A statement's parameters.
 pub(crate) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
+/// The same for a statement that goes on after the call which sends it.
+pub(crate) type OwnedParameters = Vec<Box<dyn ToSql + Sync + Send>>;
+
 /// How to reach the server, and the one thread that moves bytes for all connections of a log.
 pub(crate) struct Link {
     hosts: Arc<Hosts>,
@@ -163,6 +166,12 @@ impl Link {
     /// Connects for reading, to a standby if nobody takes writes. Whether it is one.
     pub(crate) fn connect_to_read(&self) -> Result<(Session, bool), Failure> {
         self.connect_for(Use::Reading, Commit::Flushed)
+    }
+
+    /// Where the bytes of all its connections are moved.
+    pub(crate) fn runtime(&self) -> &runtime::Handle {
+        let runtime = self.runtime.as_ref().expect("it is taken by drop only");
+        runtime.handle()
     }
 
     fn connect_for(&self, wanted: Use, commit: Commit) -> Result<(Session, bool), Failure> {
@@ -330,6 +339,44 @@ impl Session {
         self.wait(self.client.execute(&statement, parameters))
     }
 
+    /// As [`execute`](Self::execute), when it is polled.
+    ///
+    /// # Errors
+    /// If the statement cannot be prepared, which is waited for here.
+    pub(crate) fn executing(
+        self: &Arc<Self>,
+        sql: &'static str,
+        parameters: OwnedParameters,
+    ) -> Result<impl Future<Output = Result<u64, tokio_postgres::Error>> + Send + use<>, Failure>
+    {
+        let statement = self.prepared(sql)?;
+        let session = self.clone();
+        Ok(async move { session.client.execute_raw(&statement, parameters).await })
+    }
+
+    /// As [`query_opt`](Self::query_opt), when it is polled.
+    ///
+    /// # Errors
+    /// As [`executing`](Self::executing).
+    pub(crate) fn querying(
+        self: &Arc<Self>,
+        sql: &'static str,
+        parameters: OwnedParameters,
+    ) -> Result<
+        impl Future<Output = Result<Option<Row>, tokio_postgres::Error>> + Send + use<>,
+        Failure,
+    > {
+        let statement = self.prepared(sql)?;
+        let session = self.clone();
+        Ok(async move {
+            let parameters: Vec<&(dyn ToSql + Sync)> = parameters
+                .iter()
+                .map(|parameter| &**parameter as &(dyn ToSql + Sync))
+                .collect();
+            session.client.query_opt(&statement, &parameters).await
+        })
+    }
+
     /// Runs statements without parameters, together one transaction.
     pub(crate) fn batch(&self, sql: &str) -> Result<(), Failure> {
         self.wait(self.client.batch_execute(sql))
@@ -366,7 +413,15 @@ impl Session {
         &self,
         answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Failure> {
-        match wait(Instant::now() + self.timeout, answer) {
+        self.judge(wait(Instant::now() + self.timeout, answer))
+    }
+
+    /// What became of a statement; `None` if it is not known in time. May wait for a moment.
+    pub(crate) fn judge<T>(
+        &self,
+        answer: Option<Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Failure> {
+        match answer {
             Some(Err(error)) if error.is_closed() => Err(match self.ended() {
                 Some(end) if is_recovery_conflict(&end) => Failure::NeededByStandby(end),
                 Some(end) => Failure::Ended(end),

@@ -3,22 +3,24 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     error::Error,
-    ops::Range,
+    ops::{Range, RangeInclusive},
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Condvar, Mutex, OnceLock, PoisonError,
         atomic::{AtomicI64, AtomicU64, Ordering},
     },
 };
 
 use crc32c::{crc32c, crc32c_append};
-use lockgate_core::{AppendError, Epoch, LogError, LogRange, Position, with_sources};
+use lockgate_core::{
+    AppendError, Epoch, LogError, LogRange, Position, Progress, ReserveError, Watcher, with_sources,
+};
 
 use crate::session::{Failure, Renewed, Session, lock};
 
 /// Positions count bytes; a record takes its payload's and so many for its row.
 pub(crate) const ROW_BYTES: u64 = 96;
 
-/// Shared by the log, its syncer, its readers, its snapshots and its upkeep.
+/// Shared by the log, its progress, its readers, its snapshots and its upkeep.
 pub(crate) struct Shared {
     /// The shard's number in the database.
     pub(crate) shard: i32,
@@ -31,9 +33,20 @@ pub(crate) struct Shared {
     claim: AtomicI64,
     /// Set when an epoch has begun.
     pub(crate) fence: OnceLock<Fence>,
-    appended: AtomicU64,
+    /// Behind the last record that was sent to the server.
+    submitted: AtomicU64,
+    /// Behind the last one that it has committed.
+    written: AtomicU64,
     durable: AtomicU64,
-    stopped: OnceLock<Stop>,
+    /// Appends are numbered from 1 on; how many were submitted, and how many are written.
+    turn_submitted: AtomicU64,
+    turn_written: AtomicU64,
+    stopped: OnceLock<Stopped>,
+    /// Groups that are submitted and not written.
+    in_flight: Mutex<usize>,
+    /// Something of the above has changed.
+    news: Condvar,
+    watcher: Mutex<Option<Arc<Watcher>>>,
     space: Mutex<Space>,
 }
 
@@ -43,6 +56,13 @@ pub(crate) struct Fence {
     /// The number of the recovery that it rests on.
     pub(crate) claim: i64,
     pub(crate) epoch: i64,
+}
+
+impl Fence {
+    /// The lock of a turn: of this owner only, since claims are drawn at random.
+    pub(crate) fn turn(self, turn: u64) -> i64 {
+        (self.claim / 2).wrapping_add(to_database(turn))
+    }
 }
 
 /// Where in a shard.
@@ -92,9 +112,15 @@ impl Shared {
             working,
             claim: AtomicI64::default(),
             fence: OnceLock::new(),
-            appended: AtomicU64::default(),
+            submitted: AtomicU64::default(),
+            written: AtomicU64::default(),
             durable: AtomicU64::default(),
+            turn_submitted: AtomicU64::default(),
+            turn_written: AtomicU64::default(),
             stopped: OnceLock::new(),
+            in_flight: Mutex::default(),
+            news: Condvar::new(),
+            watcher: Mutex::default(),
             space: Mutex::default(),
         }
     }
@@ -108,7 +134,7 @@ impl Shared {
     /// connection it runs on may have been made again, to another server.
     pub(crate) fn held(&self) -> (i64, i64) {
         let claim = self.claim.load(Ordering::Acquire);
-        (claim, to_database(self.appended().0))
+        (claim, to_database(self.written().0))
     }
 
     /// Reads, from a server that holds the shard as this instance left it.
@@ -138,16 +164,81 @@ impl Shared {
 
     /// Begins anew, with what recovery has found.
     pub(crate) fn recovered(&self, tail: Position, space: Space) {
-        self.appended.store(tail.0, Ordering::Release);
+        self.submitted.store(tail.0, Ordering::Release);
+        self.written.store(tail.0, Ordering::Release);
         *lock(&self.space) = space;
     }
 
-    pub(crate) fn appended(&self) -> Position {
-        Position(self.appended.load(Ordering::Acquire))
+    pub(crate) fn submitted(&self) -> Position {
+        Position(self.submitted.load(Ordering::Acquire))
     }
 
-    /// Records from `from` on to before `tail` were appended.
-    pub(crate) fn publish(&self, from: Position, tail: Position) {
+    pub(crate) fn written(&self) -> Position {
+        Position(self.written.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        let written = self.written();
+        // The answer to a sync may be seen before that to the append.
+        Progress {
+            written,
+            durable: self.durable().min(written),
+        }
+    }
+
+    /// Has somebody told whenever the progress changes, or the instance ends.
+    pub(crate) fn watch(&self, watcher: Watcher) {
+        *lock(&self.watcher) = Some(Arc::new(watcher));
+    }
+
+    /// Waits until `is_it` of how many groups are in flight, which changes when anything else does.
+    pub(crate) fn wait_until(&self, is_it: impl Fn(usize) -> bool) {
+        let in_flight = lock(&self.in_flight);
+        let waited = self.news.wait_while(in_flight, |groups| !is_it(*groups));
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    pub(crate) fn group_sent(&self) {
+        *lock(&self.in_flight) += 1;
+    }
+
+    /// A part of a group has been committed, or will not be: what `change` notes before anybody is told.
+    pub(crate) fn part_ended(&self, is_last: bool, change: impl FnOnce()) {
+        self.tell(|in_flight| {
+            change();
+            *in_flight -= usize::from(is_last);
+        });
+    }
+
+    pub(crate) fn set_written(&self, written: Position, turn: u64) {
+        self.turn_written.store(turn, Ordering::Release);
+        self.written.store(written.0, Ordering::Release);
+    }
+
+    /// The turn of the next append.
+    pub(crate) fn next_turn(&self) -> u64 {
+        self.turn_submitted.load(Ordering::Acquire) + 1
+    }
+
+    /// The turns that are on their way.
+    pub(crate) fn turns_in_flight(&self) -> RangeInclusive<u64> {
+        let written = self.turn_written.load(Ordering::Acquire);
+        written + 1..=self.turn_submitted.load(Ordering::Acquire)
+    }
+
+    /// Changes something and tells whoever waits for that.
+    fn tell<T>(&self, change: impl FnOnce(&mut usize) -> T) -> T {
+        let changed = change(&mut lock(&self.in_flight));
+        self.news.notify_all();
+        let watcher = lock(&self.watcher).clone();
+        if let Some(watcher) = watcher {
+            watcher();
+        }
+        changed
+    }
+
+    /// Records from `from` on to before `tail` are sent.
+    pub(crate) fn submit(&self, from: Position, tail: Position, turn: u64) {
         let mut space = lock(&self.space);
         let mut first = from.0;
         while first < tail.0 {
@@ -158,7 +249,9 @@ impl Shared {
             first = end;
         }
         drop(space);
-        self.appended.store(tail.0, Ordering::Release);
+        // First the turn: who syncs up to that tail waits for it.
+        self.turn_submitted.store(turn, Ordering::Release);
+        self.submitted.store(tail.0, Ordering::Release);
     }
 
     pub(crate) fn durable(&self) -> Position {
@@ -166,7 +259,7 @@ impl Shared {
     }
 
     pub(crate) fn set_durable(&self, durable: Position) {
-        self.durable.fetch_max(durable.0, Ordering::AcqRel);
+        self.tell(|_| self.durable.fetch_max(durable.0, Ordering::AcqRel));
     }
 
     pub(crate) fn space<T>(&self, look: impl FnOnce(&mut Space) -> T) -> T {
@@ -199,16 +292,38 @@ impl Shared {
         })
     }
 
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.stopped.get().is_some()
+    }
+
     /// # Errors
     /// The first failure, if there was one.
     pub(crate) fn check_running(&self) -> Result<(), LogError> {
         match self.stopped.get() {
             None => Ok(()),
-            Some(Stop::Deposed(by)) => Err(LogError::Deposed { by: *by }),
-            Some(Stop::Failed(reason)) => Err(LogError::Stopped {
-                reason: reason.clone(),
-            }),
+            Some(stopped) => Err(stopped.error()),
         }
+    }
+
+    /// Why the instance has ended; and whether it is certain that nothing more was written.
+    pub(crate) fn failure(&self) -> Option<AppendError> {
+        let Stopped { why, is_certain } = self.stopped.get()?;
+        let ours = self.fence.get().map_or(0, |fence| fence.epoch);
+        Some(match why {
+            Stop::Deposed(by) if *is_certain => AppendError::Fenced {
+                ours: Epoch(from_database(ours)),
+                theirs: *by,
+            },
+            Stop::Moved { expected, tail } if *is_certain => AppendError::Position {
+                expected: *expected,
+                tail: *tail,
+            },
+            Stop::Full { needed } if *is_certain => AppendError::Full(ReserveError::Full {
+                needed: *needed,
+                free: 0,
+            }),
+            _ => AppendError::Unknown(self.stopped.get()?.error()),
+        })
     }
 
     /// Another instance has taken the shard over: a statement of the owner hit nothing. Whoever only claimed it
@@ -222,14 +337,56 @@ impl Shared {
 
     /// Ends the instance; the first reason is kept.
     pub(crate) fn stop<E: Error + 'static>(&self, error: E) -> E {
-        self.stopped.get_or_init(|| Stop::of(&error));
+        self.tell(|_| {
+            self.stopped.get_or_init(|| Stopped {
+                why: Stop::of(&error),
+                is_certain: false,
+            });
+        });
         error
+    }
+
+    /// Ends the instance because a group was refused: neither that one nor any behind it was written.
+    pub(crate) fn refused(&self, error: AppendError) {
+        self.stopped.get_or_init(|| Stopped {
+            why: Stop::of(&error),
+            is_certain: !matches!(error, AppendError::Unknown(_)),
+        });
     }
 }
 
-/// The first reason why the instance ended.
+/// How the instance has ended first.
+struct Stopped {
+    why: Stop,
+    /// Nothing was written that was not known to be by then.
+    is_certain: bool,
+}
+
+impl Stopped {
+    fn error(&self) -> LogError {
+        let reason = match &self.why {
+            Stop::Deposed(by) => return LogError::Deposed { by: *by },
+            Stop::Failed(reason) => reason.clone(),
+            Stop::Moved { expected, tail } => with_sources(&AppendError::Position {
+                expected: *expected,
+                tail: *tail,
+            }),
+            Stop::Full { .. } => "the database has no room for more".to_owned(),
+        };
+        LogError::Stopped { reason }
+    }
+}
+
 enum Stop {
     Deposed(Epoch),
+    /// The tail is not where the last append has left it.
+    Moved {
+        expected: Position,
+        tail: Position,
+    },
+    Full {
+        needed: u64,
+    },
     Failed(String),
 }
 
@@ -238,12 +395,19 @@ impl Stop {
         let append = error.downcast_ref::<AppendError>();
         let source = match append {
             Some(AppendError::Fenced { theirs, .. }) => return Self::Deposed(*theirs),
+            Some(&AppendError::Position { expected, tail }) => {
+                return Self::Moved { expected, tail };
+            }
+            Some(&AppendError::Full(ReserveError::Full { needed, .. })) => {
+                return Self::Full { needed };
+            }
             Some(AppendError::Unknown(source)) => Some(source),
             _ => error.downcast_ref::<LogError>(),
         };
         match source {
             Some(LogError::Deposed { by }) => Self::Deposed(*by),
-            _ => Self::Failed(with_sources(error)),
+            Some(source) => Self::Failed(with_sources(source)),
+            None => Self::Failed(with_sources(error)),
         }
     }
 }

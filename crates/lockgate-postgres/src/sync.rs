@@ -6,11 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_core::{Level, LogError, LogSync, Position};
+use lockgate_core::{AppendError, Level, LogError, LogProgress, Position, Progress, Watcher};
 use tokio_postgres::Row;
 
 use crate::{
     log::HEAD,
+    pipeline::Pipeline,
     session::{Failure, Session},
     shared::{Fence, Handle, to_database},
 };
@@ -47,43 +48,120 @@ const MARK: &str = "
 /// How often it asks for standbys that are not there yet.
 const POLL: Duration = Duration::from_millis(5);
 
-pub(crate) struct Syncer {
+/// Waits until the appends of these turns are committed: the first of them is on its way, or was committed.
+const TURNS: &str =
+    "SELECT count(pg_advisory_xact_lock_shared(turn)) FROM generate_series($1::bigint, $2) AS turn";
+
+/// The progress handle of a log.
+#[derive(Clone)]
+pub(crate) struct Syncing {
     pub(crate) shared: Handle,
-    pub(crate) session: Arc<Session>,
+    pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) level: Level,
 }
 
-impl LogSync for Syncer {
-    fn sync(&self) -> Result<Position, LogError> {
+impl LogProgress for Syncing {
+    fn now(&self) -> Progress {
+        self.shared.progress()
+    }
+
+    fn failure(&self) -> Option<AppendError> {
+        self.shared.failure()
+    }
+
+    fn start_sync(&self) -> Result<(), LogError> {
         self.shared.check_running()?;
-        let tail = self.shared.appended();
-        if tail == self.shared.durable() {
-            return Ok(tail);
+        let tail = self.shared.submitted();
+        if tail <= self.shared.durable() {
+            return Ok(());
         }
-        let Some(fence) = self.shared.fence.get() else {
+        let Some(&fence) = self.shared.fence.get() else {
             return Err(LogError::Unsupported {
                 what: "sync before an epoch was begun",
             });
         };
-        self.flush(*fence, tail)
-            .map_err(|error| self.shared.stop(error))?;
-        self.shared.set_durable(tail);
-        Ok(tail)
+        let send = || -> Result<(), Failure> {
+            let session = self.pipeline.session();
+            let turns = self.shared.turns_in_flight();
+            if !turns.is_empty() {
+                let [first, last] = [*turns.start(), *turns.end()].map(|turn| fence.turn(turn));
+                let waiting = session.querying(TURNS, vec![Box::new(first), Box::new(last)])?;
+                // Should that have failed, the sync finds another tail.
+                self.pipeline.send(waiting, |_| true, drop);
+            }
+            let asking = session.querying(
+                SYNC,
+                vec![
+                    Box::new(self.shared.shard),
+                    Box::new(fence.claim),
+                    Box::new(fence.epoch),
+                    Box::new(to_database(tail.0)),
+                ],
+            )?;
+            let is_quick: fn(&Option<Row>) -> bool = match self.level {
+                Level::Replicated => |_| false,
+                _ => |row| row.as_ref().is_some_and(|row| check_commit(row).is_ok()),
+            };
+            let syncing = self.clone();
+            session.take_warning();
+            self.pipeline.send(asking, is_quick, move |answer| {
+                match syncing.judge(fence, tail, answer) {
+                    Ok(()) => syncing.shared.set_durable(tail),
+                    Err(error) => drop(syncing.shared.stop(error)),
+                }
+            });
+            Ok(())
+        };
+        send().map_err(|failure| self.shared.stop(failure.while_doing(WHAT)))
+    }
+
+    fn sync(&self) -> Result<Position, LogError> {
+        let tail = self.shared.submitted();
+        self.start_sync()?;
+        self.shared
+            .wait_until(|_| self.shared.durable() >= tail || self.shared.has_stopped());
+        let durable = self.shared.durable();
+        if durable < tail {
+            self.shared.check_running()?;
+        }
+        Ok(durable)
+    }
+
+    fn wait_written(&self, position: Position) -> Result<(), AppendError> {
+        self.shared
+            .wait_until(|_| self.shared.written() >= position || self.shared.has_stopped());
+        if self.shared.written() >= position {
+            return Ok(());
+        }
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    fn watch(&self, watcher: Watcher) {
+        self.shared.watch(watcher);
     }
 }
 
-impl Syncer {
-    fn flush(&self, fence: Fence, tail: Position) -> Result<(), LogError> {
-        let failed = |failure: Failure| failure.while_doing("syncing the log");
-        let Fence { claim, epoch } = fence;
-        let parameters: crate::session::Parameters<'_> =
-            &[&self.shared.shard, &claim, &epoch, &to_database(tail.0)];
-        let session = &self.session;
-        session.take_warning();
-        let Some(row) = session.query_opt(SYNC, parameters).map_err(failed)? else {
+const WHAT: &str = "syncing the log";
+
+impl Syncing {
+    /// What a sync came to.
+    fn judge(
+        &self,
+        fence: Fence,
+        tail: Position,
+        answer: Result<Option<Row>, Failure>,
+    ) -> Result<(), LogError> {
+        let session = self.pipeline.session();
+        let failed = |failure: Failure| failure.while_doing(WHAT);
+        let Some(row) = answer.map_err(failed)? else {
+            // An append that was refused says it better.
+            if self.wait_written(tail).is_err() {
+                return self.shared.check_running();
+            }
             let head = session.query_opt(HEAD, &[&self.shared.shard]);
             let head = head.map_err(failed)?;
-            let is_ours = head.is_some_and(|head| (head.get(0), head.get(1)) == (claim, epoch));
+            let is_ours =
+                head.is_some_and(|head| (head.get(0), head.get(1)) == (fence.claim, fence.epoch));
             if !is_ours {
                 return Err(self.shared.deposed());
             }

@@ -156,7 +156,7 @@ impl Life<'_> {
     }
 
     fn sync(&mut self) {
-        self.durable = self.driver.syncer().sync().unwrap();
+        self.durable = self.driver.progress().sync().unwrap();
         self.driver.reached(self.durable);
     }
 

@@ -80,7 +80,7 @@ impl Shard {
                 outcome = Some(result.unwrap());
             }
         });
-        let durable = self.driver.syncer().sync().unwrap();
+        let durable = self.driver.progress().sync().unwrap();
         self.driver.reached(durable);
         outcome.unwrap()
     }

@@ -106,7 +106,7 @@ impl Owner {
     }
 
     pub(super) fn sync(&self) -> Position {
-        self.log.syncer().sync().expect("the log syncs")
+        self.log.progress().sync().expect("the log syncs")
     }
 
     /// Checks that every record reads back at its position.
@@ -202,7 +202,7 @@ pub(super) fn pieces(store: &dyn SnapshotStore, at: Position) -> Result<Vec<Byte
 /// Syncs, kills, opens again and expects exactly the owner's records.
 pub(super) fn reopen_finds(fixture: &mut dyn Fixture, owner: Owner) {
     // The instance may have ended itself after an error, and then says so.
-    let _ = owner.log.syncer().sync();
+    let _ = owner.log.progress().sync();
     let expected = owner.records;
     drop(owner.log);
     fixture.kill();

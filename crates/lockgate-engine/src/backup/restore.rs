@@ -309,7 +309,7 @@ impl Writer {
 
     /// Makes all of it durable, with the state as a snapshot, without which the log is of no use.
     fn finish(mut self) -> Result<Machine, RestoreError> {
-        self.log.syncer().sync().map_err(RestoreError::Log)?;
+        self.log.progress().sync().map_err(RestoreError::Log)?;
         let mut snapshot = self.log.begin_snapshot().map_err(RestoreError::Log)?;
         let position = snapshot.position();
         let mut frozen = self.machine.freeze();

@@ -2,6 +2,7 @@
 //! files, the sync thread lets answers out, and anybody closes at any moment.
 
 use std::{
+    collections::VecDeque,
     future::Future,
     pin::pin,
     sync::{
@@ -12,7 +13,9 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{LogError, LogSync, Message, Position, QueueName};
+use lockgate_core::{
+    AppendError, LogError, LogProgress, Message, Position, Progress, QueueName, Watcher,
+};
 use lockgate_machine::{Command, Query, SendMessage, SyncWindow};
 use lockgate_sim::ManualClock;
 use shuttle::{
@@ -27,6 +30,7 @@ use crate::{
     What, Work,
     desk::{Desk, Filing, Room},
     inbox::{Answered, Inbox, Taken, Ticket},
+    sync::{Condvar, Mutex},
 };
 
 /// A mistake made on purpose.
@@ -36,6 +40,10 @@ enum Bug {
     NotLookedAgain,
     /// The sync thread answers for what came while it synced.
     SyncAnswersItsEnd,
+    /// A log with groups on their way says that they are written when they are submitted.
+    WrittenTooEarly,
+    /// Such a log tells nobody that something was written.
+    NewsForgotten,
 }
 
 /// Records are numbered from 1 on; what starts before a position is what has a lower number.
@@ -43,12 +51,133 @@ enum Bug {
 struct SmallLog {
     appended: AtomicU64,
     durable: AtomicU64,
+    /// What the last sync has said that is durable.
+    answered: AtomicU64,
     fails_at: Option<u64>,
     syncs: AtomicU64,
     bug: Option<Bug>,
+    /// Groups and syncs are on their way for a while.
+    is_slow: bool,
+    /// With that: what is written, and what [`SmallLog::carry`] is to do.
+    written: AtomicU64,
+    way: Mutex<Way>,
+    arrived: Condvar,
+    watcher: Mutex<Option<Watcher>>,
 }
 
-impl LogSync for SmallLog {
+#[derive(Default)]
+struct Way {
+    steps: VecDeque<Step>,
+    is_closed: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    Write(u64),
+    Sync(u64),
+}
+
+impl SmallLog {
+    fn with(bug: Bug) -> Self {
+        Self {
+            bug: Some(bug),
+            ..Self::default()
+        }
+    }
+
+    fn slow(bug: Option<Bug>) -> Self {
+        Self {
+            is_slow: true,
+            bug,
+            ..Self::default()
+        }
+    }
+
+    fn written(&self) -> u64 {
+        if self.is_slow {
+            self.written.load(Relaxed)
+        } else {
+            self.appended.load(Relaxed)
+        }
+    }
+
+    fn submit(&self, end: u64) {
+        self.appended.store(end, Relaxed);
+        self.send(Step::Write(end));
+    }
+
+    fn send(&self, step: Step) {
+        if self.is_slow {
+            self.way.lock().unwrap().steps.push_back(step);
+            self.arrived.notify_one();
+        }
+    }
+
+    fn close(&self) {
+        self.way.lock().unwrap().is_closed = true;
+        self.arrived.notify_one();
+    }
+
+    /// The thread of the log that tells of what has arrived.
+    fn carry(&self) {
+        loop {
+            let mut way = self.way.lock().unwrap();
+            let step = loop {
+                match way.steps.pop_front() {
+                    Some(step) => break step,
+                    None if way.is_closed => return,
+                    None => way = self.arrived.wait(way).unwrap(),
+                }
+            };
+            drop(way);
+            turn();
+            match step {
+                Step::Write(end) => {
+                    self.written.fetch_max(end, Relaxed);
+                    if self.bug == Some(Bug::NewsForgotten) {
+                        continue;
+                    }
+                }
+                Step::Sync(end) => {
+                    self.durable.fetch_max(end, Relaxed);
+                    self.answered.fetch_max(end, Relaxed);
+                }
+            }
+            if let Some(watcher) = &*self.watcher.lock().unwrap() {
+                watcher();
+            }
+        }
+    }
+}
+
+impl LogProgress for SmallLog {
+    fn now(&self) -> Progress {
+        Progress {
+            written: Position(if self.bug == Some(Bug::WrittenTooEarly) {
+                self.appended.load(Relaxed)
+            } else {
+                self.written()
+            }),
+            durable: Position(self.answered.load(Relaxed)),
+        }
+    }
+
+    fn failure(&self) -> Option<AppendError> {
+        None
+    }
+
+    fn start_sync(&self) -> Result<(), LogError> {
+        if self.is_slow {
+            self.send(Step::Sync(self.appended.load(Relaxed)));
+            return Ok(());
+        }
+        self.sync().map(drop)
+    }
+
+    fn watch(&self, watcher: Watcher) {
+        *self.watcher.lock().unwrap() = Some(watcher);
+    }
+
     fn sync(&self) -> Result<Position, LogError> {
         let appended = self.appended.load(Relaxed);
         turn();
@@ -63,13 +192,14 @@ impl LogSync for SmallLog {
             Some(Bug::SyncAnswersItsEnd) => self.appended.load(Relaxed),
             _ => appended,
         };
+        self.answered.fetch_max(answered, Relaxed);
         Ok(Position(answered))
     }
 }
 
 struct Shard {
     inbox: Inbox,
-    desk: Desk,
+    desk: Arc<Desk>,
     clock: ManualClock,
     log: Arc<SmallLog>,
     /// Room for a few answers that wait for a sync; for one, the owner must often wait for it.
@@ -93,12 +223,17 @@ impl Shard {
         };
         Arc::new(Self {
             inbox: Inbox::new(&options),
-            desk: Desk::new(Position(0), KeeperCounts::default()),
+            desk: Arc::new(Desk::new(
+                Position(0),
+                if log.is_slow { 2 } else { 1 },
+                KeeperCounts::default(),
+            )),
             clock: ManualClock::default(),
             log: Arc::new(log),
             answers: Room {
                 answers_max: thread_rng().gen_range(1..4),
                 bytes_max: usize::MAX,
+                groups_max: thread_rng().gen_range(1..3),
             },
             told: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
@@ -134,16 +269,20 @@ impl Shard {
             result.is_err() || output.durable.0 <= self.log.durable.load(Relaxed),
             "an answer left before what it tells was durable"
         );
+        assert!(
+            result.is_err() || output.written.0 <= self.log.written(),
+            "an answer left before what it tells was written"
+        );
         self.told.fetch_add(u64::from(result.is_ok()), Relaxed);
         ticket.send(result.map(Answered::Other));
     }
 
     fn failed(&self, reason: StopReason) {
         self.inbox.close(reason.clone());
-        self.desk.fail(reason, |output, reason| {
+        self.desk.fail(reason, |output, error| {
             if let What::Answer { ticket, .. } = output.what {
                 self.unknown.fetch_add(1, Relaxed);
-                ticket.send(Err(reason.unknown_outcome()));
+                ticket.send(Err(error));
             }
         });
     }
@@ -164,13 +303,19 @@ impl Shard {
     }
 
     /// As the engine's owner thread, with a machine of two rules: a send is appended, and a receive
-    /// waits until all sends before it are durable.
+    /// waits until all sends before it are durable; then its lease is.
     fn own(self: &Arc<Self>) -> thread::JoinHandle<()> {
+        let desk = self.desk.clone();
+        self.log.watch(Box::new(move || desk.tell()));
+        let log = self.log.clone();
+        let carrier = thread::spawn(move || log.carry());
         let (shard, sync) = (self.clone(), self.sync_thread());
         thread::spawn(move || {
             shard.serve();
             shard.desk.finish();
             sync.join().unwrap();
+            shard.log.close();
+            carrier.join().unwrap();
             if let Err(reason) = shard.desk.durable() {
                 shard.failed(reason);
             }
@@ -184,6 +329,7 @@ impl Shard {
         let mut timeout = None;
         let mut counts = DriverCounts::default();
         let (mut durable, mut appended, mut stopped) = (Position(0), 0, None);
+        let mut wanted = Position(0);
         loop {
             let has_room = self.desk.has_room(self.answers) || self.inbox.is_closed();
             let requests_max = if has_room { 2 } else { 0 };
@@ -200,19 +346,29 @@ impl Shard {
                     appended += 1;
                     counts.records += 1;
                     turn();
-                    self.log.appended.store(appended, Relaxed);
-                    held.push(answer(ticket, Position(appended)));
+                    self.log.submit(appended);
+                    wanted = Position(appended);
+                    held.push(answer(ticket, wanted, wanted));
                 } else {
                     waiting.push((ticket, Position(appended)));
                 }
             }
             let is_over = taken.finished || stopped.is_some();
-            let served = waiting.extract_if(.., |(_, awaited)| is_over || *awaited <= durable);
-            held.extend(served.map(|(ticket, _)| answer(ticket, Position(0))));
+            for (ticket, _) in waiting.extract_if(.., |(_, awaited)| is_over || *awaited <= durable)
+            {
+                // Its lease, which waits for no sync.
+                if stopped.is_none() {
+                    appended += 1;
+                    counts.records += 1;
+                    self.log.submit(appended);
+                }
+                held.push(answer(ticket, Position(appended), Position(0)));
+            }
             let filing = Filing {
                 outputs: &mut held,
-                appended: Position(appended),
-                wanted: Position(appended),
+                submitted: Position(appended),
+                written: self.log.now().written,
+                wanted,
                 room: self.answers,
                 known_durable: durable,
                 counts,
@@ -233,9 +389,10 @@ impl Shard {
     }
 }
 
-fn answer(ticket: Ticket, durable: Position) -> Output<Ticket> {
+fn answer(ticket: Ticket, written: Position, durable: Position) -> Output<Ticket> {
     let result = Ok(Outcome::Received(Ok(Vec::new())));
     Output {
+        written,
         durable,
         what: What::Answer { ticket, result },
     }
@@ -272,11 +429,8 @@ const SENDS: &[Kind] = &[Kind::Send; 2];
 const RECEIVES: &[Kind] = &[Kind::Receive; 2];
 
 /// Everybody is answered, and the room they took is free again.
-fn serves(bug: Option<Bug>) {
-    let shard = Shard::new(SmallLog {
-        bug,
-        ..SmallLog::default()
-    });
+fn serves(log: SmallLog) {
+    let shard = Shard::new(log);
     let owner = shard.own();
     let callers = [SENDS, RECEIVES, SENDS].map(|kinds| caller(&shard, kinds));
     for caller in callers {
@@ -298,49 +452,73 @@ fn serves(bug: Option<Bug>) {
 
 #[test]
 fn everybody_is_answered_when_it_is_durable_and_all_room_comes_back() {
-    check(|| serves(None));
+    check(|| serves(SmallLog::default()));
 }
 
 #[test]
 fn an_owner_that_misses_the_sync_somebody_waits_for_is_found() {
-    finds(|| serves(Some(Bug::NotLookedAgain)), "deadlock");
+    finds(|| serves(SmallLog::with(Bug::NotLookedAgain)), "deadlock");
 }
 
 #[test]
 fn answers_before_their_sync_are_found() {
     finds(
-        || serves(Some(Bug::SyncAnswersItsEnd)),
+        || serves(SmallLog::with(Bug::SyncAnswersItsEnd)),
         "before what it tells was durable",
+    );
+}
+
+#[test]
+fn everybody_is_answered_while_groups_and_syncs_are_on_their_way() {
+    check(|| serves(SmallLog::slow(None)));
+}
+
+#[test]
+fn answers_before_their_records_are_written_are_found() {
+    finds(
+        || serves(SmallLog::slow(Some(Bug::WrittenTooEarly))),
+        "before what it tells was written",
+    );
+}
+
+#[test]
+fn a_log_that_tells_nobody_of_what_is_written_is_found() {
+    finds(
+        || serves(SmallLog::slow(Some(Bug::NewsForgotten))),
+        "deadlock",
     );
 }
 
 /// What got in is answered; the rest is told that the engine has stopped.
 #[test]
 fn a_close_at_any_moment_leaves_nobody_waiting() {
-    check(|| {
-        let shard = Shard::new(SmallLog::default());
-        let owner = shard.own();
-        let callers = [SENDS, RECEIVES, SENDS].map(|kinds| caller(&shard, kinds));
-        turn();
-        shard.inbox.close(StopReason::ShutDown);
-        owner.join().unwrap();
-        let mut told = 0;
-        for caller in callers {
-            for outcome in caller.join().unwrap() {
-                match outcome {
-                    Ok(()) => told += 1,
-                    Err(EngineError::Stopped {
-                        reason: StopReason::ShutDown,
-                    }) => {}
-                    Err(error) => panic!("{error:?}"),
-                }
+    check(|| closes(SmallLog::default()));
+    check(|| closes(SmallLog::slow(None)));
+}
+
+fn closes(log: SmallLog) {
+    let shard = Shard::new(log);
+    let owner = shard.own();
+    let callers = [SENDS, RECEIVES, SENDS].map(|kinds| caller(&shard, kinds));
+    turn();
+    shard.inbox.close(StopReason::ShutDown);
+    owner.join().unwrap();
+    let mut told = 0;
+    for caller in callers {
+        for outcome in caller.join().unwrap() {
+            match outcome {
+                Ok(()) => told += 1,
+                Err(EngineError::Stopped {
+                    reason: StopReason::ShutDown,
+                }) => {}
+                Err(error) => panic!("{error:?}"),
             }
         }
-        assert_eq!(
-            (shard.told.load(Relaxed), shard.unknown.load(Relaxed)),
-            (told, 0)
-        );
-    });
+    }
+    assert_eq!(
+        (shard.told.load(Relaxed), shard.unknown.load(Relaxed)),
+        (told, 0)
+    );
 }
 
 /// Nobody is told that something is durable which is not, and nobody waits for it.
@@ -390,7 +568,8 @@ fn window(after: Option<u64>) {
     shard.log.appended.store(1, Relaxed);
     let filing = Filing {
         outputs: &mut Vec::new(),
-        appended: Position(1),
+        submitted: Position(1),
+        written: Position(1),
         wanted: Position(0),
         room: shard.answers,
         known_durable: Position(0),

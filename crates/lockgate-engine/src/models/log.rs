@@ -5,7 +5,9 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use lockgate_core::{AppendError, Epoch, Log as _, LogSync, Position, Purpose, RecordGroup};
+use lockgate_core::{
+    AppendError, Epoch, Log as _, LogProgress, Position, Progress, Purpose, RecordGroup,
+};
 use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::FaultyDisk;
 use shuttle::thread;
@@ -60,7 +62,7 @@ struct History {
 struct Model {
     disk: FaultyDisk,
     log: LocalLog,
-    syncer: Arc<dyn LogSync>,
+    progress: Arc<dyn LogProgress>,
     history: Arc<Mutex<History>>,
     ended: Arc<AtomicBool>,
 }
@@ -73,7 +75,7 @@ impl Model {
         log.recover(Position::default(), &mut |_| {}).unwrap();
         log.begin_epoch(Epoch(1)).unwrap();
         Self {
-            syncer: log.syncer(),
+            progress: log.progress(),
             disk,
             log,
             history: Arc::default(),
@@ -122,11 +124,11 @@ impl Model {
     }
 
     fn sync_beside(&self) -> thread::JoinHandle<()> {
-        let (syncer, disk) = (self.syncer.clone(), self.disk.clone());
+        let (progress, disk) = (self.progress.clone(), self.disk.clone());
         let (history, ended) = (self.history.clone(), self.ended.clone());
         thread::spawn(move || {
             while !ended.load(Relaxed) {
-                let durable = syncer.sync().unwrap();
+                let durable = progress.sync().unwrap();
                 promise(&disk, &history, durable);
                 thread::yield_now();
             }
@@ -201,7 +203,7 @@ fn appends(bug: Option<Bug>) {
     };
     let mut model = Model::on(disk_of, 1);
     if bug == Some(Bug::SyncAnswersItsEnd) {
-        model.syncer = Arc::new(AnswersItsEnd(model.syncer.clone(), model.history.clone()));
+        model.progress = Arc::new(AnswersItsEnd(model.progress.clone(), model.history.clone()));
     }
     let threads = [model.sync_beside(), model.upkeep_beside(false)];
     for number in 0..GROUPS {
@@ -215,7 +217,7 @@ fn appends(bug: Option<Bug>) {
     for thread in threads {
         thread.join().unwrap();
     }
-    let durable = model.syncer.sync().unwrap();
+    let durable = model.progress.sync().unwrap();
     assert_eq!(durable, model.log.tail());
     promise(&model.disk, &model.history, durable);
     verify(&model.history.lock().unwrap());
@@ -224,9 +226,17 @@ fn appends(bug: Option<Bug>) {
     }
 }
 
-struct AnswersItsEnd(Arc<dyn LogSync>, Arc<Mutex<History>>);
+struct AnswersItsEnd(Arc<dyn LogProgress>, Arc<Mutex<History>>);
 
-impl LogSync for AnswersItsEnd {
+impl LogProgress for AnswersItsEnd {
+    fn now(&self) -> Progress {
+        self.0.now()
+    }
+
+    fn failure(&self) -> Option<AppendError> {
+        self.0.failure()
+    }
+
     fn sync(&self) -> Result<Position, lockgate_core::LogError> {
         let durable = self.0.sync()?;
         let last = self.1.lock().unwrap().appended.last().copied();
@@ -273,7 +283,7 @@ fn a_group_that_is_taken_back_leaves_what_was_answered() {
         for thread in threads {
             thread.join().unwrap();
         }
-        let durable = model.syncer.sync().unwrap();
+        let durable = model.progress.sync().unwrap();
         promise(&model.disk, &model.history, durable);
         verify(&model.history.lock().unwrap());
     });

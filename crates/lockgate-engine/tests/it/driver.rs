@@ -239,7 +239,7 @@ fn a_failed_append_leaves_its_group_unknown_and_stops_the_rest() {
     let reason = shard.driver.stopped().unwrap().clone();
     shard.driver.stop(reason, &mut |_| told += 1);
     assert_eq!(told, 1, "the waiting receive is told too");
-    assert!(shard.syncer.sync().is_err(), "the instance is dead");
+    assert!(shard.progress.sync().is_err(), "the instance is dead");
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn a_log_whose_sync_has_failed_is_not_told_as_full() {
         .fail(DiskOperation::Sync, 0, Fault::Error(io::ErrorKind::Other));
     // Nobody waits for its sync, so nobody's answer is held up by what failed.
     shard.group([Work::one(send("q", text("before")))]);
-    assert!(shard.syncer.sync().is_err());
+    assert!(shard.progress.sync().is_err());
     for work in [
         Work::one(send("q", text("behind"))),
         Work::one(create("r", QueueSettings::default())),

@@ -82,7 +82,7 @@ impl<'a> Shard<'a> {
     }
 
     fn sync(&mut self) {
-        self.durable = self.driver.syncer().sync().unwrap();
+        self.durable = self.driver.progress().sync().unwrap();
         self.driver.reached(self.durable);
     }
 

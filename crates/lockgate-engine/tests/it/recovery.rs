@@ -205,7 +205,7 @@ fn with_record(payload: &[u8]) -> FaultyDisk {
     group.push(|buffer| buffer.extend_from_slice(payload));
     let tail = log.tail();
     log.append(epoch, tail, &mut group).unwrap();
-    log.syncer().sync().unwrap();
+    log.progress().sync().unwrap();
     disk
 }
 

@@ -12,8 +12,8 @@ use std::{
 use bytes::Bytes;
 use lockgate_core::{
     AppendError, Clock, Epoch, HolderName, Incarnation, Key, LeaseToken, Level, Log,
-    LogCapabilities, LogError, LogRange, LogReader, LogRecord, LogSpace, LogSync, LogUpkeep,
-    Message, Now, Position, Purpose, QueueName, ReadError, RecordGroup, RecoveryReport,
+    LogCapabilities, LogError, LogProgress, LogRange, LogReader, LogRecord, LogSpace, LogUpkeep,
+    Message, Now, Position, Progress, Purpose, QueueName, ReadError, RecordGroup, RecoveryReport,
     ReserveError, Scanned, SnapshotStore, SnapshotWriter, UniqueId,
 };
 use lockgate_engine::{
@@ -122,7 +122,7 @@ pub(crate) struct Shard {
     pub(crate) disk: FaultyDisk,
     pub(crate) clock: ManualClock,
     pub(crate) driver: Driver<u64>,
-    pub(crate) syncer: Arc<dyn LogSync>,
+    pub(crate) progress: Arc<dyn LogProgress>,
     pub(crate) durable: Position,
     next_ticket: u64,
     /// Answers that wait for a sync.
@@ -154,7 +154,7 @@ impl Shard {
         let (driver, report) =
             Driver::recover(Box::new(local_log(&disk)), options, beginning(&clock)).unwrap();
         let shard = Self {
-            syncer: driver.syncer(),
+            progress: driver.progress(),
             durable: driver.tail(),
             disk,
             clock,
@@ -193,7 +193,7 @@ impl Shard {
 
     /// Syncs, and lets time-less consequences happen. Answers that need not wait any more.
     pub(crate) fn sync(&mut self) -> Vec<Answer> {
-        self.durable = self.syncer.sync().unwrap();
+        self.durable = self.progress.sync().unwrap();
         self.driver.reached(self.durable);
         let durable = self.durable;
         let mut answers: Vec<_> = self
@@ -407,7 +407,7 @@ impl Log for WatchedLog {
         self.log.begin_snapshot()
     }
 
-    fn append(
+    fn submit(
         &mut self,
         epoch: Epoch,
         expected: Position,
@@ -420,9 +420,9 @@ impl Log for WatchedLog {
         self.log.append(epoch, expected, group)
     }
 
-    fn syncer(&self) -> Arc<dyn LogSync> {
-        Arc::new(WatchedSync {
-            syncer: self.log.syncer(),
+    fn progress(&self) -> Arc<dyn LogProgress> {
+        Arc::new(WatchedProgress {
+            progress: self.log.progress(),
             controls: self.controls.clone(),
         })
     }
@@ -460,18 +460,26 @@ impl Log for WatchedLog {
     }
 }
 
-struct WatchedSync {
-    syncer: Arc<dyn LogSync>,
+struct WatchedProgress {
+    progress: Arc<dyn LogProgress>,
     controls: Arc<Controls>,
 }
 
-impl LogSync for WatchedSync {
+impl LogProgress for WatchedProgress {
+    fn now(&self) -> Progress {
+        self.progress.now()
+    }
+
+    fn failure(&self) -> Option<AppendError> {
+        self.progress.failure()
+    }
+
     fn sync(&self) -> Result<Position, LogError> {
         self.controls.change(|state| state.syncs_begun += 1);
         let panics = self.controls.state.lock().unwrap().panic_at_sync;
         assert!(!panics, "a panic made on purpose");
         // Held up with what was there when it began.
-        let synced = self.syncer.sync();
+        let synced = self.progress.sync();
         self.controls.wait(|state| !state.hold_syncs);
         synced
     }

@@ -131,9 +131,9 @@ fn a_group_that_was_cut_off_is_there_whole_or_not_at_all() {
         let tail = owner.log.tail();
         let appended = owner.log.append(owner.epoch, tail, &mut group);
         let is_answered = match appended {
-            Ok(()) => owner.log.syncer().sync().is_ok(),
+            Ok(()) => owner.log.progress().sync().is_ok(),
             Err(AppendError::Unknown(_)) => {
-                owner.log.syncer().sync().unwrap_err();
+                owner.log.progress().sync().unwrap_err();
                 false
             }
             other => panic!("{other:?}"),

@@ -15,7 +15,7 @@ fn is_dead(owner: &mut Owner) {
         Err(AppendError::Unknown(LogError::Stopped { .. })) => {}
         other => panic!("{other:?}"),
     }
-    owner.log.syncer().sync().unwrap_err();
+    owner.log.progress().sync().unwrap_err();
 }
 
 #[test]
@@ -36,7 +36,9 @@ fn a_lost_connection_ends_the_owner_and_not_its_readers() {
     assert!(execute(&url, sql, &[&application]) >= 3);
 
     match owner.append("b") {
-        Err(AppendError::Unknown(LogError::Remote { .. })) => {}
+        Err(AppendError::Unknown(LogError::Stopped { reason })) => {
+            assert!(reason.contains("terminating connection"), "{reason}");
+        }
         other => panic!("{other:?}"),
     }
     is_dead(&mut owner);
@@ -93,7 +95,7 @@ fn a_sync_promises_nothing_that_the_server_has_lost() {
     let sql = "UPDATE lockgate.shard SET tail = $2, next_number = 2 WHERE name = $1";
     let tail = i64::try_from(durable.0).unwrap();
     execute(&url, sql, &[&shard, &tail]);
-    let error = owner.log.syncer().sync().unwrap_err();
+    let error = owner.log.progress().sync().unwrap_err();
     assert!(error.to_string().contains("lost"), "{error}");
     is_dead(&mut owner);
 
@@ -163,7 +165,7 @@ fn a_server_that_stands_still_hangs_nobody() {
     signal("-STOP", &frozen);
 
     let unread = reader.read(at);
-    let unsynced = owner.log.syncer().sync();
+    let unsynced = owner.log.progress().sync();
     signal("-CONT", &frozen);
     assert!(matches!(unread, Err(ReadError::Log(_))), "{unread:?}");
     assert!(matches!(unsynced, Err(LogError::Remote { .. })));

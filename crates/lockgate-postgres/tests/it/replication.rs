@@ -264,7 +264,7 @@ fn a_standby_that_does_not_follow_is_never_counted() {
         owner.sync();
         let sender = pair.freeze_sender();
         owner.append("unknown").unwrap();
-        let error = owner.log.syncer().sync().unwrap_err();
+        let error = owner.log.progress().sync().unwrap_err();
         let told = with_sources(&error);
         assert!(
             told.contains("synchronous_standby_names is \"standby\""),
@@ -306,9 +306,9 @@ fn a_commit_that_nobody_waited_for_is_not_called_replicated() {
         let mut owner = Owner::with_options(&pair.url, "shard", replicated());
         let sender = pair.freeze_sender();
         owner.append(says).unwrap();
-        let syncer = owner.log.syncer();
+        let progress = owner.log.progress();
         let synced = std::thread::scope(|scope| {
-            let syncing = scope.spawn(|| syncer.sync());
+            let syncing = scope.spawn(|| progress.sync());
             until(&pair.primary.url, waiting);
             if how.is_empty() {
                 name_standbys(&pair.primary, "");
@@ -352,7 +352,7 @@ fn weaker_settings_of_a_role_or_database_weaken_no_answer() {
         owner.sync();
         let sender = pair.freeze_sender();
         owner.append("not on the standby").unwrap();
-        owner.log.syncer().sync().unwrap_err();
+        owner.log.progress().sync().unwrap_err();
         signal("-CONT", &sender);
     }
     // A pooler that had another session run it, or a trigger, is noticed.
@@ -368,7 +368,7 @@ fn weaker_settings_of_a_role_or_database_weaken_no_answer() {
              FOR EACH ROW EXECUTE FUNCTION public.weaken()",
     );
     owner.append("a").unwrap();
-    let told = with_sources(&owner.log.syncer().sync().unwrap_err());
+    let told = with_sources(&owner.log.progress().sync().unwrap_err());
     assert!(told.contains("synchronous_commit was local"), "{told}");
 }
 
@@ -465,7 +465,7 @@ fn a_server_that_does_not_wait_yet_for_the_standbys_it_names_is_not_believed() {
     batch(&pair.primary.url, "CREATE TABLE public.nor_now ()");
 
     owner.append("on the primary only").unwrap();
-    let error = owner.log.syncer().sync().unwrap_err();
+    let error = owner.log.progress().sync().unwrap_err();
     let told = with_sources(&error);
     assert!(told.contains("see whether they are connected"), "{told}");
     // Nor is it by a start.

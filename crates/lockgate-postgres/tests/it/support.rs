@@ -40,6 +40,6 @@ impl Owner {
     }
 
     pub(crate) fn sync(&self) -> Position {
-        self.log.syncer().sync().unwrap()
+        self.log.progress().sync().unwrap()
     }
 }

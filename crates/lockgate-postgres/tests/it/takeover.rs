@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use lockgate_core::{
-    AppendError, BootId, Clock, Epoch, HolderName, Level, Log, LogCapabilities, LogError, LogRange,
-    LogReader, LogRecord, LogSpace, LogSync, LogUpkeep, Millis, Position, Purpose, RecordGroup,
-    RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter, Unsynced, WallTime,
+    AppendError, BootId, Clock, Epoch, HolderName, Level, Log, LogCapabilities, LogError,
+    LogProgress, LogRange, LogReader, LogRecord, LogSpace, LogUpkeep, Millis, Position, Purpose,
+    RecordGroup, RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter, Unsynced, WallTime,
 };
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_log::SystemClock;
@@ -246,7 +246,7 @@ impl<F: FnOnce() + Send> Log for Slow<F> {
         self.log.space()
     }
 
-    fn append(
+    fn submit(
         &mut self,
         epoch: Epoch,
         expected: Position,
@@ -255,8 +255,8 @@ impl<F: FnOnce() + Send> Log for Slow<F> {
         self.log.append(epoch, expected, group)
     }
 
-    fn syncer(&self) -> Arc<dyn LogSync> {
-        self.log.syncer()
+    fn progress(&self) -> Arc<dyn LogProgress> {
+        self.log.progress()
     }
 
     fn reader(&self) -> Arc<dyn LogReader> {

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lockgate_core::{
-    AppendError, Epoch, Log, LogCapabilities, LogError, LogRange, LogReader, LogRecord, LogSpace,
-    LogSync, LogUpkeep, Position, Purpose, RecordGroup, RecoveryReport, ReserveError,
-    SnapshotStore, SnapshotWriter,
+    AppendError, Epoch, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader,
+    LogRecord, LogSpace, LogUpkeep, Position, Progress, Purpose, RecordGroup, RecoveryReport,
+    ReserveError, SnapshotStore, SnapshotWriter,
 };
 use lockgate_log::LocalLog;
 use lockgate_machine::{Effect, encode_record};
@@ -193,7 +193,7 @@ impl Log for WatchedLog {
         self.log.lock().space()
     }
 
-    fn append(
+    fn submit(
         &mut self,
         epoch: Epoch,
         expected: Position,
@@ -217,9 +217,9 @@ impl Log for WatchedLog {
         appended
     }
 
-    fn syncer(&self) -> Arc<dyn LogSync> {
-        Arc::new(WatchedSync {
-            syncer: self.log.lock().syncer(),
+    fn progress(&self) -> Arc<dyn LogProgress> {
+        Arc::new(WatchedProgress {
+            progress: self.log.lock().progress(),
             witness: self.witness.share(),
             bug: self.bug,
         })
@@ -258,18 +258,26 @@ impl Log for WatchedLog {
     }
 }
 
-struct WatchedSync {
-    syncer: Arc<dyn LogSync>,
+struct WatchedProgress {
+    progress: Arc<dyn LogProgress>,
     witness: Witness,
     bug: Option<Bug>,
 }
 
-impl LogSync for WatchedSync {
+impl LogProgress for WatchedProgress {
+    fn now(&self) -> Progress {
+        self.progress.now()
+    }
+
+    fn failure(&self) -> Option<AppendError> {
+        self.progress.failure()
+    }
+
     fn sync(&self) -> Result<Position, LogError> {
         let synced = if self.bug == Some(Bug::SyncForgotten) {
             self.witness.lock().appended
         } else {
-            self.syncer.sync()?
+            self.progress.sync()?
         };
         self.witness.lock().synced(synced);
         Ok(synced)

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use lockgate_core::{
     Clock, Disk, DiskError, DiskFile, FileIdentity, FolderLock, Incarnation, LockError, Log,
-    LogReader, LogSync, LogUpkeep, OpenMode, Position,
+    LogProgress, LogReader, LogUpkeep, OpenMode, Position,
 };
 use lockgate_engine::{Beginning, Driver, EngineOptions, Output, StartReport};
 use lockgate_log::{LocalLog, LocalLogOptions};
@@ -19,7 +19,7 @@ pub(crate) struct Shard {
     pub(crate) driver: Driver<u64>,
     /// What the start of this life said.
     pub(crate) report: StartReport,
-    pub(crate) syncer: Arc<dyn LogSync>,
+    pub(crate) progress: Arc<dyn LogProgress>,
     pub(crate) reader: Arc<dyn LogReader>,
     /// The log's work that nobody waits for, if somebody does it in this life.
     pub(crate) upkeep: Option<Arc<dyn LogUpkeep>>,
@@ -62,7 +62,7 @@ impl Shard {
         let (driver, report) = Driver::recover(Box::new(log), &options, beginning)
             .map_err(|error| format!("{error:?}"))?;
         Ok(Self {
-            syncer: driver.syncer(),
+            progress: driver.progress(),
             reader: driver.reader(),
             upkeep,
             log: handle,

@@ -291,8 +291,8 @@ impl World {
     }
 
     pub(crate) fn sync(&mut self) -> Result<(), Violation> {
-        let syncer = self.shard().syncer.clone();
-        match self.during(Doing::Sync, |_| syncer.sync()) {
+        let progress = self.shard().progress.clone();
+        match self.during(Doing::Sync, |_| progress.sync()) {
             Ok(position) => {
                 self.note("sync".to_owned());
                 self.reached(position)

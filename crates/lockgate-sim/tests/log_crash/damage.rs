@@ -301,7 +301,7 @@ fn append_to(disk: &FaultyDisk, epoch: Epoch, history: &mut History) {
     }
     let tail = log.tail();
     log.append(epoch, tail, &mut group).unwrap();
-    log.syncer().sync().unwrap();
+    log.progress().sync().unwrap();
 }
 
 fn check_expected(sample: &Sample, hits: &[Hit], image: &Image) {
@@ -665,7 +665,7 @@ fn a_header_with_an_impossible_number_is_damaged() {
             group.push(|buffer| buffer.extend_from_slice(b"one more"));
             let tail = log.tail();
             log.append(report.epoch.next(), tail, &mut group).unwrap();
-            log.syncer().sync().unwrap();
+            log.progress().sync().unwrap();
             drop(log);
             let (_, records) = recover(&mut open(&disk.kill())).unwrap();
             assert_eq!(records.len(), whole + 1, "{what}");

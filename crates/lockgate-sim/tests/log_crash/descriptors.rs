@@ -92,7 +92,7 @@ fn growth_waits_and_upkeep_goes_on_from_open_files() {
         assert!(is_passing(&refused), "{refused:?}");
         let gone_on = appended.len() - before;
         assert!(gone_on >= 3 * IN_SEGMENT, "{gone_on}");
-        assert_eq!(log.syncer().sync().unwrap(), log.tail());
+        assert_eq!(log.progress().sync().unwrap(), log.tail());
         // What becomes free meanwhile is given back rather than kept.
         log.trim(log.tail()).unwrap();
         release_trimmed(&mut log).unwrap();
@@ -104,7 +104,7 @@ fn growth_waits_and_upkeep_goes_on_from_open_files() {
             tend();
             appended.push(try_append(&mut log, Purpose::Growth).unwrap());
         }
-        log.syncer().sync().unwrap();
+        log.progress().sync().unwrap();
         drop((log, upkeep));
         appended.retain(|&at| at > kept);
         let (_, found) = start(&disk.crash(PowerCut::LoseAllUnsynced));
@@ -135,7 +135,7 @@ fn an_append_that_cannot_open_its_segment_wrote_nothing() {
     );
     disk.disarm();
     appended.push(append(&mut log).unwrap());
-    log.syncer().sync().unwrap();
+    log.progress().sync().unwrap();
     drop(log);
     let (_, found) = start(&disk.crash(PowerCut::LoseAllUnsynced));
     let found: Vec<_> = found.iter().map(|record| record.position).collect();
@@ -149,7 +149,7 @@ fn a_record_whose_file_cannot_be_opened_is_an_error_of_storage() {
     let (mut log, _) = start(&disk);
     let first = try_append(&mut log, Purpose::Growth).unwrap();
     let second = try_append(&mut log, Purpose::Growth).unwrap();
-    log.syncer().sync().unwrap();
+    log.progress().sync().unwrap();
     drop(log);
     let disk = disk.kill();
     let (log, _) = start(&disk);
@@ -175,7 +175,7 @@ fn a_recovery_that_cannot_open_a_file_says_so_and_can_be_repeated() {
     for _ in 0..30 {
         try_append(&mut log, Purpose::Growth).unwrap();
     }
-    log.syncer().sync().unwrap();
+    log.progress().sync().unwrap();
     drop(log);
     let opens = |disk: &FaultyDisk| disk.operations().opens;
     let whole = disk.kill();
@@ -220,7 +220,7 @@ fn no_more_files_are_open_than_the_options_say() {
     while appended.len() < 1_500 * IN_SEGMENT {
         appended.push(try_append(&mut log, Purpose::Growth).unwrap());
         if appended.len() % (4 * IN_SEGMENT) == 0 {
-            log.syncer().sync().unwrap();
+            log.progress().sync().unwrap();
         }
     }
     for &at in appended.iter().step_by(IN_SEGMENT) {

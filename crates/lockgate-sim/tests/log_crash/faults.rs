@@ -159,7 +159,7 @@ fn space_ends_within_an_append() {
                 }
                 Err(error) => panic!("{error:?}"),
             }
-            assert_eq!(log.syncer().sync().unwrap(), log.tail());
+            assert_eq!(log.progress().sync().unwrap(), log.tail());
             history.synced = log.tail();
         }
         drop(log);

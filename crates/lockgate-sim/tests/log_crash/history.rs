@@ -107,7 +107,7 @@ impl History {
             match step {
                 Step::Append(lens) => self.append(&mut log, lens)?,
                 Step::Sync => {
-                    let synced = log.syncer().sync();
+                    let synced = log.progress().sync();
                     match synced {
                         Ok(synced) => {
                             assert!(synced >= self.synced && synced <= log.tail());
@@ -267,7 +267,7 @@ pub(crate) fn release_trimmed(log: &mut LocalLog) -> Result<(), LogError> {
 /// A failed instance takes nothing and promises nothing any more.
 fn check_stopped(log: &mut LocalLog) {
     let is_stopped = |error: &LogError| matches!(error, LogError::Stopped { .. });
-    let synced = log.syncer().sync().expect_err("no sync after a failure");
+    let synced = log.progress().sync().expect_err("no sync after a failure");
     assert!(is_stopped(&synced), "{synced:?}");
     let mut group = RecordGroup::new(log.capabilities().gap);
     group.push(|buffer| buffer.push(1));

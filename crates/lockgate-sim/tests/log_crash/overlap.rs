@@ -187,7 +187,7 @@ impl Hooked {
 fn a_sync_promises_nothing_that_came_during_it() {
     for len in [10, 3_000] {
         let Hooked { disk, hook, log } = Hooked::new();
-        let syncer = log.syncer();
+        let progress = log.progress();
         let log = Arc::new(Mutex::new(log));
         let mut expected = Vec::new();
         for _ in 0..8 {
@@ -197,7 +197,7 @@ fn a_sync_promises_nothing_that_came_during_it() {
             hook.set(Moment::After(DiskOperation::Sync), move || {
                 *also_during.lock().unwrap() = append(&also_log, &vec![2; len]);
             });
-            let synced = syncer.sync().unwrap();
+            let synced = progress.sync().unwrap();
             let during = *during.lock().unwrap();
             assert!(
                 before < synced && synced <= during,
@@ -205,7 +205,7 @@ fn a_sync_promises_nothing_that_came_during_it() {
             );
             expected.push(before);
             assert_eq!(survivors(&disk), expected);
-            assert!(syncer.sync().unwrap() > during);
+            assert!(progress.sync().unwrap() > during);
             expected.push(during);
             assert_eq!(survivors(&disk), expected);
         }
@@ -217,7 +217,7 @@ fn a_sync_promises_nothing_that_came_during_it() {
 #[test]
 fn a_sync_beside_a_failure_promises_nothing() {
     let Hooked { disk, hook, log } = Hooked::new();
-    let syncer = log.syncer();
+    let progress = log.progress();
     let log = Arc::new(Mutex::new(log));
     append(&log, &[1; 10]);
     hook.set(Moment::After(DiskOperation::Sync), move || {
@@ -228,7 +228,7 @@ fn a_sync_beside_a_failure_promises_nothing() {
         let tail = log.tail();
         log.append(Epoch(1), tail, &mut group).unwrap_err();
     });
-    let synced = syncer.sync();
+    let synced = progress.sync();
     assert!(
         matches!(synced, Err(LogError::Stopped { .. })),
         "{synced:?}"
@@ -243,7 +243,7 @@ fn an_append_beside_a_failed_sync_is_not_told_as_done() {
         hook,
         mut log,
     } = Hooked::new();
-    let syncer = log.syncer();
+    let progress = log.progress();
     let mut group = RecordGroup::new(log.capabilities().gap);
     group.push(|buffer| buffer.extend_from_slice(&[1; 10]));
     let mut tail = log.tail();
@@ -251,7 +251,7 @@ fn an_append_beside_a_failed_sync_is_not_told_as_done() {
     tail = log.tail();
     hook.set(Moment::After(DiskOperation::Write), move || {
         disk.fail(DiskOperation::Sync, 0, Fault::LostPages);
-        syncer.sync().unwrap_err();
+        progress.sync().unwrap_err();
     });
     let appended = log.append(Epoch(1), tail, &mut group);
     assert!(
@@ -283,7 +283,7 @@ fn with_spares(is_kept_up: bool) -> (Hooked, Vec<Position>) {
         appended.push(hooked.log.place(&mut { tail }, 3_000));
         hooked.log.append(Epoch(1), tail, &mut group).unwrap();
     }
-    hooked.log.syncer().sync().unwrap();
+    hooked.log.progress().sync().unwrap();
     if is_kept_up {
         let upkeep = hooked.log.upkeep().unwrap();
         while upkeep.step().unwrap() {}
@@ -300,9 +300,9 @@ fn a_sync_at_any_moment_of_an_append_promises_what_is_durable() {
         loop {
             let (hooked, mut appended) = with_spares(is_kept_up);
             let Hooked { disk, hook, log } = hooked;
-            let syncer = Arc::new(log.syncer());
+            let progress = Arc::new(log.progress());
             let during = Arc::new(Mutex::new(Position(0)));
-            let (also_syncer, also_during) = (syncer.clone(), during.clone());
+            let (also_syncer, also_during) = (progress.clone(), during.clone());
             hook.set(Moment::In(moments), move || {
                 *also_during.lock().unwrap() = also_syncer.sync().unwrap();
             });
@@ -315,7 +315,7 @@ fn a_sync_at_any_moment_of_an_append_promises_what_is_durable() {
             }
             let when = format!("kept up: {is_kept_up}, moment {moments}");
             check_promise(&disk, &appended, *during.lock().unwrap(), &when);
-            let synced = syncer.sync().unwrap();
+            let synced = progress.sync().unwrap();
             assert!(appended.iter().all(|at| *at < synced), "{when}");
             check_promise(&disk, &appended, synced, &when);
             moments += 1;
@@ -333,7 +333,7 @@ fn appends_at_any_moment_of_a_sync_are_left_to_the_next() {
         loop {
             let (hooked, mut appended) = with_spares(is_kept_up);
             let Hooked { disk, hook, log } = hooked;
-            let syncer = log.syncer();
+            let progress = log.progress();
             let log = Arc::new(Mutex::new(log));
             for _ in 0..4 {
                 appended.push(append(&log, &[2; 3_000]));
@@ -344,7 +344,7 @@ fn appends_at_any_moment_of_a_sync_are_left_to_the_next() {
                 let appended = (0..4).map(|_| append(&also_log, &[3; 3_000]));
                 *also_during.lock().unwrap() = appended.collect();
             });
-            let synced = syncer.sync().unwrap();
+            let synced = progress.sync().unwrap();
             if !hook.is_over() {
                 break;
             }
@@ -352,7 +352,7 @@ fn appends_at_any_moment_of_a_sync_are_left_to_the_next() {
             assert!(appended.iter().all(|at| *at < synced), "{when}");
             appended.append(&mut during.lock().unwrap());
             check_promise(&disk, &appended, synced, &when);
-            let synced = syncer.sync().unwrap();
+            let synced = progress.sync().unwrap();
             assert!(appended.iter().all(|at| *at < synced), "{when}");
             check_promise(&disk, &appended, synced, &when);
             moments += 1;
@@ -369,7 +369,7 @@ fn upkeep_at_any_moment_takes_no_promise_back() {
         loop {
             let (hooked, mut appended) = with_spares(true);
             let Hooked { disk, hook, log } = hooked;
-            let (syncer, upkeep) = (log.syncer(), log.upkeep().unwrap());
+            let (progress, upkeep) = (log.progress(), log.upkeep().unwrap());
             let log = Arc::new(Mutex::new(log));
             {
                 let mut log = log.lock().unwrap();
@@ -389,7 +389,7 @@ fn upkeep_at_any_moment_takes_no_promise_back() {
                 if appends {
                     during.0 = (0..4).map(|_| append(&also_log, &[3; 3_000])).collect();
                 }
-                during.1 = syncer.sync().unwrap();
+                during.1 = progress.sync().unwrap();
             });
             while upkeep.step().unwrap() {}
             if !hook.is_over() {

@@ -50,7 +50,7 @@ fn started(disk: &FaultyDisk) -> LocalLog {
 }
 
 fn snapshot(log: &mut LocalLog) -> Position {
-    log.syncer().sync().unwrap();
+    log.progress().sync().unwrap();
     let mut snapshot = log.begin_snapshot().unwrap();
     let at = snapshot.position();
     snapshot.write(b"everything").unwrap();
@@ -179,7 +179,7 @@ fn a_snapshot_alone_is_enough() {
         group.push(|buffer| buffer.push(1));
         let tail = log.tail();
         log.append(epoch, tail, &mut group).unwrap();
-        log.syncer().sync().unwrap();
+        log.progress().sync().unwrap();
     }
 }
 
@@ -370,7 +370,7 @@ fn what_stands_before_a_trim_within_a_segment_is_not_judged() {
     let (disk, appended, at) = with_snapshot();
     let mut log = started(&disk);
     log.trim(at).unwrap();
-    log.syncer().sync().unwrap();
+    log.progress().sync().unwrap();
     drop(log);
     let mut image = disk.image();
     let end = usize::try_from(at.0 & 0xffff_ffff).unwrap();
@@ -397,7 +397,7 @@ fn a_snapshot_knows_its_pieces() {
         group.push(|buffer| buffer.push(1));
         let tail = log.tail();
         log.append(Epoch(1), tail, &mut group).unwrap();
-        log.syncer().sync().unwrap();
+        log.progress().sync().unwrap();
         let mut snapshot = log.begin_snapshot().unwrap();
         for piece in 0..2 {
             snapshot.write(&[2 * life + piece; 100]).unwrap();
@@ -538,7 +538,7 @@ fn bytes_of_an_earlier_use_are_not_reported_as_a_torn_tail() {
         group.push(|buffer| buffer.extend_from_slice(&[7; 1_000]));
         let tail = log.tail();
         log.append(epoch, tail, &mut group).unwrap();
-        log.syncer().sync().unwrap();
+        log.progress().sync().unwrap();
     };
     (0..6).for_each(|_| append(&mut log));
     let at = snapshot(&mut log);

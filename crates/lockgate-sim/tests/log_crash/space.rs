@@ -82,7 +82,7 @@ fn growth_ends_before_the_reserve_and_comes_back_by_itself() {
         let records = fill(&mut log, epoch, Purpose::Upkeep);
         assert!(records >= RESERVE * IN_SEGMENT, "{records}");
         assert!(try_append(&mut log, epoch, Purpose::Growth).is_err());
-        log.syncer().sync().unwrap();
+        log.progress().sync().unwrap();
 
         // Segments come back one by one: first the reserve is made whole.
         let mut ranges = log.ranges().into_iter();
@@ -108,7 +108,7 @@ fn growth_ends_before_the_reserve_and_comes_back_by_itself() {
         tend();
         assert_eq!(log.space().state, SpaceState::Normal);
         // Drained, it holds no more than the reserve and two segments.
-        log.syncer().sync().unwrap();
+        log.progress().sync().unwrap();
         log.trim(log.tail()).unwrap();
         release_trimmed(&mut log).unwrap();
         log.trim(log.tail()).unwrap();
@@ -149,7 +149,7 @@ fn a_full_log_starts_on_a_full_disk() {
         disk.set_free_bytes(Some(20 * SEGMENT));
         let mut log = start(&disk);
         fill(&mut log, Epoch(1), Purpose::Growth);
-        log.syncer().sync().unwrap();
+        log.progress().sync().unwrap();
         drop(log);
         let mut disk = disk.crash(PowerCut::LoseAllUnsynced);
         if foreign {
@@ -164,7 +164,7 @@ fn a_full_log_starts_on_a_full_disk() {
             if life < 4 {
                 try_append(&mut log, Epoch(life), Purpose::Upkeep).unwrap();
             }
-            log.syncer().sync().unwrap();
+            log.progress().sync().unwrap();
             drop(log);
             disk = disk.kill();
         }
@@ -183,7 +183,7 @@ fn a_snapshot_on_a_full_disk_kills_nobody() {
     disk.set_free_bytes(Some(20 * SEGMENT));
     let mut log = start(&disk);
     fill(&mut log, Epoch(1), Purpose::Growth);
-    log.syncer().sync().unwrap();
+    log.progress().sync().unwrap();
     disk.set_free_bytes(Some(0));
     let ready = log.space().ready_bytes;
     let mut snapshot = log.begin_snapshot().unwrap();
@@ -210,7 +210,7 @@ fn a_snapshot_on_a_full_disk_kills_nobody() {
         records >= 2 * IN_SEGMENT,
         "two segments are kept for records: {records}"
     );
-    log.syncer().sync().unwrap();
+    log.progress().sync().unwrap();
 
     // One that a kill interrupted is removed by the next recovery.
     disk.set_free_bytes(None);
@@ -256,7 +256,7 @@ fn a_full_disk_shows_before_anybody_is_refused() {
         try_append(&mut log, Epoch(1), Purpose::Upkeep).unwrap();
         tend();
     }
-    log.syncer().sync().unwrap();
+    log.progress().sync().unwrap();
     drop((upkeep, log));
 
     let mut log = start(&disk);
@@ -382,7 +382,7 @@ fn what_was_refused_for_space_never_comes_back() {
     for _ in 0..3 {
         try_append(&mut log, Epoch(1), Purpose::Growth).unwrap();
     }
-    log.syncer().sync().unwrap();
+    log.progress().sync().unwrap();
     append_too_much(&mut log);
     for seed in 0..200 {
         let crashed = disk.crash(PowerCut::Seeded(seed));
@@ -400,7 +400,7 @@ fn what_follows_something_that_was_taken_back_is_synced() {
     for _ in 0..IN_SEGMENT {
         try_append(&mut log, Epoch(1), Purpose::Upkeep).unwrap();
     }
-    log.syncer().sync().unwrap();
+    log.progress().sync().unwrap();
     // Room for one segment of what is too much.
     disk.set_free_bytes(Some(SEGMENT));
     append_too_much(&mut log);
@@ -410,7 +410,7 @@ fn what_follows_something_that_was_taken_back_is_synced() {
     group.push(|buffer| buffer.extend_from_slice(&[8; 950]));
     let tail = log.tail();
     log.append(Epoch(1), tail, &mut group).unwrap();
-    log.syncer().sync().unwrap();
+    log.progress().sync().unwrap();
     let mut found = 0;
     let crashed = disk.crash(PowerCut::LoseAllUnsynced);
     let report = open(&crashed).recover(Position(0), &mut |_| found += 1);
@@ -560,7 +560,7 @@ fn what_comes_back_takes_the_place_of_spares_that_were_never_written() {
     disk.set_free_bytes(Some(20 * SEGMENT));
     let mut log = start(&disk);
     fill(&mut log, Epoch(1), Purpose::Growth);
-    log.syncer().sync().unwrap();
+    log.progress().sync().unwrap();
     let spares = |suffix| {
         let names = disk.image().into_keys();
         names.filter(|name| name.ends_with(suffix)).count() as u64
@@ -591,7 +591,7 @@ fn a_segment_that_cannot_be_given_back_is_tried_again() {
             try_append(&mut log, epoch, Purpose::Growth).unwrap();
         }
         while upkeep.step().unwrap() {}
-        log.syncer().sync().unwrap();
+        log.progress().sync().unwrap();
         log.begin_snapshot().unwrap().finish().unwrap();
         let newest = log.snapshots().list().unwrap()[0];
         log.trim(newest).unwrap();

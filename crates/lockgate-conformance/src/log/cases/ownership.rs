@@ -158,7 +158,7 @@ pub(super) fn a_deposed_owner_changes_nothing(fixture: &mut dyn Fixture) -> bool
         .release(old.records[0].position)
         .expect_err("a deposed owner releases nothing");
     old.log
-        .syncer()
+        .progress()
         .sync()
         .expect_err("a deposed owner promises nothing");
     old.log

@@ -209,12 +209,12 @@ pub(super) fn recovering_twice_gives_the_same(fixture: &mut dyn Fixture) -> bool
 
 pub(super) fn sync_covers_what_was_appended_before_it(fixture: &mut dyn Fixture) -> bool {
     let mut owner = Owner::start(fixture.open());
-    let syncer = owner.log.syncer();
-    let mut last = syncer.sync().expect("an empty log syncs");
+    let progress = owner.log.progress();
+    let mut last = progress.sync().expect("an empty log syncs");
     assert!(last <= owner.log.tail());
     for seed in 0..20 {
         owner.append(&[payload(seed, 700)]);
-        let durable = syncer.sync().expect("the log syncs");
+        let durable = progress.sync().expect("the log syncs");
         assert!(durable >= last, "never goes back");
         assert!(durable > owner.records[seed].position);
         assert!(durable <= owner.log.tail(), "promises nothing unwritten");
@@ -244,14 +244,14 @@ pub(super) fn synced_records_survive_a_power_cut(fixture: &mut dyn Fixture) -> b
 
 pub(super) fn readers_and_syncs_go_on_beside_appends(fixture: &mut dyn Fixture) -> bool {
     let mut owner = Owner::start(fixture.open());
-    let (syncer, reader) = (owner.log.syncer(), owner.log.reader());
+    let (progress, reader) = (owner.log.progress(), owner.log.reader());
     let done = AtomicBool::new(false);
     let appended: Mutex<Vec<LogRecord>> = Mutex::default();
     let durable = Mutex::new(Position(0));
     thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Acquire) {
-                let position = syncer.sync().expect("the log syncs");
+                let position = progress.sync().expect("the log syncs");
                 let mut durable = durable.lock().expect("no thread panicked");
                 assert!(position >= *durable);
                 *durable = position;
