@@ -11,7 +11,8 @@ use std::{fmt, io, sync::Arc};
 /// - What [`DiskFile::write_at`] returned from survives the death of the process; what
 ///   [`DiskFile::sync`] returned from survives a power cut.
 /// - A created, renamed or removed *name* survives a power cut only after [`Disk::sync_folder`].
-/// - Every method may block; none may be called from an async task.
+/// - Every method may block, and may not be called from an async task, but for
+///   [`DiskFile::try_read_at`].
 pub trait Disk: Send + Sync {
     /// Takes the folder for this process alone, for as long as the returned lock lives. Released by
     /// the operating system when the process dies.
@@ -69,6 +70,15 @@ pub trait DiskFile: Send + Sync {
     /// # Errors
     /// If the file system fails.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, DiskError>;
+
+    /// Reads into `buffer` from `offset` what can be had without waiting, from memory say; returns how
+    /// much that is. It may be less than there is. `None`: none of it, or the file cannot tell, or the
+    /// read failed. [`read_at`](Self::read_at) finds out which.
+    ///
+    /// The only method that never blocks, and that an async task may call.
+    fn try_read_at(&self, _buffer: &mut [u8], _offset: u64) -> Option<usize> {
+        None
+    }
 
     /// Writes all of `bytes` at `offset`, growing the file if needed.
     ///

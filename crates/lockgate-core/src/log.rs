@@ -395,13 +395,6 @@ pub trait LogReader: Send + Sync {
     /// does not verify.
     fn read(&self, at: Position) -> Result<Bytes, ReadError>;
 
-    /// Whether a read may have to wait for another machine, or for a connection to it: for as long as a
-    /// statement's deadline, say. Then no async task may read; an engine has threads of its own do it. A
-    /// read of a local file is a copy from the system's cache, or one access to the disk.
-    fn is_remote(&self) -> bool {
-        false
-    }
-
     /// Several records, in that order: what [`read`](Self::read) says of each. A log reads what stands
     /// together at once. Ends behind the first [`ReadError::Log`]: the rest was not tried.
     fn read_all(&self, at: &[Position]) -> Vec<Result<Bytes, ReadError>> {
@@ -413,6 +406,15 @@ pub trait LogReader: Send + Sync {
             }
         }
         records
+    }
+
+    /// The payloads of several records, in that order, if all can be read and verified without waiting:
+    /// for a disk, another machine or a connection to it. `None` if not, or if something is wrong with
+    /// any of them: [`read_all`](Self::read_all) finds out what.
+    ///
+    /// The only method that never blocks, and that an async task may call.
+    fn try_read_all(&self, _at: &[Position]) -> Option<Vec<Bytes>> {
+        None
     }
 
     /// Visits the records that start in `from..to`, in order, and what is damaged between them, for

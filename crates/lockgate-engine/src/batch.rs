@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Deref, sync::Arc};
 
-use lockgate_core::LeaseToken;
+use lockgate_core::{LeaseToken, Location};
 use lockgate_machine::{Command, Delivery, Settle, SettleAction, StoredMessage};
 
 use crate::{inbox::Inbox, keeper::Pin};
@@ -86,6 +86,13 @@ impl Leases {
             inbox,
             pin,
         }
+    }
+}
+
+impl Leases {
+    /// Where the payloads are.
+    pub(crate) fn places(&self) -> impl Iterator<Item = Location> {
+        self.deliveries.iter().map(|delivery| delivery.location)
     }
 }
 

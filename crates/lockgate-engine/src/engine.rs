@@ -3,12 +3,11 @@
 use std::{io::Write, sync::Arc, time::Duration};
 
 use lockgate_core::{Clock, Key, Log, MachineTime, MessageId, Now, QueueName, Sequence, Term};
-use lockgate_machine::{Answer, Command, Query, Receive, Rejection, Reply};
+use lockgate_machine::{Answer, Command, Delivery, Query, Receive, Rejection, Reply};
 
 use crate::{
     BackupError, BackupReport, Batch, Directory, EngineError, EngineMetrics, EngineOptions, Peek,
     Peeked, StartError, StartReport, StopReason,
-    batch::Leases,
     inbox::{Answered, MessagePage, Ticket, millis},
     request::{Outcome, Request, Work},
     shell::{self, Shared},
@@ -112,10 +111,11 @@ impl Engine {
     /// Leases messages, waiting up to `wait` for a first one; an empty batch if there is none by
     /// then. Receives wait in line, oldest first, and cost nothing while they do.
     ///
-    /// Payloads in a local log are read in the caller's task: from the operating system's cache that
-    /// is a system call of about a microsecond per record, cheaper than handing it to another
-    /// thread; a message not in the cache blocks the task for one disk read. Those of a
-    /// [remote](lockgate_core::LogReader::is_remote) log are read on threads of the engine, 16 at most.
+    /// Never blocks the caller's thread. Payloads that can be read [without
+    /// waiting](lockgate_core::LogReader::try_read_all), from the operating system's cache say, are read in
+    /// the caller's task: that is a system call of about a microsecond per record, cheaper than handing it
+    /// to another thread. All others are read on threads of the engine, 16 at most, for which up to 20,000
+    /// calls can wait; beyond that a call fails with [`EngineError::Overloaded`].
     /// A payload that is damaged is dropped from the queue, counted and traced, and the rest is delivered.
     ///
     /// # Errors
@@ -133,24 +133,29 @@ impl Engine {
                 Answered::Other(_) | Answered::Messages(_) => return Err(mismatched()),
             };
             let leased = !leases.deliveries.is_empty();
-            let batch = if self.ended_on_the_way(&receive, &leases) {
-                Batch::new(Vec::new(), leases)
-            } else {
-                self.handle.shared.read(leases).await?
-            };
+            if self.ended_on_the_way(&receive, &leases.deliveries) {
+                continue;
+            }
+            let batch = self.handle.shared.read(leases).await?;
+            let deliveries = batch.iter().map(|received| &received.delivery);
             // That all of it has ended, or is damaged, is no reason to come back early.
-            if !(leased && batch.is_empty()) {
+            if !self.ended_on_the_way(&receive, deliveries) && !(leased && batch.is_empty()) {
                 return Ok(batch);
             }
         }
     }
 
-    /// Whether leases have ended before they could be handed over: the disk was stuck for as long.
-    /// Somebody else may have the messages by now. A lease of no length is over from the start, as
-    /// its caller wants it.
-    fn ended_on_the_way(&self, receive: &Receive, leases: &Leases) -> bool {
+    /// Whether leases have ended before they could be handed over: the disk was stuck for as long, with a
+    /// sync or with the payloads. Somebody else may have the messages by now. A lease of no length is over
+    /// from the start, as its caller wants it.
+    fn ended_on_the_way<'a>(
+        &self,
+        receive: &Receive,
+        leases: impl IntoIterator<Item = &'a Delivery>,
+    ) -> bool {
         let now = self.now().machine;
-        let ended = leases.deliveries.iter().any(|lease| lease.deadline <= now);
+        let mut leases = leases.into_iter();
+        let ended = leases.any(|lease| lease.deadline <= now);
         ended && {
             let queue = self.directory().get(&receive.queue);
             receive.lease.or(queue.map(|queue| queue.settings.lease)) != Some(0)

@@ -1,7 +1,9 @@
 //! Messages that somebody looks at.
 
-use lockgate_core::Sequence;
+use lockgate_core::{Location, Sequence};
 use lockgate_machine::{MessageStatus, Receive, StoredMessage};
+
+use crate::inbox::MessagePage;
 
 /// A page of messages, see [`Engine::peek`](crate::Engine::peek).
 #[derive(Clone, Debug, PartialEq)]
@@ -25,4 +27,26 @@ pub struct Peeked {
     pub status: MessageStatus,
     /// The message itself; `None` if its payload is damaged, which a receive would find and drop.
     pub stored: Option<StoredMessage>,
+}
+
+impl MessagePage {
+    /// Ends the page with the message with which its messages have so many bytes.
+    pub(crate) fn shorten(&mut self, bytes_max: u64) {
+        let mut bytes = 0;
+        let fits = self.messages.iter().take_while(|status| {
+            let room = bytes < bytes_max;
+            bytes += u64::from(status.size);
+            room
+        });
+        let fits = fits.count();
+        if fits < self.messages.len() {
+            self.messages.truncate(fits);
+            self.next = self.messages.last().map(|status| status.sequence);
+        }
+    }
+
+    /// Where the payloads are.
+    pub(crate) fn places(&self) -> impl Iterator<Item = Location> {
+        self.messages.iter().map(|status| status.location)
+    }
 }

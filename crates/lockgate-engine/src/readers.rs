@@ -3,15 +3,16 @@
 use std::{
     collections::VecDeque,
     panic::{self, AssertUnwindSafe},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread,
+    sync::{Arc, PoisonError},
 };
 
-use tokio::sync::oneshot;
+use crate::{
+    EngineError,
+    sync::{Condvar, Mutex, MutexGuard, oneshot, thread},
+};
 
-use crate::EngineError;
-
-/// Threads at most. Reads of a remote log share a connection, on which that many can be under way.
+/// Threads at most. Reads of a remote log share a connection, on which that many can be under way; a disk is
+/// busy with that many, too.
 const THREADS_MAX: usize = 16;
 
 /// Reads at most that wait for a thread. Beyond it they are refused as
@@ -115,7 +116,7 @@ impl Readers {
                 state.idle += 1;
                 state = self
                     .work
-                    .wait_while(state, |state| state.waiting.is_empty() && !state.ending)
+                    .wait(state)
                     .unwrap_or_else(PoisonError::into_inner);
                 state.idle -= 1;
             }

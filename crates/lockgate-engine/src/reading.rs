@@ -16,15 +16,33 @@ pub(crate) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
+    /// May wait for storage.
     pub(crate) fn of(reader: &'a dyn LogReader, places: impl Iterator<Item = Location>) -> Self {
-        let mut positions: Vec<_> = places.map(|place| place.position).collect();
-        positions.dedup();
+        let positions = positions(places);
         let records = reader.read_all(&positions);
         Self {
             reader,
             ahead: zip(positions, records).collect(),
             last: None,
         }
+    }
+
+    /// Waits for nothing, nor does reading the messages one after the other: every record is there. `None`
+    /// if that cannot be.
+    pub(crate) fn at_once(
+        reader: &'a dyn LogReader,
+        places: impl Iterator<Item = Location>,
+    ) -> Option<Self> {
+        let positions = positions(places);
+        let records = match positions[..] {
+            [] => Vec::new(),
+            _ => reader.try_read_all(&positions)?,
+        };
+        Some(Self {
+            reader,
+            ahead: zip(positions, records.into_iter().map(Ok)).collect(),
+            last: None,
+        })
     }
 
     /// The next message.
@@ -62,6 +80,12 @@ impl<'a> Reading<'a> {
         self.last = Some((at, record.clone()));
         Ok(record)
     }
+}
+
+fn positions(places: impl Iterator<Item = Location>) -> Vec<Position> {
+    let mut positions: Vec<_> = places.map(|place| place.position).collect();
+    positions.dedup();
+    positions
 }
 
 #[cfg(test)]

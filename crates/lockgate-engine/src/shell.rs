@@ -371,38 +371,43 @@ impl Shared {
         }
     }
 
-    /// Reads, for an async task. In it, where that is a copy from the system's cache, of about a microsecond:
-    /// handing it to another thread and waking the caller again costs more than ten times that, for each
-    /// receive. On a thread of the engine, where a read may wait for another machine.
-    async fn aside<T: Send + 'static>(
-        self: &Arc<Self>,
-        read: impl FnOnce(&Self) -> Result<T, EngineError> + Send + 'static,
-    ) -> Result<T, EngineError> {
-        if !self.reader.is_remote() {
-            return read(self);
+    /// Reads the payloads of leases. A caller that gives up meanwhile has them given back.
+    ///
+    /// In the caller's task, if all are in the system's cache: that is a copy of about a microsecond, and handing
+    /// it to another thread and waking the caller again costs more than ten times that. Else on a thread of
+    /// the engine, because a disk, or another machine, may take as long as it likes.
+    pub(crate) async fn read(self: &Arc<Self>, leases: Leases) -> Result<Batch, EngineError> {
+        if let Some(reading) = Reading::at_once(&*self.reader, leases.places()) {
+            return self.batch(leases, reading);
         }
         let shared = self.clone();
-        self.readers.run(move || read(&shared)).await?
+        let read = move || {
+            let reading = Reading::of(&*shared.reader, leases.places());
+            shared.batch(leases, reading)
+        };
+        self.readers.run(read).await?
     }
 
-    /// Reads the payloads of leases. A caller that gives up meanwhile has them given back.
-    pub(crate) async fn read(self: &Arc<Self>, leases: Leases) -> Result<Batch, EngineError> {
-        self.aside(|shared| shared.read_leases(leases)).await
-    }
-
-    /// Reads the payloads of messages somebody looks at.
+    /// Reads the payloads of messages somebody looks at, where [`read`](Self::read) does.
     pub(crate) async fn read_page(
         self: &Arc<Self>,
-        page: MessagePage,
+        mut page: MessagePage,
     ) -> Result<Peek, EngineError> {
-        self.aside(|shared| shared.read_messages(page)).await
+        page.shorten(Peek::BYTES_MAX);
+        if let Some(reading) = Reading::at_once(&*self.reader, page.places()) {
+            return peek(page, reading);
+        }
+        let shared = self.clone();
+        let read = move || {
+            let reading = Reading::of(&*shared.reader, page.places());
+            peek(page, reading)
+        };
+        self.readers.run(read).await?
     }
 
-    /// Consecutive messages of one record cost one read.
-    fn read_leases(&self, mut leases: Leases) -> Result<Batch, EngineError> {
+    /// Joins payloads to leases.
+    fn batch(&self, mut leases: Leases, mut reading: Reading<'_>) -> Result<Batch, EngineError> {
         let _pin = leases.pin.take();
-        let places = leases.deliveries.iter().map(|delivery| delivery.location);
-        let mut reading = Reading::of(&*self.reader, places);
         let mut deliveries = mem::take(&mut leases.deliveries).into_iter();
         let mut received = Vec::with_capacity(deliveries.len());
         while let Some(delivery) = deliveries.next() {
@@ -429,47 +434,6 @@ impl Shared {
             }
         }
         Ok(Batch::new(received, leases))
-    }
-
-    fn read_messages(&self, mut page: MessagePage) -> Result<Peek, EngineError> {
-        let _pin = page.pin;
-        let mut bytes = 0;
-        let fits = page.messages.iter().take_while(|status| {
-            let room = bytes < Peek::BYTES_MAX;
-            bytes += u64::from(status.size);
-            room
-        });
-        let fits = fits.count();
-        if fits < page.messages.len() {
-            page.messages.truncate(fits);
-            page.next = page.messages.last().map(|status| status.sequence);
-        }
-        let places = page.messages.iter().map(|status| status.location);
-        let mut reading = Reading::of(&*self.reader, places);
-        let mut messages = Vec::with_capacity(page.messages.len());
-        for status in page.messages {
-            let stored = match reading.message(status.location, status.id) {
-                Ok(stored) => Some(stored),
-                Err(source @ ReadError::Log(_)) => {
-                    let at = status.location.position;
-                    return Err(EngineError::Unreadable { at, source });
-                }
-                Err(error) => {
-                    tracing::warn!(
-                        message_id = %status.id,
-                        position = %status.location.position,
-                        error = with_sources(&error),
-                        "the payload of a message cannot be read any more"
-                    );
-                    None
-                }
-            };
-            messages.push(Peeked { status, stored });
-        }
-        Ok(Peek {
-            messages,
-            next: page.next,
-        })
     }
 
     /// Takes a backup in the thread that calls.
@@ -627,4 +591,33 @@ impl Shared {
     fn owner_thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
         self.owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Joins payloads to messages somebody looks at.
+fn peek(page: MessagePage, mut reading: Reading<'_>) -> Result<Peek, EngineError> {
+    let _pin = page.pin;
+    let mut messages = Vec::with_capacity(page.messages.len());
+    for status in page.messages {
+        let stored = match reading.message(status.location, status.id) {
+            Ok(stored) => Some(stored),
+            Err(source @ ReadError::Log(_)) => {
+                let at = status.location.position;
+                return Err(EngineError::Unreadable { at, source });
+            }
+            Err(error) => {
+                tracing::warn!(
+                    message_id = %status.id,
+                    position = %status.location.position,
+                    error = with_sources(&error),
+                    "the payload of a message cannot be read any more"
+                );
+                None
+            }
+        };
+        messages.push(Peeked { status, stored });
+    }
+    Ok(Peek {
+        messages,
+        next: page.next,
+    })
 }

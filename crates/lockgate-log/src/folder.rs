@@ -17,7 +17,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::names::FileKind;
+use crate::{at_once::ReadsAtOnce, names::FileKind};
 
 /// The file that an owner locks beside the folder itself. It holds the owner's process id, for the
 /// message a second process gets; only the locks count, also for whether there is an owner, so a stale id
@@ -307,6 +307,7 @@ impl Disk for FolderDisk {
         Ok(Arc::new(FolderFile {
             path: self.path.join(name),
             file,
+            reads_at_once: ReadsAtOnce::default(),
         }))
     }
 
@@ -383,6 +384,7 @@ const ZEROS_BYTES: usize = 1 << 20;
 struct FolderFile {
     path: PathBuf,
     file: File,
+    reads_at_once: ReadsAtOnce,
 }
 
 impl FolderFile {
@@ -421,6 +423,10 @@ impl DiskFile for FolderFile {
             }
         }
         Ok(done)
+    }
+
+    fn try_read_at(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
+        self.reads_at_once.read(&self.file, buffer, offset)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
@@ -521,6 +527,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_read_without_waiting_is_what_there_is() {
+        let temp = tempfile::tempdir().unwrap();
+        let disk = FolderDisk::open(temp.path()).unwrap();
+        let file = disk.open("x", OpenMode::CreateNew).unwrap();
+        let bytes: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+        file.write_at(&bytes, 0).unwrap();
+        let mut buffer = vec![0; 70_000];
+        // What was just written is in the cache; a file system that cannot tell never reads so.
+        for offset in [0, 1, 4_096, 60_000, 100_000, 200_000] {
+            let Some(count) = file.try_read_at(&mut buffer, offset) else {
+                continue;
+            };
+            let from = usize::try_from(offset).unwrap().min(bytes.len());
+            assert!(count <= bytes.len() - from);
+            assert_eq!(buffer[..count], bytes[from..from + count]);
+        }
+    }
+
+    #[test]
     fn a_second_owner_is_told_who_the_first_is() {
         let temp = tempfile::tempdir().unwrap();
         let first = FolderDisk::open(temp.path()).unwrap();
@@ -605,7 +630,11 @@ mod tests {
         fs::write(&path, "hello").unwrap();
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).open(&path).unwrap();
-        let file = FolderFile { path, file };
+        let file = FolderFile {
+            path,
+            file,
+            reads_at_once: ReadsAtOnce::default(),
+        };
         let len = 2 * ZEROS_BYTES as u64 + 7;
         file.write_zeros_up_to(len).unwrap();
         file.write_zeros_up_to(3).unwrap();

@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use lockgate_core::{
-    DiskError, DiskFile, LogError, LogReader, LogRecord, Position, ReadError, RecordStamp, Scanned,
+    DiskError, LogError, LogReader, LogRecord, Position, ReadError, RecordStamp, Scanned,
 };
 
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
         offset_of, position, segment_of, segment_start, verifies,
     },
     scan::SegmentScan,
-    shared::Shared,
+    shared::{SegmentInfo, Shared},
 };
 
 /// Bytes of a reader's first read: a header and most payloads, so that one call is enough, and no more
@@ -54,7 +54,11 @@ impl LogReader for Reader {
             }
             Err(error) => return Err(LogError::Disk(error).into()),
         };
-        let read = || read_record(&*file, at, info.generation, &shared.lengths);
+        let may_wait = |buffer: &mut [u8], offset| {
+            let read = file.read_at(buffer, offset);
+            read.map_err(|error| ReadError::from(LogError::Disk(error)))
+        };
+        let read = || read_record(may_wait, at, info.generation, &shared.lengths);
         // What is taken for damaged is dropped for good, and a single read may go wrong on its way.
         let read = match read() {
             Err(ReadError::Damaged { .. }) => read(),
@@ -75,6 +79,16 @@ impl LogReader for Reader {
             at = others;
         }
         records
+    }
+
+    fn try_read_all(&self, mut at: &[Position]) -> Option<Vec<Bytes>> {
+        let mut records = Vec::with_capacity(at.len());
+        while !at.is_empty() {
+            let (run, others) = at.split_at(run_len(at));
+            self.try_read_run(run, &mut records).ok()?;
+            at = others;
+        }
+        Some(records)
     }
 
     fn scan(
@@ -110,8 +124,7 @@ impl Reader {
             let read = self.read_window(run, window);
             for &at in run {
                 let found = read.and_then(|(count, generation)| {
-                    let bytes = window[..count].get(bytes_between(run[0], at)..)?;
-                    whole_record(bytes, at, generation, &self.0.lengths)
+                    self.in_window(&window[..count], run[0], at, generation)
                 });
                 records.push(found.map_or_else(|| self.read(at), Ok));
                 if matches!(records.last(), Some(Err(ReadError::Log(_)))) {
@@ -127,19 +140,71 @@ impl Reader {
         let [first, .., last] = *run else {
             return None;
         };
-        let shared = &*self.0;
-        let segment = segment_of(first);
-        let info = shared.segments().get(&segment).copied()?;
-        if last >= shared.appended() || offset_of(first) < SEGMENT_HEADER_LEN {
-            return None;
-        }
-        let len = bytes_between(first, last) + shared.lengths.first_read();
+        let info = self.info_of(first, last)?;
+        let bytes = self.room_for(first, last, window);
+        let file = self.0.file(segment_of(first)).ok()?;
+        let count = file.read_at(bytes, offset_of(first).into());
+        Some((count.ok()?, info.generation))
+    }
+
+    /// As [`read_run`](Self::read_run), without waiting and without saying what is wrong. A file that is not
+    /// open would have to be opened, which may wait.
+    fn try_read_run(&self, run: &[Position], records: &mut Vec<Bytes>) -> Result<(), NotAtOnce> {
+        let (&[first, ..], &[.., last]) = (run, run) else {
+            return Ok(());
+        };
+        let info = self.info_of(first, last).ok_or(NotAtOnce)?;
+        let file = self.0.open_file(segment_of(first)).ok_or(NotAtOnce)?;
+        let at_once = |buffer: &mut [u8], offset| file.try_read_at(buffer, offset).ok_or(NotAtOnce);
+        RUN.with_borrow_mut(|window| {
+            let count = if run.len() > 1 {
+                let bytes = self.room_for(first, last, window);
+                at_once(bytes, offset_of(first).into())?
+            } else {
+                0
+            };
+            for &at in run {
+                let found = self.in_window(&window[..count], first, at, info.generation);
+                records.push(match found {
+                    Some(record) => record,
+                    None => read_record(at_once, at, info.generation, &self.0.lengths)?,
+                });
+            }
+            Ok(())
+        })
+    }
+
+    /// What is known of the segment in which two records stand, if they may be read.
+    fn info_of(&self, first: Position, last: Position) -> Option<SegmentInfo> {
+        let info = self.0.segments().get(&segment_of(first)).copied()?;
+        let is_there = last < self.0.appended() && offset_of(first) >= SEGMENT_HEADER_LEN;
+        is_there.then_some(info)
+    }
+
+    /// As many bytes of `window` as two records and what stands between them probably have.
+    fn room_for<'a>(
+        &self,
+        first: Position,
+        last: Position,
+        window: &'a mut Vec<u8>,
+    ) -> &'a mut [u8] {
+        let len = bytes_between(first, last) + self.0.lengths.first_read();
         if window.len() < len {
             window.resize(len, 0);
         }
-        let file = shared.file(segment).ok()?;
-        let count = file.read_at(&mut window[..len], offset_of(first).into());
-        Some((count.ok()?, info.generation))
+        &mut window[..len]
+    }
+
+    /// The record at `at`, if these bytes, which begin with the one at `first`, have all of it.
+    fn in_window(
+        &self,
+        window: &[u8],
+        first: Position,
+        at: Position,
+        generation: Option<u64>,
+    ) -> Option<Bytes> {
+        let bytes = window.get(bytes_between(first, at)..)?;
+        whole_record(bytes, at, generation, &self.0.lengths)
     }
 
     fn scan_segment(
@@ -305,17 +370,28 @@ fn whole_record(
     verifies(at, record).then(|| Bytes::copy_from_slice(&record[RECORD_HEADER_LEN..]))
 }
 
-fn read_record(
-    file: &dyn DiskFile,
+/// Why a record was not read without waiting: it would wait, or something is wrong. A read that may wait
+/// finds out what.
+struct NotAtOnce;
+
+impl From<ReadError> for NotAtOnce {
+    fn from(_: ReadError) -> Self {
+        Self
+    }
+}
+
+/// Reads a record by `read_at`, which reads into a buffer from an offset of its file.
+fn read_record<E: From<ReadError>>(
+    read_at: impl Fn(&mut [u8], u64) -> Result<usize, E>,
     at: Position,
     generation: Option<u64>,
     lengths: &Lengths,
-) -> Result<Bytes, ReadError> {
-    let damaged = |what| ReadError::Damaged { at, what };
+) -> Result<Bytes, E> {
+    let damaged = |what| E::from(ReadError::Damaged { at, what });
     let offset = u64::from(offset_of(at));
     let (mut record, wanted) = FIRST_READ.with_borrow_mut(|first| {
         let first = &mut first[..lengths.first_read()];
-        let count = file.read_at(first, offset).map_err(LogError::Disk)?;
+        let count = read_at(first, offset)?;
         let first = &first[..count];
         let Some(header) = RecordHeader::peek(first) else {
             return Err(damaged("the file ends before it"));
@@ -337,7 +413,7 @@ fn read_record(
         record.resize(wanted, 0);
         let rest_at = offset + count as u64;
         let rest = &mut record[count..];
-        if file.read_at(rest, rest_at).map_err(LogError::Disk)? < rest.len() {
+        if read_at(rest, rest_at)? < rest.len() {
             return Err(damaged("the file ends within it"));
         }
     }

@@ -154,7 +154,8 @@ impl Shared {
     /// Makes the segment known to readers.
     pub(crate) fn add_segment(&self, segment: u32, info: SegmentInfo, file: Arc<dyn DiskFile>) {
         self.segments_mut().insert(segment, info);
-        self.files().insert(segment, file.clone());
+        let closed = self.files().insert(segment, file.clone());
+        drop(closed);
         self.set_newest(segment, file);
     }
 
@@ -270,7 +271,9 @@ impl Shared {
     /// that do not verify, and then that the segment is not there.
     pub(crate) fn forget(&self, segment: u32) -> bool {
         let was_known = self.segments_mut().remove(&segment).is_some();
-        self.files().open.remove(&segment);
+        // Closed outside the lock: the system may take its time to free the file's blocks.
+        let file = self.files().open.remove(&segment);
+        drop(file);
         was_known
     }
 
@@ -288,15 +291,21 @@ impl Shared {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The segment's file, if it is open.
+    pub(crate) fn open_file(&self, segment: u32) -> Option<Arc<dyn DiskFile>> {
+        self.files().get(segment)
+    }
+
     /// The segment's file, opened if it is not.
     pub(crate) fn file(&self, segment: u32) -> Result<Arc<dyn DiskFile>, DiskError> {
-        if let Some(file) = self.files().get(segment) {
+        if let Some(file) = self.open_file(segment) {
             return Ok(file);
         }
         // Opened outside the lock: a slow disk must not stop readers of other segments. Two readers
         // may open the same file; one handle is dropped again.
         let file = self.disk.open(&segment_name(segment), OpenMode::Read)?;
-        self.files().insert(segment, file.clone());
+        let closed = self.files().insert(segment, file.clone());
+        drop(closed);
         Ok(file)
     }
 }
@@ -328,16 +337,19 @@ impl OpenFiles {
         Some(file.clone())
     }
 
-    fn insert(&mut self, segment: u32, file: Arc<dyn DiskFile>) {
+    /// Returns the handle that has to go, for the caller to close outside the lock, which may take time.
+    #[must_use]
+    fn insert(&mut self, segment: u32, file: Arc<dyn DiskFile>) -> Option<Arc<dyn DiskFile>> {
         self.uses += 1;
-        self.open.insert(segment, (self.uses, file));
-        if self.open.len() > self.max {
-            // A walk over at most `max` handles, only when another had to be opened anyway.
-            let oldest = self.open.iter().min_by_key(|(_, (last_use, _))| *last_use);
-            if let Some((&oldest, _)) = oldest {
-                self.open.remove(&oldest);
-            }
+        let replaced = self.open.insert(segment, (self.uses, file));
+        if self.open.len() <= self.max {
+            return replaced.map(|(_, file)| file);
         }
+        // A walk over at most `max` handles, only when another had to be opened anyway. None was
+        // replaced: there is one more than before.
+        let oldest = self.open.iter().min_by_key(|(_, (last_use, _))| *last_use);
+        let oldest = oldest.map(|(&segment, _)| segment)?;
+        self.open.remove(&oldest).map(|(_, file)| file)
     }
 }
 

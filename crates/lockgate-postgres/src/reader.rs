@@ -138,10 +138,6 @@ impl Shared {
 }
 
 impl LogReader for Reader {
-    fn is_remote(&self) -> bool {
-        true
-    }
-
     fn read(&self, at: Position) -> Result<Bytes, ReadError> {
         let found = self.0.rows_at(&[at])?;
         self.0.record(at, &found)

@@ -151,6 +151,11 @@ impl DiskFile for TurnFile {
         self.file.read_at(buffer, offset)
     }
 
+    fn try_read_at(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
+        turn();
+        self.file.try_read_at(buffer, offset)
+    }
+
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
         turn();
         if let Some((late, disk)) = &self.late {

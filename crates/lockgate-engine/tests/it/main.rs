@@ -8,6 +8,7 @@ mod engine;
 mod keeper;
 mod killed;
 mod overload;
+mod reading;
 mod recovery;
 mod space;
 mod support;

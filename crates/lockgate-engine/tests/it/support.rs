@@ -492,18 +492,26 @@ struct WatchedReader {
 
 impl LogReader for WatchedReader {
     fn read(&self, at: Position) -> Result<Bytes, ReadError> {
-        let state = self.controls.state.lock().unwrap();
-        let how = state.unreadable.iter().find(|(bad, _)| *bad == at);
+        let how = {
+            let state = self.controls.state.lock().unwrap();
+            let bad = state.unreadable.iter().find(|(bad, _)| *bad == at);
+            bad.map(|&(_, how)| how)
+        };
         match how {
-            Some((_, Unreadable::Damaged)) => Err(ReadError::Damaged {
+            Some(Unreadable::Damaged) => Err(ReadError::Damaged {
                 at,
                 what: "made unreadable by a test",
             }),
-            Some((_, Unreadable::Storage)) => Err(ReadError::Log(LogError::Stopped {
+            Some(Unreadable::Storage) => Err(ReadError::Log(LogError::Stopped {
                 reason: "made unreadable by a test".to_owned(),
             })),
             None => self.reader.read(at),
         }
+    }
+
+    fn try_read_all(&self, at: &[Position]) -> Option<Vec<Bytes>> {
+        let is_readable = self.controls.state.lock().unwrap().unreadable.is_empty();
+        is_readable.then(|| self.reader.try_read_all(at))?
     }
 
     fn scan(

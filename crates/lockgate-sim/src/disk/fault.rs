@@ -190,6 +190,12 @@ impl Faults {
         kind.into()
     }
 
+    /// Whether a fault is armed for this or a later operation of the kind.
+    pub(super) fn may_strike(&self, operation: DiskOperation) -> bool {
+        let met = |armed: &Armed| armed.at.is_met_by(operation);
+        self.power_is_off || self.armed.iter().any(met)
+    }
+
     /// Counts the operation and says which fault strikes at it, if any.
     pub(super) fn strike(
         &mut self,

@@ -40,6 +40,19 @@ impl DiskFile for FaultyFile {
             .read(self.id, &self.name, buffer, offset)
     }
 
+    /// Everything is in memory, unless somebody wants reads to be held up or to fail: that meets the read
+    /// that may wait.
+    fn try_read_at(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
+        if self.shared.gates.would_hold(DiskOperation::Read) {
+            return None;
+        }
+        let mut state = self.shared.state();
+        if state.faults.may_strike(DiskOperation::Read) {
+            return None;
+        }
+        state.read(self.id, &self.name, buffer, offset).ok()
+    }
+
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
         assert!(self.writable, "{} was opened for reading", self.name);
         self.shared

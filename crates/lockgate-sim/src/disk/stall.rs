@@ -25,6 +25,14 @@ impl Stall {
         self.shared.gates.wait_for_blocked(self.id);
     }
 
+    /// How many operations have been held up so far.
+    #[must_use]
+    pub fn blocked(&self) -> u64 {
+        let closed = self.shared.gates.lock();
+        let gate = closed.gates.iter().find(|gate| gate.id == self.id);
+        gate.map_or(0, |gate| gate.blocked)
+    }
+
     /// Lets everything go on that was held up, and holds nothing up any more.
     pub fn release(self) {}
 }
@@ -85,6 +93,12 @@ impl Gates {
                 .wait(closed)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Whether a gate is, or will be, closed for the operation.
+    pub(super) fn would_hold(&self, operation: DiskOperation) -> bool {
+        let closed = self.lock();
+        closed.gates.iter().any(|gate| gate.at.is_met_by(operation))
     }
 
     fn add(&self, at: At, after: u64) -> u64 {

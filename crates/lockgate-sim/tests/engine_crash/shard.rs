@@ -123,6 +123,9 @@ impl DiskFile for RetryingFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, DiskError> {
         self.0.read_at(buffer, offset)
     }
+    fn try_read_at(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
+        self.0.try_read_at(buffer, offset)
+    }
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
         self.0.write_at(bytes, offset)
     }

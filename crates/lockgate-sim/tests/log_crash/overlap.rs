@@ -124,6 +124,9 @@ impl DiskFile for HookedFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, DiskError> {
         self.file.read_at(buffer, offset)
     }
+    fn try_read_at(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
+        self.file.try_read_at(buffer, offset)
+    }
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
         let write = || self.file.write_at(bytes, offset);
         self.hook.around(DiskOperation::Write, write)

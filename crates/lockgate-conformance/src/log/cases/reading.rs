@@ -83,6 +83,10 @@ fn read_all_as_each(reader: &dyn LogReader, at: &[Position]) {
     let each: Vec<_> = at.iter().map(|&at| told(reader.read(at))).collect();
     let all: Vec<_> = reader.read_all(at).into_iter().map(told).collect();
     assert_eq!(all, each);
+    if let Some(at_once) = reader.try_read_all(at) {
+        let at_once: Vec<_> = at_once.into_iter().map(Ok).collect();
+        assert_eq!(at_once, each, "what is read without waiting");
+    }
 }
 
 pub(super) fn a_scan_visits_what_starts_within_its_bounds(fixture: &mut dyn Fixture) -> bool {
