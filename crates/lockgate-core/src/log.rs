@@ -15,7 +15,8 @@ use crate::{DiskError, Epoch, Position};
 /// An append-only sequence of records with exactly one owner.
 ///
 /// # Life of an instance
-/// 1. [`claim`](Log::claim): no earlier owner changes anything any more.
+/// 1. [`look`](Log::look), to refuse what cannot be served; then [`claim`](Log::claim): no earlier owner
+///    changes anything any more.
 /// 2. [`recover`](Log::recover) once: hands over every surviving record from a position on, the one
 ///    of the [snapshot](Log::snapshots) that was loaded before, in order.
 /// 3. [`begin_epoch`](Log::begin_epoch) once: fences every earlier owner.
@@ -40,6 +41,16 @@ use crate::{DiskError, Epoch, Position};
 pub trait Log: Send {
     /// What this log can do. Constant for the life of the instance.
     fn capabilities(&self) -> LogCapabilities;
+
+    /// Looks at what there is without claiming it, so that a start that must be refused fences nobody. To be
+    /// called before [`claim`](Log::claim). `None` where opening the log has already excluded every other
+    /// owner.
+    ///
+    /// # Errors
+    /// If storage fails.
+    fn look(&self) -> Result<Option<Preview>, LogError> {
+        Ok(None)
+    }
 
     /// Fences every earlier owner, before anything is read: from here on nothing is appended, no snapshot
     /// completed and no space given back but by this instance. To be called before the snapshots are
@@ -384,6 +395,18 @@ pub trait LogUpkeep: Send + Sync {
     fn check_storage(&self) -> Result<(), LogError> {
         Ok(())
     }
+}
+
+/// What can be told of a log at little cost while somebody else owns it. See [`Log::look`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preview {
+    /// No recovery can start before it, as in [`RecoveryReport::trimmed`].
+    pub trimmed: Position,
+    /// Some of the newest records that verify, in order; none of an older one is left out between them.
+    pub newest: Vec<LogRecord>,
+    /// Ranges behind the newest snapshot of which nothing is there and whose records are lost, as in
+    /// [`RecoveryReport::missing`]. There may be others.
+    pub missing: Vec<Range<Position>>,
 }
 
 /// Reads single records. Shared by any number of threads.

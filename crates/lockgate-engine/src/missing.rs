@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    ops::ControlFlow,
+    ops::{ControlFlow, Range},
 };
 
 use lockgate_core::{
@@ -139,6 +139,20 @@ fn settle(found: &mut Found, effect: &Effect) {
     }
 }
 
+impl MissingPart {
+    /// A part with records that no snapshot covers.
+    pub(crate) fn of_records(range: &Range<Position>, name: String) -> Self {
+        Self {
+            from: range.start,
+            name,
+            holds_records: true,
+            may_be_given_back: false,
+            messages: 0,
+            queues: Vec::new(),
+        }
+    }
+}
+
 /// So many queues of a part are named in a text.
 const QUEUES_TOLD: usize = 3;
 
@@ -218,15 +232,8 @@ impl Lacking {
         let capabilities = log.capabilities();
         let mut parts: BTreeMap<Position, MissingPart> = BTreeMap::new();
         for range in &recovered.missing {
-            let part = MissingPart {
-                from: range.start,
-                name: log.name_of(range.start, range.end),
-                holds_records: true,
-                may_be_given_back: false,
-                messages: 0,
-                queues: Vec::new(),
-            };
-            parts.insert(range.start, part);
+            let name = log.name_of(range.start, range.end);
+            parts.insert(range.start, MissingPart::of_records(range, name));
         }
         let held: BTreeMap<Position, u64> = (log.ranges().iter())
             .map(|range| (range.first, range.bytes))

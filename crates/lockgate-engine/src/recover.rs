@@ -1,18 +1,19 @@
 //! From a log to a driver in service.
 
 use lockgate_core::{
-    BootId, Incarnation, Log, LogError, LogSource, MachineTime, Millis, Now, Position, ReadError,
-    RecoveryReport, SnapshotStore, Term, Unsynced, WallTime, with_sources,
+    BootId, Incarnation, Log, LogCapabilities, LogError, LogSource, MachineTime, Millis, Now,
+    Position, ReadError, RecoveryReport, SnapshotStore, Term, Unsynced, WallTime, with_sources,
 };
 use lockgate_machine::{
     Answer, BatchDecoder, BatchRecord, ClockState, Command, DecodeError, Effect, ImageError,
     ImageLoader, ImagePart, Machine, MachineLimits, Query, QueueDescription, RecordBatch,
+    decode_record,
 };
 
 use crate::{
     Driver, EngineOptions, StartError, StartReport, Ticket, WithoutQueue,
     keeper::Plan,
-    missing::Lacking,
+    missing::{Lacking, MissingPart},
     sync::{Instant, mpsc, thread},
 };
 
@@ -45,6 +46,7 @@ impl<T: Ticket> Driver<T> {
         options: &EngineOptions,
         beginning: Beginning,
     ) -> Result<(Self, StartReport), StartError> {
+        look_first(&*log, options)?;
         log.claim().map_err(StartError::Recover)?;
         let survey = Survey::of(&mut log, options)?;
         // From here on the start changes something.
@@ -198,6 +200,114 @@ pub fn try_start(
     })
 }
 
+/// Refuses a start on what somebody else may own, before that one is deposed, as far as little reading tells:
+/// what a newer version wrote lately, snapshots of which none can be begun to load, parts of the log that are
+/// not there. The rest is found out when the log is claimed; what is refused here would be refused then.
+fn look_first(log: &dyn Log, options: &EngineOptions) -> Result<(), StartError> {
+    let Some(preview) = log.look().map_err(StartError::Recover)? else {
+        return Ok(());
+    };
+    let limits = limits(&log.capabilities());
+    let store = log.snapshots();
+    let mut listed = store.list().map_err(StartError::Recover)?;
+    let from = loop {
+        let mut unreadable = Vec::new();
+        let mut from = None;
+        for &at in &listed {
+            match begin_loading(&*store, at, &limits) {
+                Ok(()) => from = Some(at),
+                // Whether it can be loaded is not known.
+                Err(LoadError::Read(ReadError::Log(error)))
+                    if !matches!(error, LogError::NewerFormat { .. }) =>
+                {
+                    return Ok(());
+                }
+                Err(error) => unreadable.push((at, refusing(at, error)?)),
+            }
+            if from.is_some() {
+                break;
+            }
+        }
+        let from = from.unwrap_or_default();
+        if from >= preview.trimmed {
+            break from;
+        }
+        // The owner may have removed what was listed, when there were newer ones.
+        let now = store.list().map_err(StartError::Recover)?;
+        if now == listed {
+            return Err(no_snapshot(preview.trimmed, unreadable));
+        }
+        listed = now;
+    };
+    for record in &preview.newest {
+        if record.position >= from
+            && let Err(error @ DecodeError::NewerFormat { .. }) = decode_record(&record.payload)
+        {
+            return Err(StartError::NewerFormat {
+                at: record.position,
+                reason: with_sources(&error),
+            });
+        }
+    }
+    if preview.missing.is_empty() || options.accept_loss {
+        return Ok(());
+    }
+    let parts = preview.missing.iter();
+    let parts =
+        parts.map(|range| MissingPart::of_records(range, log.name_of(range.start, range.end)));
+    Err(StartError::Missing {
+        parts: parts.collect(),
+        without_queue: WithoutQueue::default(),
+    })
+}
+
+/// Loads the first piece of a snapshot.
+fn begin_loading(
+    store: &dyn SnapshotStore,
+    at: Position,
+    limits: &MachineLimits,
+) -> Result<(), LoadError> {
+    let mut loader = ImageLoader::new(limits.clone());
+    match store.open(at)?.next_piece()? {
+        Some(piece) => loader.part(ImagePart::decode(&piece)?)?,
+        // There is none: it says what is wrong.
+        None => drop(loader.finish()?),
+    }
+    Ok(())
+}
+
+/// The reason for which a snapshot cannot be loaded, unless the start is refused for it.
+fn refusing(at: Position, error: LoadError) -> Result<String, StartError> {
+    match error {
+        LoadError::Read(ReadError::Log(source @ LogError::NewerFormat { .. })) => {
+            Err(StartError::Recover(source))
+        }
+        LoadError::Image(error @ ImageError::NewerFormat { .. }) => {
+            let reason = with_sources(&error);
+            Err(StartError::NewerFormat { at, reason })
+        }
+        error => Ok(with_sources(&error)),
+    }
+}
+
+fn no_snapshot(trimmed: Position, unreadable: Vec<(Position, String)>) -> StartError {
+    let explained = unreadable.into_iter();
+    StartError::NoSnapshot {
+        trimmed,
+        unreadable: explained
+            .map(|(at, reason)| format!("{at}: {reason}"))
+            .collect(),
+    }
+}
+
+fn limits(capabilities: &LogCapabilities) -> MachineLimits {
+    MachineLimits {
+        log_level: capabilities.sync_level,
+        range_bits: capabilities.range_bits,
+        ..MachineLimits::default()
+    }
+}
+
 /// What there is to start on, found without changing anything.
 struct Survey {
     started: Instant,
@@ -227,11 +337,7 @@ struct FirstCommand {
 impl Survey {
     fn of(source: &mut dyn LogSource, options: &EngineOptions) -> Result<Self, StartError> {
         let started = Instant::now();
-        let limits = MachineLimits {
-            log_level: source.capabilities().sync_level,
-            range_bits: source.capabilities().range_bits,
-            ..MachineLimits::default()
-        };
+        let limits = limits(&source.capabilities());
         let loaded = load_snapshot(&*source.snapshots(), &limits)?;
         let from = loaded.at.unwrap_or_default();
         let snapshots = source.snapshots().list().map_err(StartError::Recover)?;
@@ -243,13 +349,7 @@ impl Survey {
         })
         .map_err(StartError::Recover)?;
         if from < recovered.trimmed {
-            let explained = loaded.unreadable.into_iter();
-            return Err(StartError::NoSnapshot {
-                trimmed: recovered.trimmed,
-                unreadable: explained
-                    .map(|(at, reason)| format!("{at}: {reason}"))
-                    .collect(),
-            });
+            return Err(no_snapshot(recovered.trimmed, loaded.unreadable));
         }
         if folding.begins_relocated && recovered.damaged.is_empty() {
             return Err(StartError::UnfinishedRestore);

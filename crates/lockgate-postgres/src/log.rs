@@ -3,9 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use lockgate_core::{
-    AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader,
-    LogRecord, LogSpace, LogUpkeep, Position, Purpose, RecordGroup, RecoveryReport, ReserveError,
-    SnapshotStore, SnapshotWriter, SpaceState,
+    AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader, LogRecord, LogSpace, LogUpkeep, Position, Purpose, RecordGroup, RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter, SpaceState, Preview,
 };
 
 use crate::{
@@ -15,7 +13,7 @@ use crate::{
     pipeline::Pipeline,
     pooler::check_sessions,
     reader::Reader,
-    recover::{For, Head, claim, recover},
+    recover::{For, Head, claim, preview, recover},
     schema,
     session::{Commit, Failure, Link, Renewed, Session},
     shared::{Fence, Handle, Point, ROW_BYTES, Shared, checksum, from_database, to_database},
@@ -413,6 +411,11 @@ fn make_shard(session: &Session, name: &str) -> Result<i32, Failure> {
 impl Log for PostgresLog {
     fn capabilities(&self) -> LogCapabilities {
         self.options.capabilities()
+    }
+
+    fn look(&self) -> Result<Option<Preview>, LogError> {
+        self.shared.check_running()?;
+        preview(&self.shared, &self.syncing).map(Some)
     }
 
     fn claim(&mut self) -> Result<(), LogError> {

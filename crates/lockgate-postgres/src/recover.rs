@@ -4,7 +4,9 @@ pub(crate) mod fuzzing;
 
 use std::ops::{ControlFlow, Range};
 
-use lockgate_core::{DamagedRange, Epoch, LogError, LogRecord, Position, RecoveryReport, Unsynced};
+use lockgate_core::{
+    DamagedRange, Epoch, LogError, LogRecord, Position, Preview, RecoveryReport, Unsynced,
+};
 use tokio_postgres::Row;
 
 use crate::{
@@ -70,8 +72,30 @@ const RANGES: &str = "
 
 const RELEASED: &str = "SELECT first, stop FROM lockgate.released WHERE shard = $1";
 
+const NEWEST_SNAPSHOT: &str = "
+    SELECT position, number
+    FROM lockgate.snapshot
+    WHERE shard = $1 AND complete
+    ORDER BY position DESC, id DESC
+    LIMIT 1";
+
+/// The numbers of the last record before a stretch and of the first one behind it.
+const AROUND: &str = "
+    SELECT (SELECT number FROM lockgate.record
+            WHERE shard = $1 AND position < $2 ORDER BY position DESC LIMIT 1),
+           (SELECT number FROM lockgate.record
+            WHERE shard = $1 AND position >= $3 ORDER BY position LIMIT 1)";
+
+/// So much of the end of the log is looked at before a claim.
+const PREVIEW_BYTES: u64 = 1 << 20;
+
 const SNAPSHOT_BYTES: &str = "
     SELECT coalesce(sum(bytes), 0)::bigint FROM lockgate.snapshot WHERE shard = $1";
+
+/// All reads in it see the database as of the first one, whatever goes on beside.
+pub(crate) const BEGIN_LOOKING: &str = "
+    BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+    SET LOCAL idle_in_transaction_session_timeout = 0";
 
 /// What a recovery has found.
 pub(crate) struct Recovered {
@@ -164,14 +188,85 @@ impl Seen {
     }
 }
 
+/// What can be told of the shard at little cost, whoever owns it.
+pub(crate) fn preview(shared: &Shared, session: &Session) -> Result<Preview, LogError> {
+    let failed = |failure: Failure| failure.while_doing("looking at the shard");
+    session.batch(BEGIN_LOOKING).map_err(failed)?;
+    let seen = Seen::of(shared, session).map_err(failed)?;
+    let seen = seen.ok_or_else(no_shard)?;
+    let missing = lost_ranges(shared, session, &seen).map_err(failed)?;
+    session.batch("COMMIT").map_err(failed)?;
+    let (trimmed, tail) = (seen.head.trimmed, Position(seen.head.tail));
+    let from = Position(tail.0.saturating_sub(PREVIEW_BYTES)).max(trimmed);
+    let mut newest = Vec::new();
+    shared.visit_rows(from, tail, &mut |stored| {
+        if stored.verifies {
+            newest.push(LogRecord {
+                position: stored.point.at,
+                payload: stored.payload,
+            });
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(Preview {
+        trimmed,
+        newest,
+        missing,
+    })
+}
+
+/// Ranges behind the newest snapshot that have no rows and had some, as the numbers around them tell.
+fn lost_ranges(
+    shared: &Shared,
+    session: &Session,
+    seen: &Seen,
+) -> Result<Vec<Range<Position>>, Failure> {
+    let (head, shard) = (seen.head, &shared.shard);
+    let snapshot = session.query_opt(NEWEST_SNAPSHOT, &[shard])?;
+    let (from, number) = snapshot.map_or((0, None), |row| {
+        (from_database(row.get(0)), Some(row.get::<_, i64>(1)))
+    });
+    let claimed = head.claimed(Position(from).max(head.trimmed), number);
+    if claimed.from >= claimed.tail.at {
+        return Ok(Vec::new());
+    }
+    let all = DamagedRange {
+        from: claimed.from,
+        to: claimed.tail.at,
+        records: 0,
+        kept_as: None,
+    };
+    let mut lost = Vec::new();
+    for empty in missing(&[all], &seen.space, shared.range_bits) {
+        let (start, end) = (to_database(empty.start.0), to_database(empty.end.0));
+        let Some(row) = session.query_opt(AROUND, &[shard, &start, &end])? else {
+            continue;
+        };
+        let behind = row.get::<_, Option<i64>>(0);
+        let behind = behind.map(|last| from_database(last) + 1);
+        // What is lost before the snapshot is in it.
+        let expected = behind.max(claimed.from_number);
+        let next = row.get::<_, Option<i64>>(1).map(from_database);
+        let next = next.unwrap_or(claimed.tail.number);
+        if expected.is_some_and(|expected| expected < next) {
+            lost.push(empty);
+        }
+    }
+    Ok(lost)
+}
+
+fn no_shard() -> LogError {
+    LogError::Stopped {
+        reason: "the shard is not in the database any more".to_owned(),
+    }
+}
+
 /// Fences whoever owns the shard.
 pub(crate) fn claim(shared: &Shared, session: &Session) -> Result<Head, LogError> {
     let row = session
         .query_opt(CLAIM, &[&shared.shard])
         .map_err(|failure| failure.while_doing("claiming the shard"))?;
-    let head = Head::from_row(&row.ok_or_else(|| LogError::Stopped {
-        reason: "the shard is not in the database any more".to_owned(),
-    })?);
+    let head = Head::from_row(&row.ok_or_else(no_shard)?);
     shared.claimed(head.claim);
     Ok(head)
 }

@@ -13,18 +13,13 @@ use crate::{
     options::{OpenError, PostgresLogOptions},
     pooler::check_sessions,
     reader::Reader,
-    recover::{For, Seen, recover},
+    recover::{BEGIN_LOOKING, For, Seen, recover},
     schema,
     session::{Failure, Link, Renewed, Session},
     shared::{Handle, Shared, VIEWED},
     snapshots::Snapshots,
     tls::Target,
 };
-
-/// All reads in it see the database as of the first one, whatever goes on beside.
-const BEGIN: &str = "
-    BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
-    SET LOCAL idle_in_transaction_session_timeout = 0";
 
 /// See [`VIEWED`]. It is the session's, and ends with it.
 const LOCK: &str = "SELECT pg_advisory_lock_shared($1, $2)";
@@ -108,7 +103,7 @@ impl PostgresView {
             session.execute(LOCK, &[&VIEWED, &number]).map_err(failed)?;
         }
         let shared = shared_over(&session, number, &options);
-        session.batch(BEGIN).map_err(failed)?;
+        session.batch(BEGIN_LOOKING).map_err(failed)?;
         let seen = Seen::of(&shared, &session).map_err(failed)?;
         let seen = Arc::new(seen.ok_or_else(no_shard)?);
         let shared = Arc::new(shared);

@@ -8,6 +8,7 @@ mod database;
 mod engine;
 mod failures;
 mod pooler;
+mod refused;
 mod replication;
 mod server;
 mod support;

@@ -3,8 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lockgate_core::{
-    AppendError, BootId, Clock, Epoch, HolderName, Level, Log, LogCapabilities, LogError,
-    LogProgress, LogRange, LogReader, LogRecord, LogSpace, LogUpkeep, Millis, Position, Purpose,
+    AppendError, BootId, Clock, Epoch, HolderName, Level, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader, LogRecord, LogSpace, LogUpkeep, Millis, Position, Purpose, Preview,
     RecordGroup, RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter, Unsynced, WallTime,
 };
 use lockgate_engine::{Engine, EngineOptions};
@@ -205,6 +204,10 @@ struct Slow<F> {
 impl<F: FnOnce() + Send> Log for Slow<F> {
     fn capabilities(&self) -> LogCapabilities {
         self.log.capabilities()
+    }
+
+    fn look(&self) -> Result<Option<Preview>, LogError> {
+        self.log.look()
     }
 
     fn claim(&mut self) -> Result<(), LogError> {
