@@ -7,6 +7,7 @@ mod cuts;
 mod database;
 mod engine;
 mod failures;
+mod holders;
 mod pooler;
 mod refused;
 mod replication;

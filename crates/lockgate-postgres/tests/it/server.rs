@@ -187,6 +187,11 @@ impl Server {
         services("stop", &[self.folder.path()]);
     }
 
+    /// Ends it at once and without a checkpoint, as `pg_ctl stop -m immediate` does.
+    pub(crate) fn abort(&self) {
+        services("abort", &[self.folder.path()]);
+    }
+
     pub(crate) fn kill(&self) {
         services("crash", &[self.folder.path()]);
     }
