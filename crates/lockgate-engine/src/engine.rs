@@ -139,7 +139,8 @@ impl Engine {
             let batch = self.handle.shared.read(leases).await?;
             let deliveries = batch.iter().map(|received| &received.delivery);
             // That all of it has ended, or is damaged, is no reason to come back early.
-            if !self.ended_on_the_way(&receive, deliveries) && !(leased && batch.is_empty()) {
+            let is_lost = leased && batch.is_empty();
+            if !is_lost && !self.ended_on_the_way(&receive, deliveries) {
                 return Ok(batch);
             }
         }
