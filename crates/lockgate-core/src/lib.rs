@@ -38,7 +38,10 @@ pub use ids::{
 };
 pub use level::{Level, ParseLevelError};
 pub use log::{
-    AppendError, DamagedRange, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader, LogRecord, LogSource, LogSpace, LogUpkeep, Progress, Purpose, ReadError, RecordGroup, RecordStamp, RecoveryReport, ReserveError, Scanned, SnapshotReader, SnapshotStore, SnapshotWriter, SpaceState, Unsynced, Watcher, Preview,
+    AppendError, DamagedRange, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader,
+    LogRecord, LogSource, LogSpace, LogUpkeep, Preview, Progress, Purpose, ReadError, RecordGroup,
+    RecordStamp, RecoveryReport, ReserveError, Scanned, SnapshotReader, SnapshotStore,
+    SnapshotWriter, SpaceState, Unsynced, Watcher,
 };
 pub use message::{Header, Message, ProducerMark, SizeError};
 pub use names::{HolderName, Key, NameError, QueueName, UniqueId};

@@ -3,7 +3,9 @@
 use std::{fmt, sync::Arc};
 
 use lockgate_core::{
-    AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader, LogRecord, LogSpace, LogUpkeep, Position, Purpose, RecordGroup, RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter, SpaceState, Preview,
+    AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader,
+    LogRecord, LogSpace, LogUpkeep, Position, Preview, Purpose, RecordGroup, RecoveryReport,
+    ReserveError, SnapshotStore, SnapshotWriter, SpaceState,
 };
 
 use crate::{
@@ -415,7 +417,7 @@ impl Log for PostgresLog {
 
     fn look(&self) -> Result<Option<Preview>, LogError> {
         self.shared.check_running()?;
-        preview(&self.shared, &self.syncing).map(Some)
+        preview(&self.shared, self.syncing.session()).map(Some)
     }
 
     fn claim(&mut self) -> Result<(), LogError> {

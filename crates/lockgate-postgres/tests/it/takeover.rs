@@ -3,8 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use lockgate_core::{
-    AppendError, BootId, Clock, Epoch, HolderName, Level, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader, LogRecord, LogSpace, LogUpkeep, Millis, Position, Purpose, Preview,
-    RecordGroup, RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter, Unsynced, WallTime,
+    AppendError, BootId, Clock, Epoch, HolderName, Level, Log, LogCapabilities, LogError,
+    LogProgress, LogRange, LogReader, LogRecord, LogSpace, LogUpkeep, Millis, Position, Preview,
+    Purpose, RecordGroup, RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter, Unsynced,
+    WallTime,
 };
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_log::SystemClock;
