@@ -5,6 +5,7 @@ mod admin;
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
+use lockgate_core::ShardId;
 
 pub(crate) use admin::*;
 
@@ -468,7 +469,8 @@ pub(crate) struct Backup {
 /// Leases of the backup are kept and end as they would have ended; who has their receipts can still
 /// settle. What was acknowledged after the backup was taken comes again. Nothing that is given out
 /// later has an id or a receipt that was ever given out, so the server that the backup was taken
-/// from may go on.
+/// from may go on. The shard keeps its number, which is told; the server must be started with it
+/// (serve --shard).
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -497,6 +499,14 @@ pub(crate) struct Restore {
     /// The database; better in LOCKGATE_POSTGRES or the configuration file
     #[arg(long, value_name = "URL", requires = "postgres_shard")]
     pub(crate) postgres: Option<String>,
+
+    /// Another number for the shard, 0 to 1023; otherwise it keeps the one in the backup
+    ///
+    /// For a copy that is to serve beside the shard it was taken from. Messages keep their ids, with the old
+    /// number in them. Leases of the backup end as they would have ended, but their receipts are those of
+    /// the old number and cannot settle them any more.
+    #[arg(long, value_name = "N")]
+    pub(crate) shard: Option<ShardId>,
 }
 
 /// Check a data folder: what is in it, what is damaged, what a start would do

@@ -2,6 +2,21 @@
 
 use std::{fmt, ops::Range, str::FromStr};
 
+/// The number of a shard: one machine over one log with one engine. A process may hold many shards, each with a
+/// number of its own; shards share nothing. It is recorded in the log with the first term and stays.
+///
+/// From 0, the default, to [`ShardId::MAX`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardId(u16);
+
+/// A number that no shard can have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is no shard number: expected 0 to {}", ShardId::MAX)]
+pub struct ShardIdError {
+    /// What was given.
+    pub given: String,
+}
+
 /// Fencing token of a term of ownership of a shard's log: strictly increasing, never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
@@ -11,10 +26,12 @@ pub struct Epoch(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 
-/// One start of one shard: the epoch with the incarnation drawn for it. Part of every message id
-/// and lease token.
+/// One start of one shard: which shard, the epoch, and the incarnation drawn for it. Part of every
+/// message id and lease token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Term {
+    /// Which shard.
+    pub shard: ShardId,
     /// Which term of ownership.
     pub epoch: Epoch,
     /// Which random draw.
@@ -47,7 +64,7 @@ pub struct Location {
 pub struct LeaseNumber(pub u64);
 
 /// Names one lease of one message for ever: no later lease, also after a restart or the restore of
-/// a backup, has the same token.
+/// a backup, has the same token. Its term says which shard gave it: only that one can settle it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseToken {
     /// The message's queue.
@@ -62,14 +79,22 @@ pub struct LeaseToken {
     pub lease: LeaseNumber,
 }
 
-/// A message's name for ever: a UUID (version 8, custom layout) that says which queue first
-/// accepted it, under which sequence number, in which term.
+/// A message's name for ever: a UUID (version 8, custom layout) that says which queue of which shard
+/// first accepted it, under which sequence number, in which term.
 ///
-/// From the most significant bit, leaving out the six bits of UUID version and variant: queue (26),
-/// sequence (48), epoch modulo 2^20 (20), incarnation modulo 2^28 (28). A message that was moved to
-/// another queue keeps its id.
+/// From the most significant bit, leaving out the six bits of UUID version and variant: shard (10),
+/// queue (24), sequence (46), epoch modulo 2^18 (18), incarnation modulo 2^24 (24). A message that
+/// was moved to another queue, or restored into another shard, keeps its id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(u128);
+
+impl LeaseToken {
+    /// The shard that gave the lease.
+    #[must_use]
+    pub const fn shard(&self) -> ShardId {
+        self.term.shard
+    }
+}
 
 impl Position {
     /// The range it lies in: the positions that agree with it in all but their lowest `bits` bits, see
@@ -84,15 +109,60 @@ impl Position {
     }
 }
 
+impl ShardId {
+    /// The highest shard number, set by the 10 bits a message id has for it: 1023.
+    pub const MAX: Self = Self((1 << 10) - 1);
+
+    /// The shard of that number; `None` above [`MAX`](Self::MAX).
+    #[must_use]
+    pub const fn new(number: u16) -> Option<Self> {
+        if number <= Self::MAX.0 {
+            Some(Self(number))
+        } else {
+            None
+        }
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+impl TryFrom<u16> for ShardId {
+    type Error = ShardIdError;
+
+    fn try_from(number: u16) -> Result<Self, ShardIdError> {
+        Self::new(number).ok_or_else(|| ShardIdError {
+            given: number.to_string(),
+        })
+    }
+}
+
+impl FromStr for ShardId {
+    type Err = ShardIdError;
+
+    fn from_str(text: &str) -> Result<Self, ShardIdError> {
+        // The parser of numbers would also take a sign.
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = if digits { text.parse().ok() } else { None };
+        number.and_then(Self::new).ok_or_else(|| ShardIdError {
+            given: text.to_owned(),
+        })
+    }
+}
+
 impl QueueId {
-    /// The highest queue number, set by the 26 bits a message id has for it.
-    pub const MAX: Self = Self((1 << 26) - 1);
+    /// The highest queue number, set by the 24 bits a message id has for it: 16.8 million queues ever
+    /// made in one shard.
+    pub const MAX: Self = Self((1 << 24) - 1);
 }
 
 impl Sequence {
-    /// The highest sequence number, set by the 48 bits a message id has for it: 2.8 × 10^14
-    /// messages in one queue.
-    pub const MAX: Self = Self((1 << 48) - 1);
+    /// The highest sequence number, set by the 46 bits a message id has for it: 7 × 10^13 messages
+    /// ever in one queue.
+    pub const MAX: Self = Self((1 << 46) - 1);
 
     /// The number after this one.
     #[must_use]
@@ -120,26 +190,47 @@ impl MessageId {
             queue <= QueueId::MAX && sequence <= Sequence::MAX,
             "id out of range"
         );
-        let epoch = u128::from(term.epoch.0) & 0xf_ffff;
-        let incarnation = u128::from(term.incarnation.0) & 0xfff_ffff;
-        let packed = (u128::from(queue.0) << 96)
-            | (u128::from(sequence.0) << 48)
-            | (epoch << 28)
+        let epoch = u128::from(term.epoch.0) & 0x3_ffff;
+        let incarnation = u128::from(term.incarnation.0) & 0xff_ffff;
+        let packed = (u128::from(term.shard.0) << 112)
+            | (u128::from(queue.0) << 88)
+            | (u128::from(sequence.0) << 42)
+            | (epoch << 24)
             | incarnation;
         Self(with_uuid_bits(packed))
     }
 
+    /// The shard that first accepted the message.
+    #[must_use]
+    pub fn shard(self) -> ShardId {
+        ShardId((without_uuid_bits(self.0) >> 112) as u16 & ShardId::MAX.0)
+    }
+
     /// The queue that first accepted the message.
     #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "masked to 24 bits")]
     pub fn queue(self) -> QueueId {
-        QueueId((without_uuid_bits(self.0) >> 96) as u32 & QueueId::MAX.0)
+        QueueId((without_uuid_bits(self.0) >> 88) as u32 & QueueId::MAX.0)
     }
 
     /// The number under which that queue accepted it.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "masked to 48 bits")]
+    #[expect(clippy::cast_possible_truncation, reason = "masked to 46 bits")]
     pub fn sequence(self) -> Sequence {
-        Sequence((without_uuid_bits(self.0) >> 48) as u64 & Sequence::MAX.0)
+        Sequence((without_uuid_bits(self.0) >> 42) as u64 & Sequence::MAX.0)
+    }
+
+    /// A term that gives ids which end, and say their shard, as this one does. Not the term itself:
+    /// the id has only a part of its epoch and incarnation.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "masked to 18 and 24 bits")]
+    pub fn term(self) -> Term {
+        let packed = without_uuid_bits(self.0);
+        Term {
+            shard: self.shard(),
+            epoch: Epoch((packed >> 24) as u64 & 0x3_ffff),
+            incarnation: Incarnation(packed as u64 & 0xff_ffff),
+        }
     }
 
     /// The 128 bits, as written to disk.
@@ -232,6 +323,12 @@ impl FromStr for MessageId {
     }
 }
 
+impl fmt::Display for ShardId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl fmt::Display for Sequence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -276,39 +373,107 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        /// Every part comes back, moves no other part, and stands where the layout says.
+        #[test]
+        fn message_ids_have_their_layout(
+            shard in 0..=ShardId::MAX.0,
+            queue in 0..=QueueId::MAX.0,
+            sequence in 0..=Sequence::MAX.0,
+            epoch: u64,
+            incarnation: u64,
+        ) {
+            check_layout(shard, queue, sequence, epoch, incarnation);
+        }
+    }
+
+    fn check_layout(shard: u16, queue: u32, sequence: u64, epoch: u64, incarnation: u64) {
+        let term = Term {
+            shard: ShardId(shard),
+            epoch: Epoch(epoch),
+            incarnation: Incarnation(incarnation),
+        };
+        let id = MessageId::new(QueueId(queue), Sequence(sequence), term);
+        assert_eq!(id.shard(), ShardId(shard));
+        assert_eq!(id.queue(), QueueId(queue));
+        assert_eq!(id.sequence(), Sequence(sequence));
+        let part = id.term();
+        assert_eq!(part.epoch.0, epoch % (1 << 18));
+        assert_eq!(part.incarnation.0, incarnation % (1 << 24));
+        let again = MessageId::new(id.queue(), id.sequence(), part);
+        assert_eq!(again, id, "made again of its parts");
+
+        // The bits one after the other, without those of the UUID: as written in the docs.
+        let bits = format!("{:0128b}", id.to_bits());
+        assert_eq!(
+            (&bits[48..52], &bits[64..66]),
+            ("1000", "10"),
+            "a UUID of version 8"
+        );
+        let own = [&bits[..48], &bits[52..64], &bits[66..]].concat();
+        let (epoch, incarnation) = (epoch % (1 << 18), incarnation % (1 << 24));
+        assert_eq!(
+            own,
+            format!("{shard:010b}{queue:024b}{sequence:046b}{epoch:018b}{incarnation:024b}")
+        );
+        assert_eq!(id.to_string().parse::<MessageId>().unwrap(), id);
+    }
+
     #[test]
     fn message_ids_keep_their_parts_at_both_ends_of_the_range() {
-        let terms = [
-            Term::default(),
-            Term {
-                epoch: Epoch(u64::MAX),
-                incarnation: Incarnation(u64::MAX),
-            },
-        ];
-        for term in terms {
-            for queue in [QueueId(0), QueueId(1), QueueId::MAX] {
-                for sequence in [Sequence(0), Sequence(1), Sequence::MAX] {
-                    let id = MessageId::new(queue, sequence, term);
-                    assert_eq!((id.queue(), id.sequence()), (queue, sequence));
-                    let text = id.to_string();
-                    assert_eq!(&text[14..15], "8", "UUID version in {text}");
-                    assert_eq!(text.parse::<MessageId>().unwrap(), id);
+        for shard in [0, 1, ShardId::MAX.0] {
+            for queue in [0, 1, QueueId::MAX.0] {
+                for sequence in [0, 1, Sequence::MAX.0] {
+                    for term in [0, 1, u64::MAX] {
+                        check_layout(shard, queue, sequence, term, !term);
+                        check_layout(shard, queue, sequence, term, term);
+                    }
                 }
             }
         }
     }
 
     #[test]
-    fn message_ids_of_another_term_differ() {
-        let id = |epoch, incarnation| {
+    #[should_panic(expected = "id out of range")]
+    fn a_queue_above_the_highest_has_no_id() {
+        let _ = MessageId::new(QueueId(QueueId::MAX.0 + 1), Sequence(1), Term::default());
+    }
+
+    #[test]
+    #[should_panic(expected = "id out of range")]
+    fn a_sequence_above_the_highest_has_no_id() {
+        let _ = MessageId::new(QueueId(1), Sequence::MAX.next(), Term::default());
+    }
+
+    #[test]
+    fn shard_numbers_go_from_0_to_1023() {
+        for number in [0, 7, 1023] {
+            let shard = ShardId::new(number).unwrap();
+            assert_eq!(shard.get(), number);
+            assert_eq!(shard.to_string().parse(), Ok(shard));
+        }
+        assert_eq!(ShardId::new(1024), None);
+        assert_eq!(ShardId::new(u16::MAX), None);
+        for text in ["", "1024", "65536", "-1", "+1", " 1", "one"] {
+            let error = text.parse::<ShardId>().unwrap_err();
+            let told = format!("{text:?} is no shard number: expected 0 to 1023");
+            assert_eq!(error.to_string(), told);
+        }
+    }
+
+    #[test]
+    fn message_ids_of_another_term_or_shard_differ() {
+        let id = |shard, epoch, incarnation| {
             let term = Term {
+                shard: ShardId(shard),
                 epoch: Epoch(epoch),
                 incarnation: Incarnation(incarnation),
             };
             MessageId::new(QueueId(1), Sequence(1), term)
         };
-        assert_ne!(id(1, 5), id(2, 5));
-        assert_ne!(id(1, 5), id(1, 6));
+        assert_ne!(id(0, 1, 5), id(0, 2, 5));
+        assert_ne!(id(0, 1, 5), id(0, 1, 6));
+        assert_ne!(id(0, 1, 5), id(1, 1, 5));
     }
 
     #[test]

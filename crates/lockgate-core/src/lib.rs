@@ -7,10 +7,12 @@
 //! for `wasm32-unknown-unknown`.
 //!
 //! ```
-//! use lockgate_core::{Incarnation, Epoch, MessageId, QueueId, Sequence, Term};
+//! use lockgate_core::{Incarnation, Epoch, MessageId, QueueId, Sequence, ShardId, Term};
 //!
-//! let term = Term { epoch: Epoch(3), incarnation: Incarnation(0xfeed_beef) };
+//! let shard = ShardId::new(9).unwrap();
+//! let term = Term { shard, epoch: Epoch(3), incarnation: Incarnation(0xfeed_beef) };
 //! let id = MessageId::new(QueueId(7), Sequence(42), term);
+//! assert_eq!(id.shard(), shard);
 //! assert_eq!(id.queue(), QueueId(7));
 //! assert_eq!(id.sequence(), Sequence(42));
 //! assert_eq!(id.to_string().parse::<MessageId>().unwrap(), id);
@@ -34,7 +36,7 @@ pub use disk::{
 pub use error_text::with_sources;
 pub use ids::{
     Epoch, Incarnation, LeaseNumber, LeaseToken, Location, MessageId, ParseMessageIdError,
-    Position, QueueId, Sequence, Term,
+    Position, QueueId, Sequence, ShardId, ShardIdError, Term,
 };
 pub use level::{Level, ParseLevelError};
 pub use log::{

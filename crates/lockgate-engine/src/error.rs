@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, sync::Arc};
 
-use lockgate_core::{AppendError, Epoch, LogError, Position, ReadError, with_sources};
+use lockgate_core::{AppendError, Epoch, LogError, Position, ReadError, ShardId, with_sources};
 use lockgate_machine::Rejection;
 
 use crate::{MissingPart, WithoutQueue};
@@ -119,6 +119,17 @@ pub enum StartError {
         at: Position,
         /// What is not known.
         reason: String,
+    },
+    /// The log is that of a shard of another number. Nothing was changed.
+    #[error(
+        "the log is that of shard {held}, and it was opened as shard {given}: open it as shard {held}, or open \
+         the log of shard {given}"
+    )]
+    OtherShard {
+        /// The number in the log.
+        held: ShardId,
+        /// The number in [`EngineOptions::shard`](crate::EngineOptions::shard).
+        given: ShardId,
     },
     /// No snapshot can be loaded, and the log alone does not reach back to the beginning: what is
     /// missing cannot be made up. Nothing was changed.

@@ -2,12 +2,18 @@
 
 use std::time::Duration;
 
+use lockgate_core::ShardId;
+
 /// Limits of one engine. Memory used by requests that wait is at most the sum of
 /// [`inbox_bytes_max`](Self::inbox_bytes_max) (twice: once for sends, once for the rest),
 /// [`group_bytes_max`](Self::group_bytes_max), [`answers_bytes_max`](Self::answers_bytes_max) and the
 /// answers of one group more, and about 300 bytes for each of [`waiters_max`](Self::waiters_max).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
+    /// The number of the shard; default 0. The first start on a new log writes it down, and a start
+    /// under another number is refused as [`StartError::OtherShard`](crate::StartError::OtherShard). Give each
+    /// shard whose ids, tokens or receipts meet those of others a number of its own.
+    pub shard: ShardId,
     /// How many requests may wait to be decided; 1 or more, default 16,384. Sends have this much room
     /// and everything else has as much again, so that sends never keep a settle from getting in.
     pub inbox_requests_max: u32,
@@ -59,6 +65,7 @@ pub struct SyncWindow {
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
+            shard: ShardId::default(),
             inbox_requests_max: 16_384,
             inbox_bytes_max: 64 << 20,
             shed_after: Duration::from_secs(1),

@@ -1,8 +1,7 @@
 //! From a log to a driver in service.
 
 use lockgate_core::{
-    BootId, Incarnation, Log, LogCapabilities, LogError, LogSource, MachineTime, Millis, Now,
-    Position, ReadError, RecoveryReport, SnapshotStore, Term, Unsynced, WallTime, with_sources,
+    BootId, Incarnation, Log, LogCapabilities, LogError, LogSource, MachineTime, Millis, Now, Position, ReadError, RecoveryReport, SnapshotStore, Term, Unsynced, WallTime, with_sources, ShardId,
 };
 use lockgate_machine::{
     Answer, BatchDecoder, BatchRecord, ClockState, Command, DecodeError, Effect, ImageError,
@@ -324,6 +323,7 @@ struct Survey {
     recovered: RecoveryReport,
     lacking: Lacking,
     without_queue: WithoutQueue,
+    shard: ShardId,
 }
 
 /// The command with which a term begins.
@@ -350,6 +350,12 @@ impl Survey {
         .map_err(StartError::Recover)?;
         if from < recovered.trimmed {
             return Err(no_snapshot(recovered.trimmed, loaded.unreadable));
+        }
+        if let Some(held) = machine.shard()
+            && held != options.shard
+        {
+            let given = options.shard;
+            return Err(StartError::OtherShard { held, given });
         }
         if folding.begins_relocated && recovered.damaged.is_empty() {
             return Err(StartError::UnfinishedRestore);
@@ -400,6 +406,7 @@ impl Survey {
             recovered,
             lacking,
             without_queue,
+            shard: options.shard,
         })
     }
 
@@ -412,6 +419,7 @@ impl Survey {
 
     fn first_command(&self, beginning: &Beginning) -> FirstCommand {
         let term = Term {
+            shard: self.shard,
             epoch: self.recovered.epoch.max(self.machine.term().epoch).next(),
             incarnation: beginning.incarnation,
         };
@@ -677,8 +685,8 @@ impl Folding {
         let position = record.position;
         self.last = position;
         self.ended = matches!(record.only_effect, Some(Effect::TermEnded { .. }));
-        self.begins_relocated |= matches!(record.only_effect, Some(Effect::Relocated(_)))
-            && machine.term() == Term::default();
+        self.begins_relocated |=
+            matches!(record.only_effect, Some(Effect::Relocated(_))) && machine.shard().is_none();
         match record.error {
             None => {}
             Some(error @ DecodeError::NewerFormat { .. }) => {

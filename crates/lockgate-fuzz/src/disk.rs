@@ -123,6 +123,6 @@ pub(crate) fn backup(bytes: &[u8]) -> Result<(), String> {
     lockgate_engine::verify_backup(&mut &*bytes).map_err(|error| error.to_string())?;
     let disk = Arc::new(FaultyDisk::from_image(BTreeMap::new()));
     let log = LocalLog::open(disk, options()).map_err(|error| error.to_string())?;
-    let restored = lockgate_engine::restore(&mut &*bytes, Box::new(log));
+    let restored = lockgate_engine::restore(&mut &*bytes, Box::new(log), None);
     restored.map(drop).map_err(|error| error.to_string())
 }

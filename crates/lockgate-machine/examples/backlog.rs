@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, Key, LeaseToken, MachineTime, Message, Now, Position,
-    QueueName, Term, WallTime,
+    QueueName, ShardId, Term, WallTime,
 };
 use lockgate_machine::{
     Command, CreateQueue, Machine, MachineLimits, QueueSettings, Receive, Reply, SendMessage,
@@ -127,6 +127,7 @@ impl Bench {
         };
         bench.run(&Command::StartTerm {
             term: Term {
+                shard: ShardId::default(),
                 epoch: Epoch(1),
                 incarnation: Incarnation(1),
             },

@@ -18,7 +18,7 @@ use std::{
 };
 
 use lockgate_core::{
-    BootId, Epoch, Incarnation, Key, Message, Now, Position, QueueName, Term, WallTime,
+    BootId, Epoch, Incarnation, Key, Message, Now, Position, QueueName, ShardId, Term, WallTime,
 };
 use lockgate_machine::{
     Command, CreateQueue, Frozen, ImageLoader, ImagePart, Machine, MachineLimits, QueueSettings,
@@ -145,6 +145,7 @@ impl Bench {
         };
         bench.run(&Command::StartTerm {
             term: Term {
+                shard: ShardId::default(),
                 epoch: Epoch(1),
                 incarnation: Incarnation(1),
             },

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use lockgate_core::{
     HolderName, Key, LeaseToken, Level, Location, MachineTime, MessageId, Millis, Position,
-    QueueId, QueueName, Sequence, WallTime,
+    QueueId, QueueName, Sequence, ShardId, WallTime,
 };
 
 use crate::{DeadLetterReason, Effects, QueueSettings, SettingsError};
@@ -290,6 +290,15 @@ pub enum Rejection {
         index: usize,
         /// Why.
         reason: StaleReason,
+    },
+    /// What was given is of another shard, which alone can do something with it. With a lease: go to the
+    /// shard that gave it.
+    #[error("it is of shard {given}, and this is shard {own}: take it to shard {given}")]
+    OtherShard {
+        /// The shard it is of.
+        given: ShardId,
+        /// The shard that was asked.
+        own: ShardId,
     },
     /// One send of a transaction was refused, so nothing happened.
     #[error("message {index} of the transaction was refused: {source}")]

@@ -64,7 +64,7 @@ pub use error::{Error, ErrorKind};
 pub use lockgate_core::Message;
 pub use lockgate_core::{
     Header, HolderName, Key, Level, MessageId, NameError, ProducerMark, QueueName, Sequence,
-    UniqueId, WallTime,
+    ShardId, ShardIdError, UniqueId, WallTime,
 };
 pub use lockgate_engine::{
     EngineError, EngineMetrics, EngineOptions, MissingPart, StartError, StartReport, Status,

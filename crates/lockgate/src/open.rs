@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use lockgate_core::{DiskError, Log};
+use lockgate_core::{DiskError, Log, ShardId};
 use lockgate_engine::{Engine, EngineMetrics, EngineOptions, StartError, StartReport, Status};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use tokio::sync::oneshot;
@@ -167,6 +167,15 @@ impl Builder {
     /// Limits and windows of the engine.
     pub fn engine_options(mut self, options: EngineOptions) -> Self {
         self.engine = options;
+        self
+    }
+
+    /// The number of the shard that the folder is, 0 without this. The first opening of a new folder writes it
+    /// down; an opening under another number is refused with
+    /// [`StartError::OtherShard`](crate::StartError::OtherShard). Folders that one process opens get different
+    /// numbers, if their messages' ids are to differ for sure.
+    pub fn shard_number(mut self, shard: ShardId) -> Self {
+        self.engine.shard = shard;
         self
     }
 

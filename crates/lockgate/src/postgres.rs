@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use lockgate_core::ShardId;
 use lockgate_engine::EngineOptions;
 use lockgate_postgres::{PostgresLog, PostgresLogOptions};
 
@@ -50,6 +51,15 @@ impl PostgresBuilder {
     /// Limits and windows of the engine.
     pub fn engine_options(mut self, options: EngineOptions) -> Self {
         self.engine = options;
+        self
+    }
+
+    /// The number of the shard, beside its name in the database; 0 without this. The first opening of a new
+    /// shard writes it down; an opening under another number is refused with
+    /// [`StartError::OtherShard`](crate::StartError::OtherShard). Shards that one process opens get different
+    /// numbers, if their messages' ids are to differ for sure.
+    pub fn shard_number(mut self, shard: ShardId) -> Self {
+        self.engine.shard = shard;
         self
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, Key, MachineTime, Message, Now, Position, QueueName,
-    Term, UniqueId, WallTime,
+    ShardId, Term, UniqueId, WallTime,
 };
 use lockgate_machine::{
     Command, CreateQueue, Dedup, Machine, MachineLimits, QueueSettings, Receive, SendMessage,
@@ -161,6 +161,7 @@ impl Shard {
         };
         shard.give(&Command::StartTerm {
             term: Term {
+                shard: ShardId::default(),
                 epoch: Epoch(1),
                 incarnation: Incarnation(1),
             },

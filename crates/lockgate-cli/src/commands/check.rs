@@ -81,7 +81,7 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
             "a start with --accept-loss"
         })?;
         output.line(&format!(
-            "  would {}read {} ({}) and begin epoch {}",
+            "  would {}read {} ({}) and begin epoch {} of shard {}",
             start
                 .snapshot
                 .as_ref()
@@ -89,6 +89,7 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
             count(start.records, "record"),
             show_bytes(start.bytes),
             start.epoch,
+            start.shard,
         ))?;
         if start.after_crash {
             output.line("  would say that the last run did not end in good order")?;

@@ -241,6 +241,7 @@ fn snapshots(place: &Place, output: &mut Output) -> Result<u64, Failure> {
         let queues = snapshot.machine.as_ref().map(folder::queues);
         let clock = snapshot.machine.as_ref().map(|machine| {
             json!({
+                "shard": machine.term().shard.get(),
                 "epoch": machine.term().epoch.0,
                 "wall_ms": machine.clock_state().now.wall.0,
                 "machine_ms": machine.clock_state().now.machine.0,

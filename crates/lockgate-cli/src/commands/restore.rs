@@ -7,9 +7,9 @@ use std::{
     sync::Arc,
 };
 
-use lockgate_core::Log;
 #[cfg(feature = "postgres")]
 use lockgate_core::with_sources;
+use lockgate_core::{Log, ShardId};
 use lockgate_engine::{RestoreError, RestoreReport, restore};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 
@@ -63,6 +63,7 @@ fn into_folder(args: &Restore, path: &Path) -> Result<(), Failure> {
         .filter(|folder| !folder.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
     fs::create_dir_all(parent).map_err(failed)?;
+    let shard = args.shard;
     let mut watch = Watch::new()?;
     let folder = Unfinished::make(parent, name).map_err(|error| {
         let exit = match error {
@@ -75,7 +76,7 @@ fn into_folder(args: &Restore, path: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::from_error(Exit::Failed, error))?;
     let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default())
         .map_err(|error| Failure::from_error(Exit::Failed, error))?;
-    let report = watch.over(|| restore_into(input, Box::new(log)))?;
+    let report = watch.over(move || restore_into(input, Box::new(log), shard))?;
     folder.finish(path).map_err(failed)?;
     File::open(parent)
         .and_then(|parent| parent.sync_all())
@@ -91,6 +92,7 @@ fn into_database(args: &Restore, shard: &str) -> Result<(), Failure> {
     let url = database::url(args.postgres.as_deref())?;
     let input = open(&args.file)?;
     let place = format!("the shard {shard:?} in PostgreSQL");
+    let number = args.shard;
     let mut watch = Watch::new()?;
     let refused = |error: OpenError| {
         let is_taken = matches!(error, OpenError::NotNew { .. });
@@ -103,7 +105,7 @@ fn into_database(args: &Restore, shard: &str) -> Result<(), Failure> {
     };
     let (log, filling) =
         PostgresLog::open_to_fill(&url, shard, &PostgresLogOptions::default()).map_err(refused)?;
-    let restored = watch.over(|| restore_into(input, Box::new(log)));
+    let restored = watch.over(move || restore_into(input, Box::new(log), number));
     match restored.and_then(|report| filling.finish().map(|()| report).map_err(refused)) {
         Ok(report) => {
             tell(&place, &report);
@@ -145,9 +147,10 @@ fn open(file: &Path) -> Result<Box<dyn Read + Send>, Failure> {
 
 fn tell(place: &str, report: &RestoreReport) {
     note(&format!(
-        "{place}: {} in {}",
+        "{place}: {} in {}, shard {}",
         count(report.messages, "message"),
-        count(report.queues, "queue")
+        count(report.queues, "queue"),
+        report.shard
     ));
     if report.dropped > 0 {
         note(&format!(
@@ -166,9 +169,13 @@ fn is_free(path: &Path) -> io::Result<bool> {
     }
 }
 
-fn restore_into(input: Box<dyn Read + Send>, log: Box<dyn Log>) -> Result<RestoreReport, Failure> {
+fn restore_into(
+    input: Box<dyn Read + Send>,
+    log: Box<dyn Log>,
+    shard: Option<ShardId>,
+) -> Result<RestoreReport, Failure> {
     let mut input = BufReader::with_capacity(1 << 20, input);
-    restore(&mut input, log).map_err(|error| {
+    restore(&mut input, log, shard).map_err(|error| {
         let exit = match &error {
             RestoreError::NoBackup
             | RestoreError::NewerFormat { .. }

@@ -39,6 +39,7 @@ fn fields(effect: &Effect, bodies: Bodies) -> Value {
             secret: _,
             now,
         } => json!({
+            "shard": term.shard.get(),
             "epoch": term.epoch.0,
             "incarnation": format!("{:016x}", term.incarnation.0),
             "boot_id": hex(&boot_id.0),

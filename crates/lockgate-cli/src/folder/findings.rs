@@ -129,6 +129,8 @@ pub(crate) struct SnapshotFound {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Start {
+    /// The number of the shard.
+    pub(crate) shard: u16,
     /// The epoch it would begin.
     pub(crate) epoch: u64,
     /// The snapshot it would begin with.
@@ -374,6 +376,7 @@ fn snapshot(store: &dyn SnapshotStore, position: Position) -> Result<SnapshotFou
 impl Start {
     fn of(report: &StartReport, place: &Place) -> Self {
         Self {
+            shard: report.term.shard.get(),
             epoch: report.term.epoch.0,
             snapshot: report.snapshot.map(|at| at.to_string()),
             records: report.records,

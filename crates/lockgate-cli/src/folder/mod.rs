@@ -15,7 +15,7 @@ use std::{path::Path, sync::Arc};
 
 use lockgate_core::{
     Clock as _, Incarnation, LockError, Log, LogError, LogReader, LogSource, Position,
-    RecoveryReport,
+    RecoveryReport, ShardId,
 };
 #[cfg(feature = "postgres")]
 use lockgate_engine::Trial;
@@ -218,6 +218,14 @@ impl Tried {
 /// Starts there as a server would, up to where it would serve; what it changes stays in memory. The loss of
 /// what is missing is accepted or not.
 pub(crate) fn start(place: &Place, accept_loss: bool) -> Result<Tried, StartError> {
+    match start_as(place, accept_loss, ShardId::default()) {
+        // As the shard that it is.
+        Err(StartError::OtherShard { held, .. }) => start_as(place, accept_loss, held),
+        started => started,
+    }
+}
+
+fn start_as(place: &Place, accept_loss: bool, shard: ShardId) -> Result<Tried, StartError> {
     let clock = SystemClock::new();
     let beginning = Beginning {
         wall: clock.wall(),
@@ -228,6 +236,7 @@ pub(crate) fn start(place: &Place, accept_loss: bool) -> Result<Tried, StartErro
         secret: [0; 32],
     };
     let options = EngineOptions {
+        shard,
         accept_loss,
         ..EngineOptions::default()
     };

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
-use lockgate_core::Level;
+use lockgate_core::{Level, ShardId, ShardIdError};
 
 use super::{About, AnySetting, Form, Scope, Setting};
 use crate::{client::Endpoint, queue_file::Format, telemetry::LogFormat, units};
@@ -11,6 +11,7 @@ use crate::{client::Endpoint, queue_file::Format, telemetry::LogFormat, units};
 pub(crate) static SETTINGS: &[&dyn AnySetting] = &[
     &LISTEN,
     &DATA,
+    &SHARD,
     &POSTGRES,
     &POSTGRES_SHARD,
     &POSTGRES_LEVEL,
@@ -77,6 +78,25 @@ pub(crate) static DATA: Setting<PathBuf> = Setting {
                  at a time can have it. A relative path counts from the working directory.",
     },
     read: |texts| one(texts, |text| not_empty(text).map(PathBuf::from)),
+};
+
+pub(crate) static SHARD: Setting<ShardId> = Setting {
+    about: About {
+        name: "shard",
+        value_name: "N",
+        default: &["0"],
+        form: Form::Number,
+        scope: Scope::Serve,
+        help: "Number of the shard that the queues are, 0 to 1023; part of every message id",
+        detail: "The first start on a new folder or database shard writes it down; a start under another \
+                 number is refused. Servers whose message ids meet each other get different numbers.",
+    },
+    read: |texts| {
+        one(texts, |text| {
+            text.parse()
+                .map_err(|error: ShardIdError| error.to_string())
+        })
+    },
 };
 
 pub(crate) static POSTGRES: Setting<Option<String>> = Setting {

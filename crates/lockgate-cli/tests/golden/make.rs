@@ -255,7 +255,7 @@ fn dead_letters(folder: &Path) {
 /// A log that begins with a snapshot, as a restore leaves it.
 fn snapshot_trimmed(folder: &Path, backup: &Path) {
     let backup = fs::read(backup).unwrap();
-    restore(&mut &backup[..], log(folder)).unwrap();
+    restore(&mut &backup[..], log(folder), None).unwrap();
     let mut shard = Shard::new(folder);
     shard.send("orders", with_key(9, "d"));
 }
@@ -281,7 +281,7 @@ fn key_sequences(folder: &Path) {
     shard.driver.backup(now, &mut backup).unwrap();
     drop(shard);
     fs::remove_dir_all(folder).unwrap();
-    restore(&mut &backup[..], log(folder)).unwrap();
+    restore(&mut &backup[..], log(folder), None).unwrap();
     let mut shard = Shard::new(folder);
     for (number, key) in (4..).zip(["a", "b", "gone", "a"]) {
         shard.send("orders", with_key(number, key));

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use lockgate_core::{
     AppendError, Epoch, Log, LogError, Now, Position, Purpose, QueueId, ReadError, RecordGroup,
-    ReserveError, Scanned, Sequence, WallTime,
+    ReserveError, Scanned, Sequence, ShardId, WallTime,
 };
 use lockgate_machine::{
     DropReason, Effect, Effects, ImageError, ImageLoader, Machine, MachineLimits, decode_record,
@@ -27,6 +27,8 @@ use crate::recover::for_each_queue;
 pub struct RestoreReport {
     /// When the backup was begun.
     pub created: WallTime,
+    /// The number of the shard that was made: a start must name it.
+    pub shard: ShardId,
     /// Queues.
     pub queues: u64,
     /// Messages.
@@ -93,12 +95,21 @@ const GROUP_BYTES: usize = 4 << 20;
 /// which the backup was taken, whatever that does meanwhile: a start draws a new incarnation and
 /// begins a higher epoch.
 ///
+/// The shard keeps the number it has in the backup, unless `shard` names another one, for a copy that is to
+/// serve beside the shard it was taken from. Under another number messages keep their ids, with the old
+/// number in them; leases go on until they end, but can no longer be settled: their tokens and receipts
+/// are those of the old number.
+///
 /// Afterwards the log is closed. It blocks for as long as reading the backup and writing it takes.
 ///
 /// # Errors
 /// See [`RestoreError`]. The log then holds the beginning of what it should, and must be thrown
 /// away; a start on it is refused.
-pub fn restore(input: &mut dyn Read, mut log: Box<dyn Log>) -> Result<RestoreReport, RestoreError> {
+pub fn restore(
+    input: &mut dyn Read,
+    mut log: Box<dyn Log>,
+    shard: Option<ShardId>,
+) -> Result<RestoreReport, RestoreError> {
     check_empty(&mut *log)?;
     let (mut stream, head) = Reader::begin(input)?;
     let mut content = Vec::new();
@@ -132,9 +143,13 @@ pub fn restore(input: &mut dyn Read, mut log: Box<dyn Log>) -> Result<RestoreRep
     writer.append()?;
     let dropped = writer.drop_missing(messages)?;
     writer.append()?;
+    if let Some(shard) = shard {
+        writer.renumber(shard);
+    }
     let machine = writer.finish()?;
     Ok(RestoreReport {
         created: head.created,
+        shard: machine.shard().or(shard).unwrap_or_default(),
         queues: count_queues(&machine),
         messages,
         dropped,
@@ -305,6 +320,16 @@ impl Writer {
         });
         scanned.map_err(|error| RestoreError::Log(log_error(error)))?;
         Ok(there)
+    }
+
+    /// Gives the state another number, of which the snapshot to come tells.
+    fn renumber(&mut self, shard: ShardId) {
+        if self.machine.shard() == Some(shard) {
+            return;
+        }
+        if let Some(effect) = self.machine.renumbered(shard, self.epoch) {
+            self.machine.fold(&[effect], self.log.tail());
+        }
     }
 
     /// Makes all of it durable, with the state as a snapshot, without which the log is of no use.

@@ -91,7 +91,7 @@ fn backup(shard: &mut Shard) -> (Vec<u8>, BackupReport) {
 
 fn restored(mut bytes: &[u8]) -> (FaultyDisk, RestoreReport) {
     let disk = FaultyDisk::new();
-    let report = restore(&mut bytes, Box::new(local_log(&disk))).unwrap();
+    let report = restore(&mut bytes, Box::new(local_log(&disk)), None).unwrap();
     (disk, report)
 }
 
@@ -168,12 +168,12 @@ fn a_log_with_anything_in_it_is_refused_and_stays() {
     let mut shard = filled();
     let (bytes, _) = backup(&mut shard);
     let (disk, _) = restored(&bytes);
-    let error = restore(&mut &bytes[..], Box::new(local_log(&disk))).unwrap_err();
+    let error = restore(&mut &bytes[..], Box::new(local_log(&disk)), None).unwrap_err();
     assert!(matches!(error, RestoreError::NotEmpty), "{error}");
     assert_eq!(load(&mut local_log(&disk)).snapshot().queues.len(), 5);
     // Also one in which there is nothing but a first start.
     let empty = Shard::new().disk.kill();
-    let error = restore(&mut &bytes[..], Box::new(local_log(&empty))).unwrap_err();
+    let error = restore(&mut &bytes[..], Box::new(local_log(&empty)), None).unwrap_err();
     assert!(matches!(error, RestoreError::NotEmpty), "{error}");
     // One that was begun and no more, a snapshot that lost its log, and what cannot be read.
     let begun = FaultyDisk::new();
@@ -187,7 +187,7 @@ fn a_log_with_anything_in_it_is_refused_and_stays() {
     let noise = ("00000002.log".to_owned(), vec![0xa5; 1 << 20]);
     let unreadable = FaultyDisk::from_image([noise].into());
     for disk in [begun, alone, unreadable] {
-        let error = restore(&mut &bytes[..], Box::new(local_log(&disk))).unwrap_err();
+        let error = restore(&mut &bytes[..], Box::new(local_log(&disk)), None).unwrap_err();
         assert!(matches!(error, RestoreError::NotEmpty), "{error}: {disk:?}");
     }
 }
@@ -238,7 +238,7 @@ fn a_backup_may_come_through_a_pipe() {
     let mut shard = filled();
     let (bytes, _) = backup(&mut shard);
     let disk = FaultyDisk::new();
-    let report = restore(&mut Slow(&bytes), Box::new(local_log(&disk))).unwrap();
+    let report = restore(&mut Slow(&bytes), Box::new(local_log(&disk)), None).unwrap();
     assert_eq!(report.messages, 118);
 }
 
@@ -253,7 +253,7 @@ fn a_cut_or_changed_backup_is_refused() {
     let (bytes, _) = backup(&mut shard);
     let refused = |bytes: &[u8], what: String| {
         let disk = FaultyDisk::new();
-        let outcome = restore(&mut &*bytes, Box::new(local_log(&disk)));
+        let outcome = restore(&mut &*bytes, Box::new(local_log(&disk)), None);
         let error = outcome.expect_err(&what);
         let said = matches!(error, RestoreError::Damaged { .. } | RestoreError::NoBackup);
         assert!(said, "{what}: {error}");
@@ -281,7 +281,7 @@ fn a_newer_backup_is_refused_by_its_version() {
     let sum = crc32c::crc32c(&bytes[..36]);
     bytes[36..40].copy_from_slice(&sum.to_le_bytes());
     let disk = FaultyDisk::new();
-    let error = restore(&mut &bytes[..], Box::new(local_log(&disk))).unwrap_err();
+    let error = restore(&mut &bytes[..], Box::new(local_log(&disk)), None).unwrap_err();
     assert!(error.to_string().contains("format version 2"), "{error}");
     assert!(matches!(error, RestoreError::NewerFormat { .. }), "{error}");
 }
@@ -495,7 +495,7 @@ fn a_start_on_an_unfinished_restore_is_refused() {
     let disk = FaultyDisk::new();
     // More than is appended together has come by then.
     let cut = &bytes[..bytes.len() - 1];
-    restore(&mut &*cut, Box::new(local_log(&disk))).unwrap_err();
+    restore(&mut &*cut, Box::new(local_log(&disk)), None).unwrap_err();
     let mut log = local_log(&disk);
     let records = log.recover(Position(0), &mut |_| {}).unwrap().records;
     drop(log);

@@ -95,6 +95,7 @@ fn write_body(effect: &Effect, writer: &mut Writer<'_>) {
             secret,
             now,
         } => {
+            writer.number(u64::from(term.shard.get()));
             writer.number(term.epoch.0);
             writer.raw(&term.incarnation.0.to_le_bytes());
             writer.raw(&boot_id.0);
@@ -260,6 +261,7 @@ pub(super) fn read(
         kind::RELOCATED => return Ok(Effect::Relocated(Box::new(message::read(reader)?))),
         kind::TERM_STARTED => Effect::TermStarted {
             term: Term {
+                shard: r.shard()?,
                 epoch: Epoch(r.number()?),
                 incarnation: Incarnation(u64::from_le_bytes(r.array()?)),
             },

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write, fs, num::NonZeroU64, path::Path, sy
 
 use lockgate_core::{
     BootId, Epoch, Header, HolderName, Incarnation, Key, LeaseNumber, Level, MachineTime, Message,
-    MessageId, Now, ProducerMark, QueueId, QueueName, Sequence, Term, UniqueId, WallTime,
+    MessageId, Now, ProducerMark, QueueId, QueueName, Sequence, ShardId, Term, UniqueId, WallTime,
 };
 use proptest::prelude::*;
 
@@ -76,6 +76,7 @@ fn examples() -> Vec<Effect> {
     vec![
         Effect::TermStarted {
             term: Term {
+                shard: ShardId::new(513).unwrap(),
                 epoch: Epoch(2),
                 incarnation: Incarnation(0x1122_3344_5566_7788),
             },
@@ -176,6 +177,7 @@ fn full_message() -> StoredMessage {
     let queue = QueueId(7);
     let sequence = Sequence(300);
     let term = Term {
+        shard: ShardId::new(513).unwrap(),
         epoch: Epoch(2),
         incarnation: Incarnation(0x1122_3344_5566_7788),
     };
@@ -213,8 +215,8 @@ fn full_message() -> StoredMessage {
 
 /// The format, byte for byte. Once version 1 is fixed these lines only grow: files will have them.
 const GOLDEN: [&str; KINDS] = [
-    "014b028877665544332211b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0feffffffffffffff5e5e5e5e5e5e5e5e5e\
-     5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e80d095ffbc31c096b102",
+    "014d8104028877665544332211b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0feffffffffffffff5e5e5e5e5e5e5e\
+     5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e80d095ffbc31c096b102",
     "020a80d095ffbc31c096b102",
     "030c80d095ffbc31c096b102e807",
     "0489010780d095ffbc310b6f72646572732e6669666f015f0101010201030303b0ea01040100050580e0e5a4\
@@ -227,8 +229,8 @@ const GOLDEN: [&str; KINDS] = [
     "060107",
     "070107",
     "08020701",
-    "092807ac028877662500002c8100800000c001000080d095ffbc310104706f73740307757365722d3432",
-    "0a6f07ac028877662500002c8100800000c001000080d095ffbc310104706f7374020b016e06537472696e67\
+    "092807ac028877660200b00480008000c00100408080d095ffbc310104706f73740307757365722d3432",
+    "0a6f07ac028877660200b00480008000c00100408080d095ffbc310104706f7374020b016e06537472696e67\
      01760307757365722d34320403752d310504a0bec302060701f40373686f700706a0ef95ffbc310803e0d403\
      0901090a0a746578742f706c61696e0b0530302d61620c0102",
     "0b0307e807",

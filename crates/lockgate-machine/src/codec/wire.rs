@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use lockgate_core::{MachineTime, Now, QueueId, Sequence, WallTime};
+use lockgate_core::{MachineTime, Now, QueueId, Sequence, ShardId, WallTime};
 
 use super::DecodeError;
 
@@ -250,6 +250,11 @@ impl<'a> Reader<'a> {
             return Err(self.malformed("a queue number is above the highest"));
         }
         Ok(queue)
+    }
+
+    pub(super) fn shard(&mut self) -> Result<ShardId, DecodeError> {
+        ShardId::new(self.small()?)
+            .ok_or_else(|| self.malformed("a shard number is above the highest"))
     }
 
     pub(super) fn sequence(&mut self) -> Result<Sequence, DecodeError> {

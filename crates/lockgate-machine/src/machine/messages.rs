@@ -15,8 +15,21 @@ use crate::{
 };
 
 impl Machine {
+    /// The number that the queue's next message gets.
+    pub(super) fn next_sequence(&self, draft: &Draft, queue: u32) -> Result<Sequence, Rejection> {
+        let next = self.queues[queue].next_sequence.0 + draft.delta(queue).sequences;
+        if next > Sequence::MAX.0 {
+            return Err(Rejection::ShardFull {
+                what: "sequence numbers in a queue",
+                max: Sequence::MAX.0,
+            });
+        }
+        Ok(Sequence(next))
+    }
+
     /// Moves a message to the end of its key's order in another queue: past dedup and past the
-    /// quota, since it was accepted once and must not be lost.
+    /// quota, since it was accepted once and must not be lost. Refused if that queue has no number
+    /// left.
     pub(super) fn move_away(
         &self,
         draft: &mut Draft,
@@ -25,14 +38,13 @@ impl Machine {
         reason: DeadLetterReason,
         now: Now,
         level: Level,
-    ) {
-        let target = &self.queues[to];
-        let to_sequence = Sequence(target.next_sequence.0 + draft.delta(to).sequences);
+    ) -> Result<(), Rejection> {
+        let to_sequence = self.next_sequence(draft, to)?;
         draft.add(
             Effect::Moved {
                 from: self.queues[queue].id,
                 sequence: self.messages[index].sequence(),
-                to: target.id,
+                to: self.queues[to].id,
                 to_sequence,
                 reason,
                 at: now.wall,
@@ -44,6 +56,7 @@ impl Machine {
         delta.sequences += 1;
         delta.messages += 1;
         delta.bytes += i64::from(self.messages[index].size);
+        Ok(())
     }
 
     pub(super) fn draft_drop(

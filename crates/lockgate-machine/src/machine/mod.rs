@@ -52,7 +52,7 @@ use std::{
 };
 
 use lockgate_core::{
-    BootId, HolderName, Level, MachineTime, Now, Position, QueueId, QueueName, Term,
+    BootId, HolderName, Level, MachineTime, Now, Position, QueueId, QueueName, ShardId, Term,
 };
 
 use self::{
@@ -552,6 +552,12 @@ impl Machine {
     #[must_use]
     pub fn term(&self) -> Term {
         self.terms.last().copied().unwrap_or_default()
+    }
+
+    /// The shard's number; `None` before the first term, which gives it.
+    #[must_use]
+    pub fn shard(&self) -> Option<ShardId> {
+        self.terms.last().map(|term| term.shard)
     }
 
     /// The shard's secret: 32 random bytes, the same for as long as the shard exists. `None` before

@@ -53,7 +53,7 @@ impl Machine {
                     let reason = DeadLetterReason::Redriven {
                         source: self.source_after(message, self.queues[to].id),
                     };
-                    self.move_away(draft, (index, message), to, reason, now, level);
+                    self.move_away(draft, (index, message), to, reason, now, level)?;
                     moved += 1;
                 }
                 Err(reason) => {

@@ -178,8 +178,7 @@ impl Machine {
         if let Some((attempts_max, to)) = choice.exhausted
             && attempts >= attempts_max
         {
-            choice.moves_left -= 1;
-            self.move_away(
+            let moved = self.move_away(
                 draft,
                 (choice.queue, index),
                 to,
@@ -188,7 +187,11 @@ impl Machine {
                 // As a settle: who got this answer finds the message in the other queue.
                 queue.settings.level,
             );
-            return false;
+            // Without a number left there it stays, and is delivered further.
+            if moved.is_ok() {
+                choice.moves_left -= 1;
+                return false;
+            }
         }
         choice.bytes += u64::from(message.size);
         let lease = LeaseNumber(self.next_lease + choice.deliveries.len() as u64);

@@ -124,13 +124,7 @@ impl Machine {
         });
         check_range("due time", due.map_or(0, |due| due.0), 0, U48::MAX)?;
 
-        let sequence = Sequence(queue.next_sequence.0 + draft.delta(index).sequences);
-        if sequence > Sequence::MAX {
-            return Err(Rejection::ShardFull {
-                what: "sequence numbers in this queue",
-                max: Sequence::MAX.0,
-            });
-        }
+        let sequence = self.next_sequence(draft, index)?;
         let id = lockgate_core::MessageId::new(queue.id, sequence, self.term());
         if level == Level::Memory {
             self.reserve_sequence(draft, index, sequence);
@@ -246,7 +240,7 @@ impl Machine {
         let reserve = queue.reserve;
         let sync = self.limits.log_level.min(Level::Disk);
         if sequence.0 + RESERVE_STEP / 2 >= reserve.below.0 && !draft.delta(index).reserved {
-            let below = Sequence(sequence.0 + RESERVE_STEP).min(Sequence(Sequence::MAX.0 + 1));
+            let below = Sequence(sequence.0 + RESERVE_STEP).min(Sequence::MAX);
             draft.add(
                 Effect::SequencesReserved {
                     queue: queue.id,

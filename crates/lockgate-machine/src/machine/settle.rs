@@ -10,6 +10,8 @@
 //! | was moved, and is in another queue or came back under another number | ended | gone |
 //! | is gone | gone | gone |
 //!
+//! A token of another shard is refused and names nothing here, whatever the numbers in it.
+//!
 //! Amazon's profile ([`KeyProfile::Sqs`]) has one exception, in unkeyed queues, which promise nothing
 //! about two holders: there a nack and an extend act on the message by whichever of its tokens they
 //! come, as ChangeMessageVisibility does at AWS. One that nobody holds is kept back until the end of
@@ -46,6 +48,11 @@ impl Machine {
         settle: &Settle,
         now: Now,
     ) -> Result<Result<Settled, StaleReason>, Rejection> {
+        // Its queue and number mean another message here.
+        let (given, own) = (settle.token.shard(), self.term().shard);
+        if given != own {
+            return Err(Rejection::OtherShard { given, own });
+        }
         match &settle.action {
             SettleAction::Nack { delay } | SettleAction::Defer { delay } => {
                 check_range("delay", *delay, 0, NACK_DELAY_MS_MAX)?;
@@ -145,7 +152,7 @@ impl Machine {
                         let reason = DeadLetterReason::Rejected {
                             reason: reason.clone(),
                         };
-                        self.move_away(draft, (queue, index), to, reason, now, level);
+                        self.move_away(draft, (queue, index), to, reason, now, level)?;
                     }
                     None => {
                         self.draft_drop(draft, (queue, index), DropReason::Rejected, level);
@@ -469,7 +476,8 @@ impl Machine {
     /// something that cannot be undone.
     #[must_use]
     pub fn is_current(&self, token: LeaseToken) -> bool {
-        self.queue_index(token.queue)
+        let own = (token.shard() == self.term().shard).then_some(token.queue);
+        own.and_then(|queue| self.queue_index(queue))
             .and_then(|queue| self.message_of(queue, token.sequence))
             .is_some_and(|index| {
                 self.messages[index].state == State::Leased

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use lockgate_core::{
     HolderName, Key, LeaseNumber, Location, MachineTime, MessageId, Millis, Position, QueueId,
-    QueueName, Sequence, Term, WallTime,
+    QueueName, Sequence, ShardId, Term, WallTime,
 };
 
 use super::{
@@ -442,7 +442,8 @@ pub(super) struct Queue {
     pub(super) hold_timer: u32,
     pub(super) content: u32,
     pub(super) next_sequence: Sequence,
-    /// From which number on ids end in which bits (see [`id_tail`]); one entry per term.
+    /// From which number on ids have which shard and end in which bits (see [`id_tail`]); one entry
+    /// per term.
     pub(super) id_tails: Vec<(Sequence, u64)>,
     pub(super) reserve: Reserve,
     /// No lease reaches past it without raising it; see the crate's architecture page.
@@ -503,16 +504,26 @@ impl Queue {
     }
 }
 
-/// The bits of a message id that say its term: the lowest 48.
+/// The highest [`id_tail`].
+pub(super) const ID_TAIL_MAX: u64 = (1 << 52) - 1;
+
+/// What a message id says of its term: above the lowest 42 bits of the id its shard.
+///
+/// The shard is kept with each run, as messages keep their ids when a backup is restored under another
+/// number.
 fn id_tail(id: MessageId) -> u64 {
-    u64::try_from(id.to_bits() & ((1 << 48) - 1)).expect("48 bits fit")
+    let term = id.term();
+    u64::from(term.shard.get()) << 42 | term.epoch.0 << 24 | term.incarnation.0
 }
 
-/// A term whose message ids end in these bits. Not the term itself, of which the id has a part.
+/// A term whose message ids have that tail, which is at most [`ID_TAIL_MAX`]. Not the term itself, of
+/// which the id has a part.
 fn term_of_tail(tail: u64) -> Term {
+    let shard = u16::try_from(tail >> 42).ok().and_then(ShardId::new);
     Term {
-        epoch: lockgate_core::Epoch(tail >> 28),
-        incarnation: lockgate_core::Incarnation(tail & 0xfff_ffff),
+        shard: shard.unwrap_or_default(),
+        epoch: lockgate_core::Epoch(tail >> 24 & 0x3_ffff),
+        incarnation: lockgate_core::Incarnation(tail & 0xff_ffff),
     }
 }
 
@@ -579,12 +590,14 @@ mod tests {
     #[test]
     fn ids_are_recomputed_from_their_tails() {
         let term = Term {
+            shard: ShardId::MAX,
             epoch: Epoch(0x1234_5678),
             incarnation: Incarnation(0xdead_beef_1234_5678),
         };
         let id = MessageId::new(QueueId(9), Sequence(77), term);
         let again = MessageId::new(QueueId(9), Sequence(77), term_of_tail(id_tail(id)));
         assert_eq!(again, id);
+        assert!(id_tail(id) <= ID_TAIL_MAX);
     }
 
     #[test]

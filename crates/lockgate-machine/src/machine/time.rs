@@ -1,6 +1,6 @@
 //! Terms, timers, and what outlives its time.
 
-use lockgate_core::{BootId, Level, MachineTime, Now, Sequence, Term, WallTime};
+use lockgate_core::{BootId, Epoch, Level, MachineTime, Now, Sequence, ShardId, Term, WallTime};
 
 use super::{
     ClockState, Machine,
@@ -271,6 +271,14 @@ impl Machine {
         secret: &[u8; 32],
         now: Now,
     ) -> Result<Reply, Rejection> {
+        if let Some(own) = self.shard()
+            && own != term.shard
+        {
+            return Err(Rejection::OtherShard {
+                given: term.shard,
+                own,
+            });
+        }
         let lowest = if self.terms.is_empty() {
             0
         } else {
@@ -288,6 +296,23 @@ impl Machine {
             self.limits.log_level.min(Level::Disk),
         );
         Ok(Reply::Done)
+    }
+
+    /// The beginning of a term under another number, for a restore: nothing else changes with it, and
+    /// nothing is given out in it. `None` before the first term: a start gives the number then.
+    #[must_use]
+    pub fn renumbered(&self, shard: ShardId, epoch: Epoch) -> Option<Effect> {
+        Some(Effect::TermStarted {
+            term: Term {
+                shard,
+                epoch,
+                ..*self.terms.last()?
+            },
+            boot_id: self.clock.boot_id,
+            clock_offset: self.clock.clock_offset,
+            secret: self.secret?,
+            now: self.clock.now,
+        })
     }
 
     pub(super) fn fold_term_started(

@@ -3,7 +3,7 @@
 
 use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, Key, LeaseToken, MachineTime, Message, Now, Position,
-    QueueName, Term, UniqueId, WallTime,
+    QueueName, ShardId, Term, UniqueId, WallTime,
 };
 use lockgate_machine::*;
 
@@ -28,6 +28,7 @@ impl Shard {
         };
         shard.run(&Command::StartTerm {
             term: Term {
+                shard: ShardId::default(),
                 epoch: Epoch(1),
                 incarnation: Incarnation(1),
             },

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, Key, LeaseToken, Level, MachineTime, Message,
-    MessageId, Millis, Now, Position, QueueId, QueueName, Sequence, Term, UniqueId, WallTime,
+    MessageId, Millis, Now, Position, QueueId, QueueName, Sequence, ShardId, Term, UniqueId,
+    WallTime,
 };
 use lockgate_machine::*;
 
@@ -565,6 +566,7 @@ impl World {
         self.term += 1;
         let command = Command::StartTerm {
             term: Term {
+                shard: ShardId::new(7).unwrap(),
                 epoch: Epoch(self.term),
                 incarnation: Incarnation(self.term * 0x1234_5677),
             },

@@ -87,7 +87,7 @@ impl Service {
     /// `drain`: when it has begun, waiting receives end empty at once and new ones do not wait.
     pub(crate) fn new(engine: Engine, drain: Drain, changes: Arc<Mutex<()>>) -> Self {
         Self {
-            receipts: Receipts::new(&engine.secret()),
+            receipts: Receipts::new(engine.term().shard, &engine.secret()),
             started: engine.now().wall,
             engine,
             drain,

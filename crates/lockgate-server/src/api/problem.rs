@@ -243,6 +243,7 @@ impl From<Rejection> for Problem {
                 problem.detail = detail;
                 problem
             }
+            Rejection::OtherShard { .. } => Self::new(Code::InvalidReceipt, detail),
             Rejection::MessageNotFound { .. } => Self::new(Code::MessageNotFound, detail),
             Rejection::MessageInFlight { .. } => Self::new(Code::MessageInFlight, detail),
             Rejection::KeyNotFound { .. } => Self::new(Code::KeyNotFound, detail),

@@ -10,6 +10,7 @@ use lockgate_core::QueueName;
 use crate::{
     auth::{AuthError, Verb},
     fault::{shorten, shortened},
+    sqs::receipt::ReceiptError,
 };
 
 /// Declares the codes once: the enum, and what each is called on the wire.
@@ -266,6 +267,20 @@ impl SqsError {
             ErrorCode::ReceiptHandleIsInvalid,
             format!("The input receipt handle \"{handle}\" is not a valid receipt handle."),
         )
+    }
+
+    /// A receipt handle that this shard did not give out.
+    pub(crate) fn receipt_handle_does_not_open(handle: &str, error: ReceiptError) -> Self {
+        match error {
+            ReceiptError::Unknown => Self::receipt_handle_is_invalid(handle),
+            ReceiptError::OtherShard { .. } => {
+                let handle = shorten(handle);
+                Self::new(
+                    ErrorCode::ReceiptHandleIsInvalid,
+                    format!("The receipt handle \"{handle}\" is not valid here: {error}."),
+                )
+            }
+        }
     }
 
     /// A receipt handle that was given out for another queue.

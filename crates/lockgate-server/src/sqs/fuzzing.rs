@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use lockgate_core::{
     Epoch, HolderName, Incarnation, LeaseNumber, LeaseToken, MessageId, QueueId, QueueName,
-    Sequence, Term,
+    Sequence, ShardId, Term,
 };
 use serde::Deserialize;
 
@@ -59,8 +59,7 @@ pub fn aws_json(bytes: &[u8]) -> Result<(), String> {
 /// A handle that may be forged, and the token that its bytes would be: what is given out opens to
 /// what it was given out for, and nothing else opens.
 pub fn receipt(bytes: &[u8]) -> Result<(), String> {
-    let receipts = Receipts::new(&[7; 32]);
-    let mut numbers = [0; 52];
+    let mut numbers = [0; 54];
     let len = bytes.len().min(numbers.len());
     numbers[..len].copy_from_slice(&bytes[..len]);
     let number = |at: usize| {
@@ -68,25 +67,29 @@ pub fn receipt(bytes: &[u8]) -> Result<(), String> {
         number.copy_from_slice(&numbers[at..at + 8]);
         u64::from_le_bytes(number)
     };
+    let shard = u16::from_le_bytes([numbers[52], numbers[53]]) % (ShardId::MAX.get() + 1);
+    let shard = ShardId::new(shard).expect("taken modulo");
+    let receipts = Receipts::new(shard, &[7; 32]);
     let token = LeaseToken {
         queue: QueueId((number(0) >> 32) as u32),
         sequence: Sequence(number(4)),
         message: MessageId::from_bits(u128::from(number(36)) << 64 | u128::from(number(44))),
         term: Term {
+            shard,
             epoch: Epoch(number(12)),
             incarnation: Incarnation(number(20)),
         },
         lease: LeaseNumber(number(28)),
     };
     let handle = receipts.seal(token);
-    assert_eq!(receipts.open(&handle), Some(token), "a handle given out");
+    assert_eq!(receipts.open(&handle), Ok(token), "a handle given out");
     let text = String::from_utf8_lossy(bytes);
     match receipts.open(&text) {
-        Some(token) => {
+        Ok(token) => {
             assert_eq!(receipts.seal(token), text, "two handles of one lease");
             Ok(())
         }
-        None => Err("it is no handle".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -287,7 +290,7 @@ fn config() -> Config {
 
 fn handle(handle: Option<Text<'_>>) {
     if let Some(handle) = handle {
-        Receipts::new(&[7; 32]).open(&handle);
+        let _is_it = Receipts::new(ShardId::default(), &[7; 32]).open(&handle);
     }
 }
 

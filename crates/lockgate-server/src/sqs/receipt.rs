@@ -3,14 +3,14 @@
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use lockgate_core::{
-    Epoch, Incarnation, LeaseNumber, LeaseToken, MessageId, QueueId, Sequence, Term,
+    Epoch, Incarnation, LeaseNumber, LeaseToken, MessageId, QueueId, Sequence, ShardId, Term,
 };
 use sha2::Sha256;
 
 /// Version of the layout; part of what is sealed.
 const VERSION: u8 = 1;
-/// Version, queue, sequence, epoch, incarnation, lease number, message.
-const TOKEN_LEN: usize = 1 + 4 + 8 + 8 + 8 + 8 + 16;
+/// Version, shard, queue, sequence, epoch, incarnation, lease number, message.
+const TOKEN_LEN: usize = 1 + 2 + 4 + 8 + 8 + 8 + 8 + 16;
 /// The first 16 bytes of an HMAC-SHA256: 2^-128 for a guess.
 const SEAL_LEN: usize = 16;
 const HANDLE_LEN: usize = TOKEN_LEN + SEAL_LEN;
@@ -21,10 +21,28 @@ const DOMAIN: &[u8] = b"lockgate receipt handle";
 ///
 /// A handle is the base64url form of the lease's token and a keyed hash of it under the shard's
 /// secret, which is drawn at the first start and kept in the log: handles stay good over a restart,
-/// and one with any bit changed, or from another shard, is told apart from one that is merely stale.
+/// and one with any bit changed is told apart from one that is merely stale. The shard's number is in the
+/// handle, and sealed with the rest: a handle of another shard is told apart from one that nobody gave out.
 #[derive(Clone)]
 pub(crate) struct Receipts {
+    shard: ShardId,
     keyed: Hmac<Sha256>,
+}
+
+/// Why a text is no receipt handle of this shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ReceiptError {
+    /// We never gave it out.
+    #[error("this server did not give it out")]
+    Unknown,
+    /// It says that it is of another shard, which alone can tell whether that is so.
+    #[error("it is of shard {given}, and this is shard {own}: take it to shard {given}")]
+    OtherShard {
+        /// The shard that it names.
+        given: ShardId,
+        /// This one.
+        own: ShardId,
+    },
 }
 
 impl std::fmt::Debug for Receipts {
@@ -35,23 +53,24 @@ impl std::fmt::Debug for Receipts {
 }
 
 impl Receipts {
-    /// With the shard's secret.
-    pub(crate) fn new(secret: &[u8; 32]) -> Self {
+    /// With the shard's number and its secret.
+    pub(crate) fn new(shard: ShardId, secret: &[u8; 32]) -> Self {
         let mut keyed = Hmac::new_from_slice(secret).expect("HMAC takes a key of any length");
         keyed.update(DOMAIN);
-        Self { keyed }
+        Self { shard, keyed }
     }
 
     /// The handle for a lease.
     pub(crate) fn seal(&self, token: LeaseToken) -> String {
         let mut handle = [0u8; HANDLE_LEN];
         handle[0] = VERSION;
-        handle[1..5].copy_from_slice(&token.queue.0.to_be_bytes());
-        handle[5..13].copy_from_slice(&token.sequence.0.to_be_bytes());
-        handle[13..21].copy_from_slice(&token.term.epoch.0.to_be_bytes());
-        handle[21..29].copy_from_slice(&token.term.incarnation.0.to_be_bytes());
-        handle[29..37].copy_from_slice(&token.lease.0.to_be_bytes());
-        handle[37..TOKEN_LEN].copy_from_slice(&token.message.to_bits().to_be_bytes());
+        handle[1..3].copy_from_slice(&token.shard().get().to_be_bytes());
+        handle[3..7].copy_from_slice(&token.queue.0.to_be_bytes());
+        handle[7..15].copy_from_slice(&token.sequence.0.to_be_bytes());
+        handle[15..23].copy_from_slice(&token.term.epoch.0.to_be_bytes());
+        handle[23..31].copy_from_slice(&token.term.incarnation.0.to_be_bytes());
+        handle[31..39].copy_from_slice(&token.lease.0.to_be_bytes());
+        handle[39..TOKEN_LEN].copy_from_slice(&token.message.to_bits().to_be_bytes());
         let mut mac = self.keyed.clone();
         mac.update(&handle[..TOKEN_LEN]);
         let seal = mac.finalize().into_bytes();
@@ -59,44 +78,73 @@ impl Receipts {
         URL_SAFE_NO_PAD.encode(handle)
     }
 
-    /// The lease a handle names, or `None` if we never gave out such a handle.
-    pub(crate) fn open(&self, handle: &str) -> Option<LeaseToken> {
-        // Strict base64: no padding, no spare bits, exactly one text per handle.
-        let mut bytes = [0u8; HANDLE_LEN + 2];
-        let len = URL_SAFE_NO_PAD.decode_slice(handle, &mut bytes).ok()?;
-        let bytes: &[u8; HANDLE_LEN] = bytes.get(..len)?.try_into().ok()?;
+    /// The lease a handle names.
+    ///
+    /// # Errors
+    /// If this shard never gave out such a handle.
+    pub(crate) fn open(&self, handle: &str) -> Result<LeaseToken, ReceiptError> {
+        let bytes = decode(handle).ok_or(ReceiptError::Unknown)?;
+        let given = shard_of(&bytes).ok_or(ReceiptError::Unknown)?;
+        if given != self.shard {
+            let own = self.shard;
+            return Err(ReceiptError::OtherShard { given, own });
+        }
+        self.verified(&bytes, given).ok_or(ReceiptError::Unknown)
+    }
+
+    fn verified(&self, bytes: &[u8; HANDLE_LEN], shard: ShardId) -> Option<LeaseToken> {
         let (token, seal) = bytes.split_at(TOKEN_LEN);
         let mut mac = self.keyed.clone();
         mac.update(token);
         mac.verify_truncated_left(seal).ok()?;
-        if token[0] != VERSION {
-            return None;
-        }
         let number = |at: usize| {
             let mut number = [0u8; 8];
             number.copy_from_slice(&token[at..at + 8]);
             u64::from_be_bytes(number)
         };
         let mut queue = [0u8; 4];
-        queue.copy_from_slice(&token[1..5]);
+        queue.copy_from_slice(&token[3..7]);
         let mut message = [0u8; 16];
-        message.copy_from_slice(&token[37..]);
+        message.copy_from_slice(&token[39..]);
         Some(LeaseToken {
             queue: QueueId(u32::from_be_bytes(queue)),
-            sequence: Sequence(number(5)),
+            sequence: Sequence(number(7)),
             message: MessageId::from_bits(u128::from_be_bytes(message)),
             term: Term {
-                epoch: Epoch(number(13)),
-                incarnation: Incarnation(number(21)),
+                shard,
+                epoch: Epoch(number(15)),
+                incarnation: Incarnation(number(23)),
             },
-            lease: LeaseNumber(number(29)),
+            lease: LeaseNumber(number(31)),
         })
     }
+}
+
+/// The bytes of a handle of this version.
+fn decode(handle: &str) -> Option<[u8; HANDLE_LEN]> {
+    // Strict base64: no padding, no spare bits, exactly one text per handle.
+    let mut bytes = [0u8; HANDLE_LEN + 2];
+    let len = URL_SAFE_NO_PAD.decode_slice(handle, &mut bytes).ok()?;
+    let bytes: [u8; HANDLE_LEN] = bytes.get(..len)?.try_into().ok()?;
+    (bytes[0] == VERSION).then_some(bytes)
+}
+
+/// The shard that a handle names, which is not verified.
+fn shard_of(bytes: &[u8; HANDLE_LEN]) -> Option<ShardId> {
+    ShardId::new(u16::from_be_bytes([bytes[1], bytes[2]]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn shard(number: u16) -> ShardId {
+        ShardId::new(number).unwrap()
+    }
+
+    fn receipts() -> Receipts {
+        Receipts::new(shard(5), &[1; 32])
+    }
 
     fn token() -> LeaseToken {
         LeaseToken {
@@ -104,6 +152,7 @@ mod tests {
             sequence: Sequence(42),
             message: MessageId::new(QueueId(5), Sequence(40), Term::default()),
             term: Term {
+                shard: shard(5),
                 epoch: Epoch(3),
                 incarnation: Incarnation(0xfeed_beef),
             },
@@ -113,49 +162,86 @@ mod tests {
 
     #[test]
     fn a_handle_opens_to_its_token() {
-        let receipts = Receipts::new(&[1; 32]);
+        let receipts = receipts();
         let largest = LeaseToken {
             queue: QueueId(u32::MAX),
             sequence: Sequence(u64::MAX),
             message: MessageId::from_bits(u128::MAX),
             term: Term {
+                shard: ShardId::MAX,
                 epoch: Epoch(u64::MAX),
                 incarnation: Incarnation(u64::MAX),
             },
             lease: LeaseNumber(u64::MAX),
         };
-        for token in [token(), largest] {
-            assert_eq!(receipts.open(&receipts.seal(token)), Some(token));
+        assert_eq!(receipts.open(&receipts.seal(token())), Ok(token()));
+        let receipts = Receipts::new(ShardId::MAX, &[1; 32]);
+        assert_eq!(receipts.open(&receipts.seal(largest)), Ok(largest));
+    }
+
+    /// What a handle that is not sealed by shard 5 is told.
+    fn refusal(version: u8, named: u16) -> ReceiptError {
+        match ShardId::new(named) {
+            Some(given) if version == VERSION && given != shard(5) => {
+                let own = shard(5);
+                ReceiptError::OtherShard { given, own }
+            }
+            _ => ReceiptError::Unknown,
         }
     }
 
     #[test]
     fn no_handle_with_a_flipped_bit_opens() {
-        let receipts = Receipts::new(&[1; 32]);
+        let receipts = receipts();
         let handle = receipts.seal(token());
         // Every bit of what is sealed ...
         let bytes = URL_SAFE_NO_PAD.decode(&handle).unwrap();
         for bit in 0..bytes.len() * 8 {
             let mut changed = bytes.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
+            let named = u16::from_be_bytes([changed[1], changed[2]]);
+            let refused = refusal(changed[0], named);
             let changed = URL_SAFE_NO_PAD.encode(changed);
-            assert_eq!(receipts.open(&changed), None, "bit {bit}");
+            assert_eq!(receipts.open(&changed), Err(refused), "bit {bit}");
         }
         // ... and every bit of its text.
         for bit in 0..handle.len() * 8 {
             let mut changed = handle.clone().into_bytes();
             changed[bit / 8] ^= 1 << (bit % 8);
             if let Ok(changed) = String::from_utf8(changed) {
-                assert_eq!(receipts.open(&changed), None, "bit {bit} of the text");
+                assert!(receipts.open(&changed).is_err(), "bit {bit} of the text");
             }
         }
     }
 
     #[test]
-    fn other_texts_and_other_shards_handles_do_not_open() {
-        let receipts = Receipts::new(&[1; 32]);
+    fn a_handle_of_another_shard_is_told_which() {
+        let receipts = receipts();
+        // Also one that was sealed under the same secret, as after a restore under another number.
+        for secret in [[1; 32], [2; 32]] {
+            let handle = Receipts::new(shard(6), &secret).seal(LeaseToken {
+                term: Term {
+                    shard: shard(6),
+                    ..token().term
+                },
+                ..token()
+            });
+            let error = receipts.open(&handle).unwrap_err();
+            let (given, own) = (shard(6), shard(5));
+            assert_eq!(error, ReceiptError::OtherShard { given, own });
+            assert_eq!(
+                error.to_string(),
+                "it is of shard 6, and this is shard 5: take it to shard 6"
+            );
+        }
+    }
+
+    #[test]
+    fn other_texts_and_other_secrets_handles_do_not_open() {
+        let receipts = receipts();
         let handle = receipts.seal(token());
-        assert_eq!(Receipts::new(&[2; 32]).open(&handle), None);
+        let unknown = Err(ReceiptError::Unknown);
+        assert_eq!(Receipts::new(shard(5), &[2; 32]).open(&handle), unknown);
         for text in [
             "",
             "garbage",
@@ -166,7 +252,7 @@ mod tests {
             &format!("{handle}{handle}"),
             &" ".repeat(100_000),
         ] {
-            assert_eq!(receipts.open(text), None, "{text:.80}");
+            assert_eq!(receipts.open(text), unknown, "{text:.80}");
         }
     }
 }

@@ -215,6 +215,7 @@ fn start_engine(settings: &Resolved, accept_loss: bool) -> Result<Engine, Failur
         None => open_folder(&settings.get(&table::DATA), log_options(settings))?,
     };
     let mut options = EngineOptions {
+        shard: settings.get(&table::SHARD),
         accept_loss,
         ..EngineOptions::default()
     };
@@ -278,6 +279,7 @@ fn start_failure(error: StartError, settings: &Resolved) -> Failure {
         StartError::NewerFormat { .. }
         | StartError::NoSnapshot { .. }
         | StartError::Missing { .. }
+        | StartError::OtherShard { .. }
         | StartError::UnfinishedRestore => true,
         StartError::Recover(error) => {
             matches!(
@@ -296,8 +298,17 @@ fn start_failure(error: StartError, settings: &Resolved) -> Failure {
         _ if refused => Exit::Refused,
         _ => Exit::Failed,
     };
+    let held = match &error {
+        StartError::OtherShard { held, .. } => Some(*held),
+        _ => None,
+    };
     let place = place_of(settings);
     let failure = Failure::from_error(exit, error).context(format!("starting on {place}"));
+    if let Some(held) = held {
+        return failure.hint(format!(
+            "start it with --shard {held}, or name the data of another shard"
+        ));
+    }
     match settings.get(&table::POSTGRES) {
         _ if is_missing => failure.hint(
             "to start without them and drop their messages for good, say --accept-loss this once",
@@ -309,6 +320,7 @@ fn start_failure(error: StartError, settings: &Resolved) -> Failure {
 
 fn log_start(report: &StartReport) {
     info!(
+        shard = report.term.shard.get(),
         epoch = report.term.epoch.0,
         records = report.records,
         bytes = report.bytes,
@@ -558,9 +570,8 @@ mod tests {
         assert_eq!(format!("{table:?}"), format!("{server:?}"));
         let (table, log) = (log_options(&settings), LocalLogOptions::default());
         assert_eq!(format!("{table:?}"), format!("{log:?}"));
-        assert_eq!(
-            settings.get(&table::SYNC_WINDOW),
-            EngineOptions::default().sync_window.after
-        );
+        let engine = EngineOptions::default();
+        assert_eq!(settings.get(&table::SYNC_WINDOW), engine.sync_window.after);
+        assert_eq!(settings.get(&table::SHARD), engine.shard);
     }
 }

@@ -204,19 +204,22 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
     match place {
         0 => {
             let ids = any::<(u64, u64, [u8; 16], i64, [u8; 32])>();
-            (ids, now())
-                .prop_map(|((epoch, incarnation, boot, clock_offset, secret), now)| {
-                    Effect::TermStarted {
-                        term: Term {
-                            epoch: Epoch(epoch),
-                            incarnation: Incarnation(incarnation),
-                        },
-                        boot_id: BootId(boot),
-                        clock_offset,
-                        secret,
-                        now,
-                    }
-                })
+            (0..=ShardId::MAX.get(), ids, now())
+                .prop_map(
+                    |(shard, (epoch, incarnation, boot, clock_offset, secret), now)| {
+                        Effect::TermStarted {
+                            term: Term {
+                                shard: ShardId::new(shard).unwrap(),
+                                epoch: Epoch(epoch),
+                                incarnation: Incarnation(incarnation),
+                            },
+                            boot_id: BootId(boot),
+                            clock_offset,
+                            secret,
+                            now,
+                        }
+                    },
+                )
                 .boxed()
         }
         1 => now().prop_map(|now| Effect::TermEnded { now }).boxed(),

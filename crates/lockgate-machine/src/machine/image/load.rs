@@ -1,7 +1,7 @@
 //! A machine from an image.
 
 use lockgate_core::{
-    BootId, Epoch, Incarnation, MachineTime, Position, QueueId, Sequence, Term, WallTime,
+    BootId, Epoch, Incarnation, MachineTime, Position, QueueId, Sequence, ShardId, Term, WallTime,
 };
 
 use super::{IMAGE_VERSION, Kind, MAGIC, audit::Audit};
@@ -263,8 +263,10 @@ impl ImageLoader {
 
 impl Machine {
     fn decode_shard(&mut self, input: &mut Input<'_>) -> Result<(), ImageError> {
-        for _ in 0..input.count(16)? {
+        for _ in 0..input.count(18)? {
+            let shard = ShardId::new(u16::from_le_bytes(input.array()?));
             self.terms.push(Term {
+                shard: shard.ok_or_else(|| damaged("a shard number is above the highest"))?,
                 epoch: Epoch(input.u64()?),
                 incarnation: Incarnation(input.u64()?),
             });

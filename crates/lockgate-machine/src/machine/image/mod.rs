@@ -378,6 +378,7 @@ impl Machine {
     fn encode_shard(&mut self, out: &mut Vec<u8>) {
         put_count(out, self.terms.len());
         for term in &self.terms {
+            out.extend_from_slice(&term.shard.get().to_le_bytes());
             put_u64(out, term.epoch.0);
             put_u64(out, term.incarnation.0);
         }

@@ -9,8 +9,8 @@ use lockgate_core::{
 };
 
 use super::{
-    Content, Holder, KeyState, Message, OriginEntry, Packed64, Queue, Reserve, State, TimeToLive,
-    Touch, U48,
+    Content, Holder, ID_TAIL_MAX, KeyState, Message, OriginEntry, Packed64, Queue, Reserve, State,
+    TimeToLive, Touch, U48,
 };
 use crate::{
     DeadLetterReason, Effect, KeyProfile, QueueCounts, QueueSettings, QueueTotals,
@@ -469,7 +469,8 @@ impl Row for Queue {
                 let input = &mut Input::new(bytes);
                 while !input.is_empty() {
                     let first = Sequence(input.u64().ok()?);
-                    queue.id_tails.push((first, input.u64().ok()?));
+                    let tail = input.u64().ok().filter(|&tail| tail <= ID_TAIL_MAX)?;
+                    queue.id_tails.push((first, tail));
                 }
                 queue.id_tails.is_sorted().then_some(())
             },

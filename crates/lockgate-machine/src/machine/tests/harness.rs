@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fmt::Debug, num::NonZeroU64};
 use bytes::Bytes;
 use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, Key, LeaseToken, Level, MachineTime, Message,
-    MessageId, Millis, Now, Position, QueueName, Sequence, Term, UniqueId, WallTime,
+    MessageId, Millis, Now, Position, QueueName, Sequence, ShardId, Term, UniqueId, WallTime,
 };
 
 use crate::{
@@ -80,6 +80,7 @@ impl Run {
     fn start_term(&mut self) {
         let epoch = self.machine.term().epoch.next();
         let term = Term {
+            shard: ShardId::new(7).unwrap(),
             epoch,
             incarnation: Incarnation(77 + epoch.0),
         };

@@ -14,6 +14,7 @@ mod random;
 mod relocate;
 mod scale;
 mod settles;
+mod shards;
 mod terms;
 mod time;
 mod transactions;

@@ -225,7 +225,7 @@ impl Service {
     fn lease(&self, receipt: &str) -> Result<LeaseToken, Problem> {
         self.receipts
             .open(receipt)
-            .ok_or_else(|| invalid_receipt("this server did not give it out"))
+            .map_err(|error| invalid_receipt(&error.to_string()))
     }
 
     fn received(&self, queue: &QueueEntry, received: &Received) -> ReceivedMessage {

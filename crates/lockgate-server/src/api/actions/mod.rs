@@ -26,6 +26,7 @@ impl Service {
         let space = self.engine.metrics().keeper.space;
         ServerInfo {
             version: env!("CARGO_PKG_VERSION"),
+            shard: self.engine.term().shard.get(),
             epoch: self.engine.term().epoch.0,
             started_at: Instant(self.started),
             now: Instant(self.engine.now().wall),

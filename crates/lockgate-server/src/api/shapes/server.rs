@@ -10,6 +10,8 @@ use super::Instant;
 pub(crate) struct ServerInfo {
     /// Its version.
     pub(crate) version: &'static str,
+    /// The number of its shard, which is in every message id it gives.
+    pub(crate) shard: u16,
     /// The term it serves in: one more with every start on the same data.
     pub(crate) epoch: u64,
     /// When it started.

@@ -100,7 +100,7 @@ impl Service {
         let changes = Arc::default();
         Self {
             mover: Mover::new(engine.clone(), drain.clone(), Arc::clone(&changes), keys),
-            receipts: Receipts::new(&engine.secret()),
+            receipts: Receipts::new(engine.term().shard, &engine.secret()),
             request_ids: RequestIds::new(engine.term().incarnation),
             changes,
             purges: Purges::default(),

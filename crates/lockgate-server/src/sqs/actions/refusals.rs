@@ -46,6 +46,9 @@ impl From<Rejection> for SqsError {
                 "Too many messages have been received without being deleted. Please delete your \
                  received messages or let them timeout before receiving more.",
             ),
+            Rejection::OtherShard { .. } => {
+                Self::new(ErrorCode::ReceiptHandleIsInvalid, rejection.to_string())
+            }
             // Room may come back by itself, as consumers delete messages or time passes.
             Rejection::QuotaExceeded { .. }
             | Rejection::DedupFull { .. }

@@ -151,7 +151,7 @@ impl Service {
         let token = self
             .receipts
             .open(handle)
-            .ok_or_else(|| SqsError::receipt_handle_is_invalid(handle))?;
+            .map_err(|error| SqsError::receipt_handle_does_not_open(handle, error))?;
         if token.queue == queue.id {
             Ok(token)
         } else {

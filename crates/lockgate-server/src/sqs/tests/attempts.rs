@@ -172,7 +172,7 @@ async fn nothing_is_extended_if_not_all_is_still_there(shop: Shop) {
     let first = attempt(&shop, &url, "id").await;
     shop.pass(20_000);
     // By other means than this API.
-    let receipts = Receipts::new(&shop.engine.secret());
+    let receipts = Receipts::new(shop.engine.term().shard, &shop.engine.secret());
     let token = receipts.open(&text(&first[2]["ReceiptHandle"])).unwrap();
     let action = SettleAction::Ack;
     let settle = Command::Settle(Settle { token, action });

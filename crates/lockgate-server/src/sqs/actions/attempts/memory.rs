@@ -165,7 +165,7 @@ impl<A> Memory<A> {
 
 #[cfg(test)]
 mod tests {
-    use lockgate_core::{Epoch, Incarnation, LeaseNumber, MessageId, Sequence, Term};
+    use lockgate_core::{Epoch, Incarnation, LeaseNumber, MessageId, Sequence, ShardId, Term};
 
     use super::*;
 
@@ -191,6 +191,7 @@ mod tests {
             sequence: Sequence(number),
             message: MessageId::from_bits(u128::from(number)),
             term: Term {
+                shard: ShardId::default(),
                 epoch: Epoch(1),
                 incarnation: Incarnation(1),
             },
