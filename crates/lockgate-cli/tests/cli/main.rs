@@ -18,5 +18,6 @@ mod missing;
 mod process;
 mod queue_file;
 mod serve;
+mod shards;
 mod support;
 mod tls;

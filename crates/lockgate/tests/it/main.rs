@@ -6,6 +6,7 @@ mod durability;
 mod errors;
 mod order;
 mod settling;
+mod shards;
 mod time;
 
 use std::time::Duration;

@@ -53,7 +53,7 @@ impl Row for Message {
             |message, part| message.part = narrow(part),
         )?;
         columns.number(
-            U48::MAX,
+            Sequence::MAX.0,
             |message| message.sequence.get(),
             |message, sequence| message.sequence = U48::new(sequence),
         )?;

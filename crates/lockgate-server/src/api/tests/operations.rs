@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use hyper::Method;
+use lockgate_core::ShardId;
 use serde_json::{Value, json};
 
 use super::Shop;
 use crate::{
     api::route::Operation,
     auth::{AccessKey, Grant, Secret, Verb},
+    sqs::Receipts,
 };
 
 async fn queue(shop: &Shop, name: &str, settings: Value) {
@@ -454,6 +456,18 @@ async fn a_lease_is_settled_once_and_the_caller_is_told() {
     };
     let elsewhere = result("other", settle(json!({"action": "ack"}))).await;
     assert_eq!(elsewhere["problem"]["code"], "invalid_receipt");
+    let of_shard = |number| ShardId::new(number).unwrap();
+    let own = Receipts::new(of_shard(0), &shop.engine.secret());
+    let mut token = own.open(receipt.as_str().unwrap()).unwrap();
+    token.term.shard = of_shard(1);
+    let foreign = Receipts::new(of_shard(1), &shop.engine.secret()).seal(token);
+    let foreign = json!({"settles": [{"receipt": foreign, "action": "ack"}]});
+    let problem = &result("q.fifo", foreign).await["problem"];
+    assert_eq!(problem["code"], "invalid_receipt");
+    assert_eq!(
+        problem["detail"],
+        "settles[0].receipt: it is of shard 1, and this is shard 0: take it to shard 1"
+    );
     for (given, field) in [
         (json!({"action": "extend"}), "settles[0].lease_ms"),
         (

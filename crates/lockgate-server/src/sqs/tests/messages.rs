@@ -1,5 +1,7 @@
 //! Messages: sent, received, settled.
 
+use lockgate_core::ShardId;
+use lockgate_sim::{FaultyDisk, ManualClock};
 use serde_json::{Value, json};
 
 use super::{Shop, protocols::in_both_protocols, text};
@@ -22,6 +24,7 @@ in_both_protocols![
     a_batch_answers_for_each_entry,
     batches_settle_each_entry_by_itself,
     no_changed_or_foreign_handle_does_anything,
+    a_handle_of_another_shard_is_refused_with_both_numbers,
     a_waiting_receive_is_woken_by_the_send,
     a_waiting_receive_ends_empty_when_the_server_shuts_down,
     the_largest_message_passes_and_one_byte_more_does_not,
@@ -650,6 +653,34 @@ async fn no_changed_or_foreign_handle_does_anything(shop: Shop) {
     let delete = json!({"QueueUrl": url, "ReceiptHandle": handle});
     shop.ok("DeleteMessage", delete).await;
     assert_eq!(shop.counts(&url).await, [0, 0, 0]);
+}
+
+async fn a_handle_of_another_shard_is_refused_with_both_numbers(shop: Shop) {
+    // The same queue and message there, by their numbers.
+    let (disk, clock) = (FaultyDisk::new(), ManualClock::default());
+    let there = Shop::of_shard(ShardId::new(1).unwrap(), disk, clock, shop.speaks);
+    let mut handles = Vec::new();
+    for shop in [&shop, &there] {
+        let url = shop.queue("q", json!({})).await;
+        shop.send(&url, "a").await;
+        handles.push(text(&shop.receive(&url).await[0]["ReceiptHandle"]));
+    }
+    let url = there.queue("q", json!({})).await;
+    for (shop, handle, given, own) in [(&shop, &handles[1], 1, 0), (&there, &handles[0], 0, 1)] {
+        let told = format!(
+            "The receipt handle \"{handle}\" is not valid here: it is of shard {given}, and this is \
+             shard {own}: take it to shard {given}."
+        );
+        let refused = ("ReceiptHandleIsInvalid".to_owned(), told);
+        let delete = json!({"QueueUrl": url, "ReceiptHandle": handle});
+        assert_eq!(shop.refused("DeleteMessage", delete).await, refused);
+        let change = json!({"QueueUrl": url, "ReceiptHandle": handle, "VisibilityTimeout": 0});
+        assert_eq!(
+            shop.refused("ChangeMessageVisibility", change).await,
+            refused
+        );
+        assert_eq!(shop.counts(&url).await, [0, 1, 0]);
+    }
 }
 
 async fn a_waiting_receive_is_woken_by_the_send(shop: Shop) {

@@ -17,7 +17,7 @@ mod tables;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use lockgate_core::{HolderName, Millis};
+use lockgate_core::{HolderName, Millis, ShardId};
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::{FaultyDisk, ManualClock};
@@ -65,6 +65,10 @@ impl Shop {
     }
 
     fn on(disk: FaultyDisk, clock: ManualClock, speaks: Speaks) -> Self {
+        Self::of_shard(ShardId::default(), disk, clock, speaks)
+    }
+
+    fn of_shard(shard: ShardId, disk: FaultyDisk, clock: ManualClock, speaks: Speaks) -> Self {
         let options = LocalLogOptions {
             free_bytes_min: 0,
             ..LocalLogOptions::default()
@@ -73,7 +77,10 @@ impl Shop {
         let (engine, _) = Engine::start(
             Box::new(log),
             Arc::new(clock.clone()),
-            EngineOptions::default(),
+            EngineOptions {
+                shard,
+                ..EngineOptions::default()
+            },
         )
         .unwrap();
         let (drain, signal) = drain::drain();
