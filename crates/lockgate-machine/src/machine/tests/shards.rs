@@ -1,13 +1,4 @@
 //! What belongs to a shard says so, and is refused by others; and no number runs over its bits.
-//!
-//! Seen to fail here while this was written:
-//!
-//! | broken | seen as |
-//! |---|---|
-//! | a settle does not look at the token's shard | the message is acknowledged |
-//! | a term may begin with another number | it does |
-//! | ids are recomputed with the present number | the delivery's id after the restore |
-//! | a move does not look for a number that is left | a record that cannot be read |
 
 use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, LeaseToken, Level, Message, MessageId, QueueId,
