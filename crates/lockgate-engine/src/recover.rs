@@ -1,7 +1,9 @@
 //! From a log to a driver in service.
 
 use lockgate_core::{
-    BootId, Incarnation, Log, LogCapabilities, LogError, LogSource, MachineTime, Millis, Now, Position, ReadError, RecoveryReport, SnapshotStore, Term, Unsynced, WallTime, with_sources, ShardId,
+    BootId, Incarnation, Log, LogCapabilities, LogError, LogSource, MachineTime, Millis, Now,
+    Position, ReadError, RecoveryReport, ShardId, SnapshotStore, Term, Unsynced, WallTime,
+    with_sources,
 };
 use lockgate_machine::{
     Answer, BatchDecoder, BatchRecord, ClockState, Command, DecodeError, Effect, ImageError,
