@@ -16,6 +16,7 @@ mod floor;
 mod folder;
 mod host;
 mod http;
+mod idle;
 mod latency;
 mod load;
 mod memory;
@@ -143,6 +144,13 @@ static BENCHES: &[Bench] = &[
                 come and go at random",
         weight: 1,
         open: disk::open,
+    },
+    Bench {
+        figures: &["idle.shards"],
+        about: "threads, descriptors, memory, disk and wake-ups of 64 shards in one process that nobody uses; \
+                counted once, for 20 s",
+        weight: 1,
+        open: idle::open,
     },
 ];
 

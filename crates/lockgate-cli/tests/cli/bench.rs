@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::Sandbox;
 
 /// Figures that are no rates.
-const QUANTITIES: [&str; 30] = [
+const QUANTITIES: [&str; 40] = [
     "due.stall",
     "due.alone",
     "backlog.stall",
@@ -36,6 +36,16 @@ const QUANTITIES: [&str; 30] = [
     "disk.snapshots",
     "disk.relocated",
     "disk.released",
+    "idle.shards.threads",
+    "idle.shards.threads.each",
+    "idle.shards.descriptors",
+    "idle.shards.descriptors.each",
+    "idle.shards.memory",
+    "idle.shards.memory.each",
+    "idle.shards.disk",
+    "idle.shards.disk.each",
+    "idle.shards.wakeups",
+    "idle.shards.wakeups.each",
 ];
 
 /// Every figure with all its fields, and a floor where one is promised.

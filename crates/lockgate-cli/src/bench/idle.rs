@@ -1,0 +1,191 @@
+//! `idle.shards`: what shards cost that nobody uses, all in one process.
+//!
+//! Each has a folder and an engine of its own and not a single queue. Counted is what this process has
+//! more of than before they were opened, as the kernel tells it; a wake-up is a voluntary context
+//! switch of one of their threads.
+
+use std::{
+    collections::BTreeMap,
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use lockgate_engine::Engine;
+use serde_json::json;
+
+use super::{
+    Course, Courses, Setup,
+    folder::taken,
+    load::{as_f64, start_engine},
+    queue::params,
+    report::{Params, Report},
+};
+use crate::exit::Failure;
+
+/// Shards, usually and with `--quick`.
+const SHARDS: u32 = 64;
+const SHARDS_QUICK: u32 = 4;
+
+/// How long they are left alone before anything is counted: by then a start has done what it does
+/// beside the service.
+const SETTLED_AFTER: Duration = Duration::from_secs(3);
+
+/// How long wake-ups are counted, usually and with `--quick`: some come every ten seconds only.
+const COUNTED: Duration = Duration::from_secs(20);
+const COUNTED_QUICK: Duration = Duration::from_secs(1);
+
+/// Each figure for all shards together, for one of them, and its units.
+const FIGURES: [(&str, &str, &str, &str); 5] = [
+    (
+        "idle.shards.threads",
+        "idle.shards.threads.each",
+        "threads",
+        "threads/shard",
+    ),
+    (
+        "idle.shards.descriptors",
+        "idle.shards.descriptors.each",
+        "descriptors",
+        "descriptors/shard",
+    ),
+    (
+        "idle.shards.memory",
+        "idle.shards.memory.each",
+        "bytes",
+        "bytes/shard",
+    ),
+    (
+        "idle.shards.disk",
+        "idle.shards.disk.each",
+        "bytes",
+        "bytes/shard",
+    ),
+    (
+        "idle.shards.wakeups",
+        "idle.shards.wakeups.each",
+        "wake-ups/s",
+        "wake-ups/s/shard",
+    ),
+];
+
+struct IdleCourse {
+    params: Params,
+    shards: u32,
+    counted: Duration,
+}
+
+pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
+    let (shards, counted) = if setup.args.quick {
+        (SHARDS_QUICK, COUNTED_QUICK)
+    } else {
+        (SHARDS, COUNTED)
+    };
+    let mut params = Params {
+        size: 0,
+        keys: 0,
+        ..params(setup, 1, 1)
+    };
+    params.more.insert("shards", json!(shards));
+    Ok(vec![Box::new(IdleCourse {
+        params,
+        shards,
+        counted,
+    })])
+}
+
+impl Course for IdleCourse {
+    fn round(
+        &mut self,
+        _setup: &Setup,
+        _time: Duration,
+        _report: &mut Report,
+    ) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn finish(&mut self, setup: &Setup, report: &mut Report) -> Result<(), Failure> {
+        let Some(before) = Process::look() else {
+            return Ok(());
+        };
+        let folder = setup.folder("idle");
+        let engines = (0..self.shards)
+            .map(|shard| start_engine(&folder.join(shard.to_string())))
+            .collect::<Result<Vec<Engine>, Failure>>()?;
+        thread::sleep(SETTLED_AFTER);
+        let began = Instant::now();
+        let settled = Process::look();
+        thread::sleep(self.counted);
+        let seconds = began.elapsed().as_secs_f64();
+        let after = Process::look();
+        let disk = taken(&folder)?;
+        for engine in &engines {
+            setup.runtime.block_on(engine.shutdown());
+        }
+        let Some((settled, after)) = settled.zip(after) else {
+            return Ok(());
+        };
+        let new = |process: &Process| {
+            let threads = process.switches.iter();
+            let new = threads.filter(|(thread, _)| !before.switches.contains_key(thread));
+            let (mut threads, mut switches) = (0, 0);
+            for (_, times) in new {
+                threads += 1;
+                switches += times;
+            }
+            (threads, switches)
+        };
+        let ((_, switches_before), (threads, switches)) = (new(&settled), new(&after));
+        let values = [
+            as_f64(threads),
+            as_f64(after.descriptors.saturating_sub(before.descriptors)),
+            as_f64(after.memory.saturating_sub(before.memory)),
+            as_f64(disk),
+            as_f64(switches.saturating_sub(switches_before)) / seconds,
+        ];
+        for ((all, each, unit, unit_each), value) in FIGURES.into_iter().zip(values) {
+            let one = value / f64::from(self.shards);
+            report.quantity(all, &self.params, value, unit, None);
+            report.quantity(each, &self.params, one, unit_each, None);
+        }
+        Ok(())
+    }
+
+    fn close(self: Box<Self>, _setup: &Setup) {}
+}
+
+/// What the kernel tells of this process.
+struct Process {
+    /// Voluntary context switches of each thread.
+    switches: BTreeMap<u64, u64>,
+    descriptors: u64,
+    /// Bytes of memory that no file backs.
+    memory: u64,
+}
+
+impl Process {
+    /// `None`: the system does not tell.
+    fn look() -> Option<Self> {
+        let mut switches = BTreeMap::new();
+        for task in fs::read_dir("/proc/self/task").ok()? {
+            let task = task.ok()?;
+            // A thread may end while the list is read.
+            let Ok(status) = fs::read_to_string(task.path().join("status")) else {
+                continue;
+            };
+            let thread = task.file_name().to_str()?.parse().ok()?;
+            switches.insert(thread, field(&status, "voluntary_ctxt_switches:")?);
+        }
+        let status = fs::read_to_string("/proc/self/status").ok()?;
+        Some(Self {
+            switches,
+            descriptors: fs::read_dir("/proc/self/fd").ok()?.count() as u64,
+            memory: field(&status, "RssAnon:")? * 1024,
+        })
+    }
+}
+
+/// The number behind that name in a file of the kernel's.
+fn field(status: &str, name: &str) -> Option<u64> {
+    let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
