@@ -6,6 +6,7 @@
 use std::{
     ops::{ControlFlow, Range},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -376,14 +377,20 @@ pub type Watcher = Box<dyn Fn() + Send + Sync>;
 pub trait LogUpkeep: Send + Sync {
     /// Does one piece of it, small enough that nobody on the same disk waits long: a MiB written and
     /// synced, or a few names changed. Returns whether there is more to do now; if not, there may be
-    /// after the next appends, trims and releases. Cheap when there is nothing to do, so calling it
-    /// about ten times a second is enough while nothing else happens.
+    /// after the next appends, trims and releases, and after [`pause`](Self::pause). Cheap when there is
+    /// nothing to do. Calling it ten times a second is enough while much is appended.
     ///
     /// # Errors
     /// If storage fails or is full; the log stays usable and the step may be tried again later, unless
     /// it says [`LogError::Stopped`] or [`LogError::Deposed`]: then the log is dead, which an owner with
     /// nothing to append would not know otherwise.
     fn step(&self) -> Result<bool, LogError>;
+
+    /// How long [`step`](Self::step) need not be called after it said that there is no more to do, while nothing
+    /// is appended, trimmed or released. Default 1 s.
+    fn pause(&self) -> Duration {
+        Duration::from_secs(1)
+    }
 
     /// Looks whether what the log writes to is still where the next start looks for it: somebody may have
     /// removed or replaced it. Costs a few system calls; meant for a few times a minute, and before the log

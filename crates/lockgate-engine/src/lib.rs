@@ -83,7 +83,7 @@ pub use directory::{Directory, QueueEntry};
 pub use driver::{Driver, DriverCounts, Output, Ticket, What};
 pub use engine::{Engine, Status};
 pub use error::{EngineError, StartError, StopReason};
-pub use keeper::{Chore, ChoreRest, ChoreStep, KeeperCounts};
+pub use keeper::{Chore, ChoreRest, ChoreStep, KeeperCounts, maintenance::Maintenance};
 pub use metrics::{AnsweredCounts, EngineMetrics};
 pub use missing::{MissingPart, WithoutQueue};
 pub use options::{EngineOptions, SyncWindow};

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use lockgate_core::ShardId;
 
+use crate::Maintenance;
+
 /// Limits of one engine. Memory used by requests that wait is at most the sum of
 /// [`inbox_bytes_max`](Self::inbox_bytes_max) (twice: once for sends, once for the rest),
 /// [`group_bytes_max`](Self::group_bytes_max), [`answers_bytes_max`](Self::answers_bytes_max) and the
@@ -48,6 +50,9 @@ pub struct EngineOptions {
     /// good, before the engine serves: that part of the log is of no use any more, and later starts need
     /// not be told again. What else is lost with it is in [`StartReport`](crate::StartReport). Meant for one start by somebody who knows what is lost. Default `false`.
     pub accept_loss: bool,
+    /// Whose threads do the engine's maintenance. Default `None`: one thread of its own. For many engines in one
+    /// process that are mostly idle give all of them clones of one [`Maintenance`].
+    pub maintenance: Option<Maintenance>,
     /// Name of the engine's threads, for debuggers. Default `lockgate`.
     pub thread_name: String,
 }
@@ -77,6 +82,7 @@ impl Default for EngineOptions {
             waiters_max: 20_000,
             snapshot_bytes_min: 64 << 20,
             accept_loss: false,
+            maintenance: None,
             thread_name: "lockgate".to_owned(),
         }
     }

@@ -3,6 +3,7 @@
 use std::{
     io::Write,
     mem,
+    num::NonZeroUsize,
     panic::{self, AssertUnwindSafe},
     sync::{
         Arc, PoisonError,
@@ -23,7 +24,10 @@ use crate::{
     batch::Leases,
     desk::{Desk, Filing, Room},
     inbox::{Answered, Inbox, MessagePage, Taken, Ticket},
-    keeper::thread::Keeper,
+    keeper::{
+        maintenance::{Bell, Maintenance, Place},
+        work::Keeper,
+    },
     readers::Readers,
     reading::Reading,
     recover::machine_time,
@@ -45,8 +49,10 @@ pub(crate) struct Shared {
     clock_offset: i64,
     reader: Arc<dyn LogReader>,
     readers: Arc<Readers>,
-    desk: Arc<Desk>,
+    pub(crate) desk: Arc<Desk>,
     log: Arc<dyn LogProgress>,
+    /// Rung when there may be something to do for the keeper.
+    keeper: Bell,
     owner: Mutex<Option<JoinHandle<()>>>,
     overloaded: AtomicU64,
     unknown: AtomicU64,
@@ -89,6 +95,9 @@ pub(crate) fn start(
     };
     let (mut driver, report) = Driver::recover(log, &options, beginning)?;
     driver.set_clock_drops(clock.dropped());
+    let maintenance = options.maintenance.clone().unwrap_or_else(|| {
+        Maintenance::named(format!("{}-keep", options.thread_name), NonZeroUsize::MIN)
+    });
     let shared = Arc::new(Shared {
         inbox: Arc::new(Inbox::new(&options)),
         directory: Directory::default(),
@@ -104,6 +113,7 @@ pub(crate) fn start(
             driver.keeper_counts(),
         )),
         log: driver.progress(),
+        keeper: maintenance.bell(),
         owner: Mutex::default(),
         overloaded: AtomicU64::new(0),
         unknown: AtomicU64::new(0),
@@ -140,31 +150,16 @@ pub(crate) fn start(
             }
         }
     })?;
-    let keeper_thread = spawn(format!("{}-keep", options.thread_name), {
-        let shared = shared.clone();
-        let (upkeep, snapshots) = (driver.log.upkeep(), driver.log.snapshots());
-        move || {
-            let keep = || {
-                Keeper {
-                    inbox: &shared.inbox,
-                    desk: &shared.desk,
-                    upkeep,
-                    snapshots,
-                }
-                .run();
-            };
-            // As for the owner.
-            if panic::catch_unwind(AssertUnwindSafe(keep)).is_err() {
-                shared.failed(panicked());
-            }
-        }
-    });
-    let owner_thread = keeper_thread.and_then(|keeper_thread| {
+    let (upkeep, snapshots) = (driver.log.upkeep(), driver.log.snapshots());
+    let keeper = Keeper::new(shared.clone(), upkeep, snapshots);
+    let kept = shared.keeper.add(Box::new(keeper));
+    let kept = kept.map_err(StartError::Threads);
+    let owner_thread = kept.and_then(|kept| {
         spawn(options.thread_name.clone(), {
             let shared = shared.clone();
             let helpers = Helpers {
                 sync: sync_thread,
-                keeper: keeper_thread,
+                keeper: kept,
             };
             move || own(&shared, driver, helpers, &options)
         })
@@ -191,10 +186,10 @@ fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle
         .map_err(StartError::Threads)
 }
 
-/// The threads beside the owner's. Both catch their own panics.
+/// Who works beside the owner. Both catch their own panics.
 struct Helpers {
     sync: JoinHandle<()>,
-    keeper: JoinHandle<()>,
+    keeper: Place,
 }
 
 /// The owner thread, from the first request to the last.
@@ -215,8 +210,7 @@ fn own(shared: &Shared, mut driver: Driver<Ticket>, helpers: Helpers, options: &
     }
     shared.desk.finish();
     let _ = helpers.sync.join();
-    helpers.keeper.thread().unpark();
-    let _ = helpers.keeper.join();
+    drop(helpers.keeper);
     let mut failed = shared.desk.durable().err();
     if failed.is_none()
         && let Some(Err(error)) = driver.log.upkeep().map(|upkeep| upkeep.check_storage())
@@ -249,6 +243,7 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
     let mut taken = Taken::default();
     let mut held = Vec::new();
     let mut timeout = None;
+    let (mut groups, mut housekeeping) = (driver.counts().groups, false);
     let mut durable = Position::default();
     let room = Room {
         answers_max: options.answers_max,
@@ -342,8 +337,13 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
         if taken.finished {
             return;
         }
-        let more = driver.housekeep(HOUSEKEEPING_BUDGET) || driver.is_behind();
-        timeout = if more || look_again {
+        let freeing = driver.housekeep(HOUSEKEEPING_BUDGET);
+        // What was appended, or freed just now, may be worth a chore.
+        let seen = mem::replace(&mut groups, driver.counts().groups);
+        if mem::replace(&mut housekeeping, freeing) || groups != seen {
+            shared.keeper.ring();
+        }
+        timeout = if freeing || driver.is_behind() || look_again {
             Some(Duration::ZERO)
         } else {
             until_next(driver, driver.past(shared.now()))
@@ -525,6 +525,11 @@ impl Shared {
             // It catches its own panics.
             let _ = thread.join();
         }
+    }
+
+    /// A part of the engine has panicked.
+    pub(crate) fn panicked(&self) {
+        self.failed(panicked());
     }
 
     /// Ends service: nothing more gets in, and whoever waits for the disk is told that it is unknown.

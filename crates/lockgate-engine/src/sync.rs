@@ -6,7 +6,11 @@
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::{
-    sync::{Condvar, Mutex, MutexGuard, RwLock, mpsc},
+    sync::{
+        Condvar, Mutex, MutexGuard, RwLock,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::Instant,
 };
@@ -18,6 +22,10 @@ mod modelled;
 #[cfg(feature = "shuttle")]
 pub(crate) use modelled::{Condvar, Instant, thread};
 #[cfg(feature = "shuttle")]
-pub(crate) use shuttle::sync::{Mutex, MutexGuard, RwLock, mpsc};
+pub(crate) use shuttle::sync::{
+    Mutex, MutexGuard, RwLock,
+    atomic::{AtomicBool, Ordering},
+    mpsc,
+};
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle_tokio::sync::{Semaphore, TryAcquireError, oneshot, watch};

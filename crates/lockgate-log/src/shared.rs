@@ -4,11 +4,11 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     sync::{Arc, PoisonError, atomic::Ordering},
+    time::Duration,
 };
 
 use lockgate_core::{
-    AppendError, Disk, DiskError, DiskFile, DiskOperation, LogError, LogProgress, LogUpkeep,
-    OpenMode, Position, Progress, with_sources,
+    AppendError, Disk, DiskError, DiskFile, DiskOperation, LogError, LogProgress, LogUpkeep, OpenMode, Position, Progress, with_sources, SpaceState,
 };
 
 use crate::{
@@ -360,6 +360,15 @@ impl LogUpkeep for Upkeep {
     fn step(&self) -> Result<bool, LogError> {
         self.0.check_running()?;
         self.0.upkept(self.0.spares.step())
+    }
+
+    /// While there is too little room somebody may make some at any time, and growth is refused until that is
+    /// seen. Else a look only shows how much there is.
+    fn pause(&self) -> Duration {
+        match self.0.spares.space() {
+            (_, _, SpaceState::Full) => Duration::from_secs(1),
+            _ => Duration::from_secs(10),
+        }
     }
 
     fn check_storage(&self) -> Result<(), LogError> {

@@ -3,8 +3,8 @@
 //! `plan` says what to do next and knows nothing of how; `pins` says what must stay readable; this
 //! file does it. Everything the shard itself must decide takes its owner little time and is done
 //! through a [`Driver`]; what takes long is a [`Chore`], which any thread can do beside the service,
-//! step by step, and a simulation in any order it likes. `thread` is the thread that does them in an
-//! [`Engine`](crate::Engine).
+//! step by step, and a simulation in any order it likes. In an [`Engine`](crate::Engine) `work` does them, in
+//! turns that `maintenance` gives it.
 //!
 //! # What must hold
 //! - A snapshot becomes complete only when everything before its position is durable: it must not
@@ -14,10 +14,11 @@
 //! - A range is released only if it lies before that, no message lives in it, what made it empty
 //!   (settles, relocations) is durable, and nobody is about to read from it.
 
+pub(crate) mod maintenance;
 mod pins;
 mod plan;
-pub(crate) mod thread;
 mod trouble;
+pub(crate) mod work;
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
@@ -283,6 +284,14 @@ impl<T: Ticket> Driver<T> {
                 end: Position(self.plan.behind(range.first)),
             }))),
         })
+    }
+
+    /// Whether something that is to be done waits for what nobody tells: for a sync, for the end of a read, for
+    /// the time to try again. Until it does, [`next_chore`](Self::next_chore) finds nothing new before the next
+    /// group.
+    #[must_use]
+    pub fn chores_wait(&self) -> bool {
+        self.plan.is_waiting() || self.pins.first().is_some()
     }
 
     fn begin_snapshot(&mut self) -> Result<Chore, LogError> {

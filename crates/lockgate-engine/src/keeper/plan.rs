@@ -161,6 +161,11 @@ impl Plan {
         self.credit = self.credit.saturating_add(signed(earned));
     }
 
+    /// Whether something is to be done that waits for a sync, a reader or a time.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.dead.is_empty() || self.settling.is_some() || self.failures > 0
+    }
+
     /// Bytes appended since the newest snapshot.
     pub(crate) fn since_snapshot(&self) -> u64 {
         self.since_snapshot

@@ -1,0 +1,388 @@
+//! The threads that do the maintenance of engines: one engine's own, or a few for many engines.
+//!
+//! An engine's keeper is called for a *turn* when its bell was rung, when the time has come that its last
+//! turn named, and at once when its last turn left something to do. Between two turns it holds no thread. A
+//! thread without a turn sleeps, and only one of them until a time.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt, io, mem,
+    num::NonZeroUsize,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use crate::sync::{AtomicBool, Condvar, Instant, Mutex, MutexGuard, Ordering, thread};
+
+/// After a turn that a bell has brought, the bell is not listened to for so long: appends ring without end.
+const REST: Duration = Duration::from_millis(100);
+
+/// Times are rounded up to these, so that many keepers cost one wake-up: of pauses from the first on to
+/// multiples of the second.
+const GRIDS: [(Duration, Duration); 2] = [
+    (Duration::from_secs(4), Duration::from_secs(1)),
+    (Duration::from_secs(1), Duration::from_millis(250)),
+];
+
+/// No pause is longer; none has to be.
+const PAUSE_MAX: Duration = Duration::from_secs(3_600);
+
+/// Threads for the maintenance of several engines of one process: snapshots, room prepared ahead and given
+/// back, and looks at the storage. Engines share it if they are given clones of one in
+/// [`EngineOptions::maintenance`](crate::EngineOptions::maintenance).
+///
+/// The threads start with the first engine and end with the last. A piece of work that hangs, on a disk that
+/// does not answer, holds one thread: the maintenance of the other engines goes on as long as fewer engines
+/// than there are threads hang, and stands still until then otherwise. Their service goes on either way, as
+/// do stops. So engines on disks that fail each for itself are best given each disk its own.
+#[derive(Clone)]
+pub struct Maintenance(Arc<Pool>);
+
+impl Maintenance {
+    /// So many threads, at most one for each engine.
+    #[must_use]
+    pub fn new(threads: NonZeroUsize) -> Self {
+        Self::named("lockgate-keep".to_owned(), threads)
+    }
+
+    pub(crate) fn named(name: String, threads: NonZeroUsize) -> Self {
+        Self(Arc::new(Pool {
+            name,
+            threads_max: threads.get(),
+            began: Instant::now(),
+            state: Mutex::default(),
+            work: Condvar::new(),
+            ended: Condvar::new(),
+        }))
+    }
+
+    /// A bell for somebody who is to be added.
+    pub(crate) fn bell(&self) -> Bell {
+        let mut state = self.0.lock();
+        state.next_id += 1;
+        Bell {
+            pool: self.0.clone(),
+            id: state.next_id,
+            rung: Arc::default(),
+        }
+    }
+}
+
+impl Default for Maintenance {
+    /// Two threads.
+    fn default() -> Self {
+        Self::new(NonZeroUsize::MIN.saturating_add(1))
+    }
+}
+
+impl PartialEq for Maintenance {
+    /// Whether they are clones of each other.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Maintenance {}
+
+impl fmt::Debug for Maintenance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Maintenance")
+            .field("threads_max", &self.0.threads_max)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Somebody who is given turns. Catches its own panics.
+pub(crate) trait Turns: Send {
+    /// Does a small piece of work. `rung`: the bell was rung since the last turn began.
+    fn turn(&mut self, rung: bool) -> Turn;
+}
+
+/// When the next turn is to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// At once: there is more to do.
+    Again,
+    /// When the bell rings, or so much later.
+    After(Duration),
+    /// Never.
+    Ended,
+}
+
+/// Says that there may be something to do for one that takes turns.
+pub(crate) struct Bell {
+    pool: Arc<Pool>,
+    id: u64,
+    rung: Arc<AtomicBool>,
+}
+
+/// That somebody is given turns. Dropped, it waits for the end of a turn under way, and there are no more.
+pub(crate) struct Place {
+    pool: Arc<Pool>,
+    id: u64,
+}
+
+struct Pool {
+    name: String,
+    threads_max: usize,
+    /// The beginning of the grids.
+    began: Instant,
+    state: Mutex<State>,
+    /// There is something to do for a thread without a turn.
+    work: Condvar,
+    /// Somebody is gone who was in the middle of a turn.
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    next_id: u64,
+    members: BTreeMap<u64, Member>,
+    /// Whose turn it is, longest waiting first.
+    ready: VecDeque<u64>,
+    /// Who waits for a time.
+    due: BTreeSet<(Instant, u64)>,
+    threads: usize,
+    /// Threads that sleep, and until when one of them does.
+    asleep: usize,
+    watched: Option<Instant>,
+}
+
+struct Member {
+    /// Taken out for a turn.
+    who: Option<Box<dyn Turns>>,
+    rung: Arc<AtomicBool>,
+    phase: Phase,
+    /// There is to be no further turn.
+    leaving: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Phase {
+    /// In line, or in its turn.
+    Ready,
+    /// Deaf until the first, then until the second at the latest idle.
+    Resting(Instant, Instant),
+    /// Until then, or until its bell rings.
+    Idle(Instant),
+}
+
+impl Bell {
+    pub(crate) fn ring(&self) {
+        if self.rung.swap(true, Ordering::SeqCst) {
+            // Whoever rang first has seen to it, or the end of the turn or the rest will.
+            return;
+        }
+        let mut state = self.pool.lock();
+        let Some(member) = state.members.get_mut(&self.id) else {
+            return;
+        };
+        if let Phase::Idle(at) = member.phase {
+            member.phase = Phase::Ready;
+            state.due.remove(&(at, self.id));
+            state.ready.push_back(self.id);
+            drop(state);
+            self.pool.work.notify_one();
+        }
+    }
+
+    /// Has somebody be given turns from now on, the first at once.
+    ///
+    /// # Errors
+    /// If there is to be one more thread for it, and it cannot be started.
+    pub(crate) fn add(&self, who: Box<dyn Turns>) -> io::Result<Place> {
+        let mut state = self.pool.lock();
+        let threads = self.pool.threads_max.min(state.members.len() + 1);
+        if state.threads < threads {
+            let pool = self.pool.clone();
+            thread::Builder::new()
+                .name(pool.name.clone())
+                .spawn(move || pool.run())?;
+            state.threads += 1;
+        }
+        let member = Member {
+            who: Some(who),
+            rung: self.rung.clone(),
+            phase: Phase::Ready,
+            leaving: false,
+        };
+        state.members.insert(self.id, member);
+        state.ready.push_back(self.id);
+        drop(state);
+        self.pool.work.notify_one();
+        Ok(Place {
+            pool: self.pool.clone(),
+            id: self.id,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.pool.lock();
+        while let Some(member) = state.members.get_mut(&self.id) {
+            if member.who.is_none() {
+                member.leaving = true;
+                state = (self.pool.ended.wait(state)).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            if let Phase::Resting(at, _) | Phase::Idle(at) = member.phase {
+                state.due.remove(&(at, self.id));
+            }
+            state.ready.retain(|&id| id != self.id);
+            let gone = state.members.remove(&self.id);
+            self.pool.end_if_alone(&state);
+            drop(state);
+            drop(gone);
+            return;
+        }
+    }
+}
+
+impl Pool {
+    /// A thread, until nobody is to be given turns any more.
+    fn run(&self) {
+        let mut state = self.lock();
+        while !state.members.is_empty() {
+            state.wake_due(Instant::now());
+            if let Some(id) = state.ready.pop_front() {
+                // What is left to do is another's, and so is the time.
+                let time_is_left = state.watched.is_none() && !state.due.is_empty();
+                if state.asleep > 0 && (time_is_left || !state.ready.is_empty()) {
+                    self.work.notify_one();
+                }
+                state = self.give_turn(state, id);
+                continue;
+            }
+            let first = state.due.first().map(|&(at, _)| at);
+            state.asleep += 1;
+            state = match first {
+                Some(at) if state.watched.is_none() => {
+                    state.watched = Some(at);
+                    let left = at.saturating_duration_since(Instant::now());
+                    let (mut state, _) = (self.work.wait_timeout(state, left))
+                        .unwrap_or_else(PoisonError::into_inner);
+                    state.watched = None;
+                    state
+                }
+                _ => (self.work.wait(state)).unwrap_or_else(PoisonError::into_inner),
+            };
+            state.asleep -= 1;
+        }
+        state.threads -= 1;
+    }
+
+    fn give_turn<'a>(&'a self, mut state: MutexGuard<'a, State>, id: u64) -> MutexGuard<'a, State> {
+        let Some(member) = state.members.get_mut(&id) else {
+            return state;
+        };
+        let Some(mut who) = member.who.take() else {
+            return state;
+        };
+        // Before the turn looks at anything: what comes later rings again.
+        let rung = member.rung.swap(false, Ordering::SeqCst);
+        drop(state);
+        let turn = who.turn(rung);
+        if turn == Turn::Ended {
+            // Before anybody is told that it is gone: it holds on to the log.
+            drop(who);
+            return self.gone(id);
+        }
+        let now = Instant::now();
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let Some(member) = state.members.get_mut(&id) else {
+            return guard;
+        };
+        if member.leaving {
+            drop(guard);
+            drop(who);
+            return self.gone(id);
+        }
+        member.who = Some(who);
+        let next = match turn {
+            Turn::After(pause) => {
+                let idle = self.on_grid(now, pause);
+                if rung {
+                    let rested = now + REST;
+                    member.phase = Phase::Resting(rested, idle.max(rested));
+                    Some(rested)
+                } else if member.rung.load(Ordering::SeqCst) {
+                    None
+                } else {
+                    member.phase = Phase::Idle(idle);
+                    Some(idle)
+                }
+            }
+            Turn::Again | Turn::Ended => None,
+        };
+        match next {
+            Some(at) => {
+                state.due.insert((at, id));
+                // This thread may have other things to do by then.
+                if state.watched.is_some_and(|until| at < until) {
+                    self.work.notify_all();
+                }
+            }
+            None => {
+                member.phase = Phase::Ready;
+                state.ready.push_back(id);
+            }
+        }
+        guard
+    }
+
+    fn gone(&self, id: u64) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        state.members.remove(&id);
+        self.ended.notify_all();
+        self.end_if_alone(&state);
+        state
+    }
+
+    fn end_if_alone(&self, state: &State) {
+        if state.members.is_empty() {
+            self.work.notify_all();
+        }
+    }
+
+    /// When a pause ends that begins now.
+    fn on_grid(&self, now: Instant, pause: Duration) -> Instant {
+        let pause = pause.min(PAUSE_MAX);
+        let end = now + pause;
+        let Some((_, grid)) = GRIDS.into_iter().find(|(from, _)| pause >= *from) else {
+            return end;
+        };
+        let over = end.duration_since(self.began).as_nanos() % grid.as_nanos();
+        match u64::try_from(over) {
+            Ok(over) if over > 0 => end + (grid - Duration::from_nanos(over)),
+            _ => end,
+        }
+    }
+
+    /// No code that can panic runs under the lock, so a poisoned lock is still good.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Puts into line whose time has come.
+    fn wake_due(&mut self, now: Instant) {
+        while let Some(&(at, id)) = self.due.first()
+            && at <= now
+        {
+            self.due.pop_first();
+            let Some(member) = self.members.get_mut(&id) else {
+                continue;
+            };
+            match mem::replace(&mut member.phase, Phase::Ready) {
+                Phase::Resting(_, idle) if !member.rung.load(Ordering::SeqCst) => {
+                    member.phase = Phase::Idle(idle);
+                    self.due.insert((idle, id));
+                }
+                _ => self.ready.push_back(id),
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! What an engine's keeper does in a turn.
+
+use std::{
+    panic::{self, AssertUnwindSafe},
+    sync::Arc,
+    time::Duration,
+};
+
+use lockgate_core::{LogError, LogUpkeep, Now, Position, SnapshotStore, with_sources};
+
+use super::{
+    Chore, ChoreStep,
+    maintenance::{Turn, Turns},
+    trouble::Trouble,
+};
+use crate::{
+    Driver,
+    inbox::Ticket,
+    shell::Shared,
+    sync::{Instant, mpsc},
+};
+
+/// How often it looks whether the log's storage is still there, and how much room there is.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
+
+/// How soon it asks again while something waits for what nobody tells: a read that ends, a sync.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long it lets a log alone which failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Does the chores of an engine.
+pub(crate) struct Keeper {
+    shared: Arc<Shared>,
+    upkeep: Option<Arc<dyn LogUpkeep>>,
+    snapshots: Arc<dyn SnapshotStore>,
+    /// When the owner is asked what there is to do; `None`: when it rings.
+    ask_at: Option<Instant>,
+    upkeep_after: Instant,
+    chores_after: Instant,
+    check_at: Instant,
+    /// The chore under way, and how far the log was durable when that was last asked.
+    chore: Option<(Chore, Position)>,
+    troubles: Troubles,
+}
+
+/// What may fail for long, each for itself.
+#[derive(Default)]
+struct Troubles {
+    upkeep: Trouble,
+    chores: Trouble,
+    removal: Trouble,
+}
+
+/// The engine takes no more work.
+struct Ended;
+
+impl Turns for Keeper {
+    fn turn(&mut self, rung: bool) -> Turn {
+        // A panic is a bug of ours, and nobody may wait for ever.
+        match panic::catch_unwind(AssertUnwindSafe(|| self.work(rung))) {
+            Ok(Ok(turn)) => turn,
+            Ok(Err(Ended)) => Turn::Ended,
+            Err(_panic) => {
+                self.shared.panicked();
+                Turn::Ended
+            }
+        }
+    }
+}
+
+impl Keeper {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        upkeep: Option<Arc<dyn LogUpkeep>>,
+        snapshots: Arc<dyn SnapshotStore>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            shared,
+            upkeep,
+            snapshots,
+            ask_at: Some(now),
+            upkeep_after: now,
+            chores_after: now,
+            check_at: now + CHECK_EVERY,
+            chore: None,
+            troubles: Troubles::default(),
+        }
+    }
+
+    /// Does a piece of each kind of work there is.
+    fn work(&mut self, rung: bool) -> Result<Turn, Ended> {
+        if self.shared.inbox.is_closed() {
+            // A chore that is dropped leaves nothing behind.
+            return Err(Ended);
+        }
+        let now = Instant::now();
+        if rung {
+            self.ask_at = Some(now);
+        }
+        if now >= self.check_at {
+            self.check_at = now + CHECK_EVERY;
+            // Others may have taken room on the disk, or given it back.
+            self.ask_at = Some(now);
+            if let Some(upkeep) = &self.upkeep
+                && let Err(error) = upkeep.check_storage()
+            {
+                return Err(self.log_has_failed(error));
+            }
+        }
+        let mut busy = self.chores(now)?;
+        // Behind the chores, which release and trim. A long one must not keep the log from preparing what
+        // the next appends need.
+        busy |= self.upkeep(now)?;
+        if busy {
+            return Ok(Turn::Again);
+        }
+        let asks = self.ask_at.map(|at| at.max(self.chores_after));
+        let upkeep = self.upkeep.as_ref().map(|upkeep| {
+            let wanted = now + upkeep.pause();
+            wanted.max(self.upkeep_after)
+        });
+        let next = [Some(self.check_at), asks, upkeep].into_iter().flatten();
+        let next = next.min().unwrap_or(self.check_at);
+        Ok(Turn::After(next.saturating_duration_since(Instant::now())))
+    }
+
+    /// Nobody has to wait for the next append to be told.
+    fn log_has_failed(&self, error: LogError) -> Ended {
+        let _ended = self.ask(move |driver, _| driver.fail(&error));
+        Ended
+    }
+
+    fn upkeep(&mut self, now: Instant) -> Result<bool, Ended> {
+        let Some(upkeep) = self.upkeep.as_ref().filter(|_| now >= self.upkeep_after) else {
+            return Ok(false);
+        };
+        match upkeep.step() {
+            Ok(more) => {
+                let again = "the log prepares room ahead again";
+                works_again(&mut self.troubles.upkeep, again);
+                Ok(more)
+            }
+            Err(error @ (LogError::Stopped { .. } | LogError::Deposed { .. })) => {
+                Err(self.log_has_failed(error))
+            }
+            Err(error) => {
+                self.upkeep_after = Instant::now() + RETRY;
+                let what = "the log could not prepare room ahead; tried again every second";
+                complain(&mut self.troubles.upkeep, &error, what);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Does a step of the chore there is, or looks for one. Whether there is more to do.
+    fn chores(&mut self, now: Instant) -> Result<bool, Ended> {
+        if let Some((chore, durable)) = self.chore.take() {
+            self.see_to(chore, durable)?;
+            return Ok(true);
+        }
+        if self.ask_at.is_none_or(|at| now < at) || now < self.chores_after {
+            return Ok(false);
+        }
+        let (chore, waits) =
+            self.ask(|driver, now| (driver.next_chore(now), driver.chores_wait()))?;
+        self.ask_at = waits.then(|| Instant::now() + ASK_AGAIN);
+        match chore {
+            Ok(chore) => {
+                let again = "the log can be made smaller again";
+                works_again(&mut self.troubles.chores, again);
+                self.chore = chore.map(|chore| (chore, Position::default()));
+                Ok(self.chore.is_some())
+            }
+            Err(error) => {
+                self.ask_at = Some(now);
+                self.chores_after = Instant::now() + RETRY;
+                let what = "the log could not be made smaller; tried again every second";
+                complain(&mut self.troubles.chores, &error, what);
+                Ok(false)
+            }
+        }
+    }
+
+    fn see_to(&mut self, mut chore: Chore, mut durable: Position) -> Result<(), Ended> {
+        let outcome = match chore.step(durable) {
+            Ok(ChoreStep::Done) => Ok(()),
+            Ok(step) => {
+                match step {
+                    ChoreStep::WaitDurable(position) => {
+                        let desk = &self.shared.desk;
+                        desk.wait_durable(position).map_err(|_| Ended)?;
+                        durable = position;
+                    }
+                    ChoreStep::Commands(commands) => {
+                        self.shared.inbox.notice(commands.into_iter());
+                        // Notices come first, so when this is answered they are decided.
+                        self.ask(|_, _| ())?;
+                    }
+                    ChoreStep::More | ChoreStep::Done => {}
+                }
+                self.chore = Some((chore, durable));
+                return Ok(());
+            }
+            Err(error) => Err(error),
+        };
+        let rest = self.ask(move |driver, now| driver.finish_chore(chore, outcome, now))?;
+        // What it brought may be worth the next one.
+        self.ask_at = Some(Instant::now());
+        let removed = rest.and_then(|rest| {
+            rest.snapshots
+                .into_iter()
+                .try_for_each(|position| self.snapshots.remove(position))
+        });
+        let trouble = &mut self.troubles.removal;
+        match removed {
+            Ok(()) => works_again(trouble, "old snapshots and parts of the log go again"),
+            Err(error) => complain(
+                trouble,
+                &error,
+                "old snapshots or parts of the log could not be given up; tried again with the next snapshot",
+            ),
+        }
+        Ok(())
+    }
+
+    /// Has the owner thread do something between two groups, and waits for what comes of it.
+    fn ask<R: Send + 'static>(
+        &self,
+        what: impl FnOnce(&mut Driver<Ticket>, Now) -> R + Send + 'static,
+    ) -> Result<R, Ended> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        self.shared.inbox.task(Box::new(move |driver, now| {
+            drop(sender.send(what(driver, now)));
+        }));
+        receiver.recv().map_err(|_gone| Ended)
+    }
+}
+
+/// Says that something fails, unless that was said not long ago.
+fn complain(trouble: &mut Trouble, error: &LogError, what: &'static str) {
+    if let Some(pause) = trouble.failed(Instant::now()) {
+        tracing::warn!(
+            error = with_sources(error),
+            silent_s = pause.as_secs(),
+            "{what}"
+        );
+    }
+}
+
+/// Says that something works again, if it was said that it fails.
+fn works_again(trouble: &mut Trouble, what: &'static str) {
+    if let Some(time) = trouble.worked(Instant::now()) {
+        tracing::info!(failed_for_s = time.as_secs(), "{what}");
+    }
+}
