@@ -77,7 +77,8 @@
 //!
 //! # Threads
 //! All methods block, and may be called on a thread that runs an async runtime: waiting needs none. One thread
-//! for each log moves bytes between its connections and the server.
+//! moves bytes between a log's connections and the server: the log's own, or a [`ConnectionThread`] that several logs
+//! are given.
 
 mod discard;
 mod fill;
@@ -93,6 +94,7 @@ mod session;
 mod shared;
 mod snapshots;
 mod sync;
+mod thread;
 mod tls;
 mod upkeep;
 mod view;
@@ -107,4 +109,5 @@ pub use discard::Discard;
 pub use fill::Filling;
 pub use log::PostgresLog;
 pub use options::{OpenError, PostgresLogOptions};
+pub use thread::ConnectionThread;
 pub use view::{PostgresView, Standby};

@@ -150,7 +150,8 @@ impl PostgresLog {
         options: PostgresLogOptions,
     ) -> Result<Self, OpenError> {
         options.check()?;
-        let link = Link::new(Target::of(url)?, options.timeout).map_err(OpenError::Thread)?;
+        let link = Link::new(Target::of(url)?, options.timeout, options.thread.as_ref())
+            .map_err(OpenError::Thread)?;
         let link = Arc::new(link);
         let connect = |commit| {
             link.connect(commit)

@@ -4,6 +4,8 @@ use std::{io, time::Duration};
 
 use lockgate_core::{Level, LogCapabilities, LogError};
 
+use crate::ConnectionThread;
+
 /// What can be chosen for a [`PostgresLog`](crate::PostgresLog).
 #[derive(Clone, Debug)]
 pub struct PostgresLogOptions {
@@ -24,6 +26,9 @@ pub struct PostgresLogOptions {
     /// Bytes of records and snapshots from which on the log counts as full; default `None`, which
     /// leaves it to the server's disk. An eighth is kept for what makes room again.
     pub bytes_max: Option<u64>,
+    /// The thread that moves bytes between the log's connections and the server. Default `None`: one of its own.
+    /// For many logs in one process give all of them clones of one.
+    pub thread: Option<ConnectionThread>,
 }
 
 impl Default for PostgresLogOptions {
@@ -34,6 +39,7 @@ impl Default for PostgresLogOptions {
             sync_level: Level::Disk,
             range_bits: 26,
             bytes_max: None,
+            thread: None,
         }
     }
 }

@@ -18,7 +18,7 @@ use std::{
 use lockgate_core::{LogError, with_sources};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    runtime::{self, Runtime},
+    runtime::Handle,
 };
 use tokio_postgres::{
     AsyncMessage, Client, Connection, NoTls, Row, SimpleQueryMessage, SimpleQueryRow, Socket,
@@ -29,6 +29,7 @@ use tokio_postgres::{
 
 use crate::{
     hosts::{Connected, Hosts, Use},
+    thread::ConnectionThread,
     tls::{Target, Tls},
 };
 
@@ -38,13 +39,12 @@ pub(crate) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 /// The same for a statement that goes on after the call which sends it.
 pub(crate) type OwnedParameters = Vec<Box<dyn ToSql + Sync + Send>>;
 
-/// How to reach the server, and the one thread that moves bytes for all connections of a log.
+/// How to reach the server, and the thread that moves bytes for all connections of a log.
 pub(crate) struct Link {
     hosts: Arc<Hosts>,
     tls: Option<Tls>,
     timeout: Duration,
-    /// Taken when it is dropped.
-    runtime: Option<Runtime>,
+    thread: ConnectionThread,
 }
 
 /// When a commit's answer comes.
@@ -132,7 +132,12 @@ impl Failure {
 }
 
 impl Link {
-    pub(crate) fn new(target: Target, timeout: Duration) -> io::Result<Self> {
+    /// `thread`: `None` for one of its own.
+    pub(crate) fn new(
+        target: Target,
+        timeout: Duration,
+        thread: Option<&ConnectionThread>,
+    ) -> io::Result<Self> {
         let Target { mut config, tls } = target;
         // A server or network that is gone is noticed also between two statements.
         config
@@ -144,16 +149,15 @@ impl Link {
         if config.get_application_name().is_none() {
             config.application_name("lockgate");
         }
-        let runtime = runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("lockgate-postgres")
-            .enable_all()
-            .build()?;
+        let thread = match thread {
+            Some(thread) => thread.clone(),
+            None => ConnectionThread::start()?,
+        };
         Ok(Self {
             hosts: Arc::new(Hosts::of(config)),
             tls,
             timeout,
-            runtime: Some(runtime),
+            thread,
         })
     }
 
@@ -169,17 +173,15 @@ impl Link {
     }
 
     /// Where the bytes of all its connections are moved.
-    pub(crate) fn runtime(&self) -> &runtime::Handle {
-        let runtime = self.runtime.as_ref().expect("it is taken by drop only");
-        runtime.handle()
+    pub(crate) fn runtime(&self) -> &Handle {
+        self.thread.runtime().handle()
     }
 
     fn connect_for(&self, wanted: Use, commit: Commit) -> Result<(Session, bool), Failure> {
-        let runtime = self.runtime.as_ref().expect("it is taken by drop only");
         let deadline = Instant::now() + self.timeout;
         let (hosts, tls) = (self.hosts.clone(), self.tls.clone());
         // On that thread, because a socket belongs to the runtime in which it was made.
-        let connecting = runtime.spawn(async move {
+        let connecting = self.thread.runtime().spawn(async move {
             match tls {
                 Some(tls) => hosts.connect(deadline, wanted, tls).await,
                 None => hosts.connect(deadline, wanted, NoTls).await,
@@ -203,15 +205,6 @@ impl Link {
         };
         session.batch(&settings(commit, self.timeout))?;
         Ok((session, is_standby))
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            // The last handle may be dropped in an async task, which must not wait for a thread.
-            runtime.shutdown_background();
-        }
     }
 }
 

@@ -76,7 +76,8 @@ impl PostgresView {
                 unfinished: false,
             });
         }
-        let link = Link::new(Target::of(url)?, options.timeout).map_err(OpenError::Thread)?;
+        let link = Link::new(Target::of(url)?, options.timeout, options.thread.as_ref())
+            .map_err(OpenError::Thread)?;
         let failed = |failure: Failure| failure.while_doing("opening the shard");
         let (session, is_standby) = link.connect_to_read().map_err(failed)?;
         let (other, _) = link.connect_to_read().map_err(failed)?;

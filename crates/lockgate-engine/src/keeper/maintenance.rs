@@ -17,11 +17,11 @@ use crate::sync::{AtomicBool, Condvar, Instant, Mutex, MutexGuard, Ordering, thr
 /// After a turn that a bell has brought, the bell is not listened to for so long: appends ring without end.
 const REST: Duration = Duration::from_millis(100);
 
-/// Times are rounded up to these, so that many keepers cost one wake-up: of pauses from the first on to
-/// multiples of the second.
+/// Times are rounded up to these, so that many keepers cost one wake-up: the ends of pauses from the first on
+/// to multiples of the second.
 const GRIDS: [(Duration, Duration); 2] = [
     (Duration::from_secs(4), Duration::from_secs(1)),
-    (Duration::from_secs(1), Duration::from_millis(250)),
+    (Duration::from_millis(500), Duration::from_millis(250)),
 ];
 
 /// No pause is longer; none has to be.

@@ -118,7 +118,7 @@ impl Keeper {
         }
         let asks = self.ask_at.map(|at| at.max(self.chores_after));
         let upkeep = self.upkeep.as_ref().map(|upkeep| {
-            let wanted = now + upkeep.pause();
+            let wanted = Instant::now() + upkeep.pause();
             wanted.max(self.upkeep_after)
         });
         let next = [Some(self.check_at), asks, upkeep].into_iter().flatten();

@@ -13,6 +13,7 @@ mod engine;
 
 mod handover;
 mod log;
+mod maintenance;
 
 use std::{
     any::Any,

@@ -120,13 +120,5 @@ impl Condvar {
 
 /// As [`std::thread`].
 pub(crate) mod thread {
-    use std::time::Duration;
-
-    pub(crate) use shuttle::thread::{Builder, JoinHandle, current, park, scope};
-
-    pub(crate) fn park_timeout(timeout: Duration) {
-        let parked = current();
-        let _timer = super::Timer::start(timeout, move || parked.unpark());
-        park();
-    }
+    pub(crate) use shuttle::thread::{Builder, JoinHandle, scope};
 }

@@ -1,0 +1,162 @@
+//! Turns for several on few threads: no ring is lost, and who leaves is gone.
+
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+use shuttle::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    thread,
+};
+
+use super::{check, finds, turn};
+use crate::{
+    keeper::maintenance::{Maintenance, Turn, Turns},
+    sync::{Condvar, Mutex},
+};
+/// Does the work that there is, and says so.
+struct Worker {
+    shared: Arc<Work>,
+    /// Works only when it was told to: by its bell.
+    deaf: bool,
+}
+
+#[derive(Default)]
+struct Work {
+    wanted: AtomicU64,
+    done: Mutex<u64>,
+    more: Condvar,
+    gone: AtomicBool,
+}
+
+impl Turns for Worker {
+    fn turn(&mut self, rung: bool) -> Turn {
+        if self.deaf && !rung {
+            return Turn::After(Duration::MAX);
+        }
+        let wanted = self.shared.wanted.load(SeqCst);
+        *self.shared.done.lock().unwrap() = wanted;
+        self.shared.more.notify_all();
+        Turn::After(Duration::from_secs(10))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shared.gone.store(true, SeqCst);
+    }
+}
+
+impl Work {
+    fn wait(&self, for_all_of: u64) {
+        let mut done = self.done.lock().unwrap();
+        while *done < for_all_of {
+            done = self.more.wait(done).unwrap();
+        }
+    }
+}
+
+/// Two members with two who ring for each, over so many threads.
+fn rung_for(threads: usize) {
+    let maintenance = Maintenance::new(NonZeroUsize::new(threads).unwrap());
+    let members = [(); 2].map(|()| {
+        let shared = Arc::new(Work::default());
+        let bell = Arc::new(maintenance.bell());
+        let worker = Worker {
+            shared: shared.clone(),
+            deaf: true,
+        };
+        let place = bell.add(Box::new(worker)).unwrap();
+        (shared, bell, place)
+    });
+    let ringing = members.each_ref().map(|(shared, bell, _)| {
+        let (shared, bell) = (shared.clone(), bell.clone());
+        thread::spawn(move || {
+            for _ in 0..2 {
+                let wanted = shared.wanted.fetch_add(1, SeqCst) + 1;
+                bell.ring();
+                turn();
+                shared.wait(wanted);
+            }
+        })
+    });
+    for ringing in ringing {
+        ringing.join().unwrap();
+    }
+    for (shared, bell, place) in members {
+        bell.ring();
+        drop(place);
+        assert!(shared.gone.load(SeqCst), "it may still take a turn");
+        bell.ring();
+    }
+}
+
+#[test]
+fn every_ring_is_followed_by_a_turn() {
+    check(|| rung_for(1));
+    check(|| rung_for(2));
+}
+
+/// Two of three members hang; the third is given its turns.
+#[test]
+fn a_member_that_hangs_holds_one_thread() {
+    struct Hangs(Arc<Work>);
+    impl Turns for Hangs {
+        fn turn(&mut self, _rung: bool) -> Turn {
+            self.0.wait(1);
+            Turn::After(Duration::from_secs(10))
+        }
+    }
+    fn model(threads: usize) {
+        let maintenance = Maintenance::new(NonZeroUsize::new(threads).unwrap());
+        let hung = Arc::new(Work::default());
+        let hanging = [(); 2].map(|()| {
+            let bell = maintenance.bell();
+            bell.add(Box::new(Hangs(hung.clone()))).unwrap()
+        });
+        let shared = Arc::new(Work::default());
+        let bell = maintenance.bell();
+        let worker = Worker {
+            shared: shared.clone(),
+            deaf: true,
+        };
+        let place = bell.add(Box::new(worker)).unwrap();
+        shared.wanted.store(1, SeqCst);
+        bell.ring();
+        shared.wait(1);
+        // It need not wait for the others to leave.
+        drop(place);
+        *hung.done.lock().unwrap() = 1;
+        hung.more.notify_all();
+        drop(hanging);
+    }
+    check(|| model(3));
+    finds(|| model(2), "deadlock");
+}
+
+/// A stop does not wait for a turn that it never had, whoever hangs.
+#[test]
+fn one_that_waits_for_its_turn_can_leave() {
+    struct Hangs(Arc<Work>);
+    impl Turns for Hangs {
+        fn turn(&mut self, _rung: bool) -> Turn {
+            self.0.wait(1);
+            Turn::Ended
+        }
+    }
+    check(|| {
+        let maintenance = Maintenance::new(NonZeroUsize::MIN);
+        let hung = Arc::new(Work::default());
+        let hanging = maintenance.bell().add(Box::new(Hangs(hung.clone())));
+        turn();
+        let waits = Arc::new(Work::default());
+        let worker = Worker {
+            shared: waits.clone(),
+            deaf: false,
+        };
+        let place = maintenance.bell().add(Box::new(worker)).unwrap();
+        drop(place);
+        assert!(waits.gone.load(SeqCst));
+        *hung.done.lock().unwrap() = 1;
+        hung.more.notify_all();
+        drop(hanging.unwrap());
+    });
+}
