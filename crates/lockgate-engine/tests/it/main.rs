@@ -10,6 +10,7 @@ mod killed;
 mod overload;
 mod reading;
 mod recovery;
+mod shard_number;
 mod shards;
 mod space;
 mod support;

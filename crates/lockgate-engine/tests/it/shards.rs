@@ -1,166 +1,167 @@
-//! The number of a shard: written down with the first term, kept, and in all that is given out.
+//! Several engines in one process: each has its own queues and its own end, whatever else they share.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{num::NonZeroUsize, path::Path, sync::Arc, time::Duration};
 
-use lockgate_core::{MessageId, ShardId};
-use lockgate_engine::{Driver, Engine, EngineError, EngineOptions, StartError, restore, try_start};
-use lockgate_machine::{QueueSettings, Rejection, Reply, SettleAction, Settled};
-use lockgate_sim::{FaultyDisk, ManualClock};
+use lockgate_core::{DiskOperation, Level};
+use lockgate_engine::{Engine, EngineOptions, Maintenance, Status, StopReason};
+use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
+use lockgate_machine::{QueueSettings, SettleAction};
+use lockgate_sim::{Fault, FaultyDisk, ManualClock};
 
-use crate::support::{Shard, beginning, create, local_log, receive, send, settle, text};
+use crate::support::{Watched, at_level, create, name, receive, send, settle, text};
 
-fn shard(number: u16) -> ShardId {
-    ShardId::new(number).unwrap()
-}
+/// Rounds of work on both shards.
+const ROUNDS: usize = 10;
 
-fn options(number: u16) -> EngineOptions {
+fn options(maintenance: Option<&Maintenance>) -> EngineOptions {
     EngineOptions {
-        shard: shard(number),
+        // So little that there is maintenance to do.
+        snapshot_bytes_min: 16 << 10,
+        maintenance: maintenance.cloned(),
         ..EngineOptions::default()
     }
 }
 
-fn start(disk: &FaultyDisk, number: u16) -> Result<Driver<u64>, StartError> {
-    let clock = ManualClock::default();
-    let log = Box::new(local_log(disk));
-    Driver::recover(log, &options(number), beginning(&clock)).map(|(driver, _)| driver)
+fn start(folder: &Path, maintenance: Option<&Maintenance>) -> Engine {
+    let log_options = LocalLogOptions {
+        segment_bytes: 64 << 10,
+        record_bytes_max: 16 << 10,
+        ..LocalLogOptions::default()
+    };
+    let disk = FolderDisk::open(folder).unwrap();
+    let log = LocalLog::open(Arc::new(disk), log_options).unwrap();
+    let clock = Arc::new(SystemClock::new());
+    let (engine, report) = Engine::start(Box::new(log), clock, options(maintenance)).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    engine
 }
 
-fn sent(reply: Reply) -> MessageId {
-    match reply {
-        Reply::Sent(sent) => sent.id,
-        other => panic!("{other:?}"),
-    }
-}
-
-/// A start under that number is refused, and the folder is as it was.
-fn check_refused(disk: &FaultyDisk, held: u16, given: u16) {
-    let before = disk.operations().writes;
-    let refusals = [start(disk, given).map(drop).unwrap_err(), {
-        let clock = ManualClock::default();
-        let mut log = local_log(disk);
-        try_start(&mut log, &options(given), &beginning(&clock))
-            .map(drop)
-            .unwrap_err()
-    }];
-    for refused in refusals {
-        assert_eq!(
-            refused.to_string(),
-            format!(
-                "the log is that of shard {held}, and it was opened as shard {given}: open it as \
-                 shard {held}, or open the log of shard {given}"
-            )
-        );
-    }
-    assert_eq!(disk.operations().writes, before);
-}
-
-#[test]
-fn a_log_is_refused_under_another_number() {
-    let (mut first, report) = Shard::start(FaultyDisk::new(), ManualClock::default(), &options(5));
-    assert_eq!(report.term.shard, shard(5));
-    first.run(create("q", QueueSettings::default())).unwrap();
-    let id = sent(first.run(send("q", text("a"))).unwrap());
-    assert_eq!(id.shard(), shard(5));
-    let disk = first.disk.clone();
-    drop(first);
-    check_refused(&disk, 5, 0);
-    check_refused(&disk, 5, 6);
-
-    assert_eq!(start(&disk, 5).unwrap().term().shard, shard(5));
-}
-
-#[test]
-fn a_restored_shard_keeps_its_number_unless_told_otherwise() {
-    let (mut origin, _) = Shard::start(FaultyDisk::new(), ManualClock::default(), &options(5));
-    origin.run(create("q", QueueSettings::default())).unwrap();
-    let first = sent(origin.run(send("q", text("a"))).unwrap());
-    let second = sent(origin.run(send("q", text("b"))).unwrap());
-    let leased = origin.receive_now("q", 1).remove(0);
-    assert_eq!(leased.id, first);
-    let now = origin.now();
-    let mut backup = Vec::new();
-    origin.driver.backup(now, &mut backup).unwrap();
-
-    for (told, number) in [(None, 5), (Some(5), 5), (Some(9), 9)] {
-        let disk = FaultyDisk::new();
-        let log = Box::new(local_log(&disk));
-        let report = restore(&mut &*backup, log, told.map(shard)).unwrap();
-        assert_eq!((report.shard, report.messages), (shard(number), 2));
-        // Here only the snapshot tells.
-        check_refused(&disk, number, 0);
-        let (mut restored, report) = Shard::start(disk, origin.clock.clone(), &options(number));
-        assert!(report.is_clean());
-        assert_eq!(report.term.shard, shard(number));
-        let third = sent(restored.run(send("q", text("c"))).unwrap());
-        assert_eq!(third.shard(), shard(number));
-        let ids = restored
-            .receive_now("q", 9)
-            .iter()
-            .map(|it| it.id)
-            .collect::<Vec<_>>();
-        assert_eq!(ids, [second, third], "messages keep their ids");
-        // A lease of the backup is settled under the number that it was given under.
-        let settled = restored.run(settle(leased.token, SettleAction::Ack));
-        if number == 5 {
-            assert!(matches!(settled, Ok(Reply::Settled(Settled::Done))));
-        } else {
-            let (given, own) = (shard(5), shard(number));
-            assert_eq!(settled.unwrap_err(), Rejection::OtherShard { given, own });
+/// Sends to the queue and takes what comes, all of which is to begin with its name.
+async fn work(engine: &Engine, queue: &str, rounds: usize) {
+    for round in 0..rounds {
+        for part in 0..10 {
+            let body = format!("{queue} {round} {part} {}", "x".repeat(500));
+            engine.submit(send(queue, text(&body))).await.unwrap();
+        }
+        let batch = engine.receive(receive(queue, 10), Duration::ZERO).await;
+        let received = batch.unwrap().keep();
+        assert_eq!(received.len(), 10, "all that was sent, and nothing else");
+        for (part, received) in received.into_iter().enumerate() {
+            let body = received.stored.message.body;
+            let begins = format!("{queue} {round} {part} ");
+            assert!(body.starts_with(begins.as_bytes()), "{body:?}");
+            let ack = settle(received.delivery.token, SettleAction::Ack);
+            engine.submit(ack).await.unwrap();
         }
     }
 }
 
-/// Two engines that differ in nothing but the number, down to the randomness of their terms.
+/// The names of its queues.
+fn queues(engine: &Engine) -> Vec<String> {
+    let all = engine.directory().all();
+    all.iter().map(|entry| entry.name.to_string()).collect()
+}
+
 #[tokio::test]
-async fn two_shards_of_one_process_never_give_out_the_same_id() {
-    let mut ids = BTreeSet::new();
-    let mut shards = Vec::new();
-    for number in [0, 1] {
-        let (mut shard, _) =
-            Shard::start(FaultyDisk::new(), ManualClock::default(), &options(number));
-        for queue in ["q", "r"] {
-            shard.run(create(queue, QueueSettings::default())).unwrap();
-            for _ in 0..50 {
-                let id = sent(shard.run(send(queue, text("a"))).unwrap());
-                assert!(ids.insert(id), "{id} was given out twice");
+async fn two_engines_over_two_folders_are_two_shards() {
+    for maintenance in [
+        None,
+        Some(Maintenance::default()),
+        Some(Maintenance::new(NonZeroUsize::MIN)),
+    ] {
+        let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let open = |which: usize| start(folders[which].path(), maintenance.as_ref());
+        let (first, second) = (open(0), open(1));
+        for (engine, queue) in [(&first, "a"), (&second, "b")] {
+            let queue = create(queue, QueueSettings::default());
+            engine.submit(queue).await.unwrap();
+        }
+        tokio::join!(work(&first, "a", ROUNDS), work(&second, "b", ROUNDS));
+        assert_eq!(
+            (queues(&first), queues(&second)),
+            (vec!["a".into()], vec!["b".into()])
+        );
+        assert!(first.submit(send("b", text("x"))).await.is_err());
+        for (engine, queue) in [(&first, "a"), (&second, "b")] {
+            until_snapshots(engine, queue, 1).await;
+        }
+
+        // One stops in the middle of the other's work, and starts again beside it.
+        first.submit(send("a", text("left"))).await.unwrap();
+        tokio::join!(first.shutdown(), work(&second, "b", ROUNDS));
+        assert_eq!(first.stopped().await, StopReason::ShutDown);
+        assert_eq!(second.status(), Status::Serving);
+        let (third, ()) = tokio::join!(async { open(0) }, work(&second, "b", ROUNDS));
+        assert_eq!(queues(&third), ["a"]);
+        let left = third.receive(receive("a", 10), Duration::ZERO).await;
+        assert_eq!(left.unwrap().keep().len(), 1);
+
+        // One fails: what it writes to is gone.
+        for file in std::fs::read_dir(folders[0].path()).unwrap() {
+            let path = file.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "log") {
+                std::fs::remove_file(path).unwrap();
             }
         }
-        shards.push(shard);
+        tokio::join!(third.shutdown(), work(&second, "b", ROUNDS));
+        assert!(third.stopped().await.is_failure());
+        work(&second, "b", ROUNDS).await;
+        until_snapshots(&second, "b", 1).await;
+        second.shutdown().await;
+        assert_eq!(second.stopped().await, StopReason::ShutDown);
     }
-    let [one, two] = [shards[0].driver.term(), shards[1].driver.term()];
-    assert_eq!((one.epoch, one.incarnation), (two.epoch, two.incarnation));
+}
 
-    // The same with threads, each for itself.
-    let mut engines = Vec::new();
-    for number in [2, 3] {
-        let log = Box::new(local_log(&FaultyDisk::new()));
-        let clock = Arc::new(ManualClock::default());
-        let (engine, _) = Engine::start(log, clock, options(number)).unwrap();
-        let created = create("q", QueueSettings::default());
-        engine.submit(created).await.unwrap();
-        engines.push(engine);
+#[tokio::test]
+async fn an_engine_whose_disk_fails_leaves_the_others_theirs() {
+    let maintenance = Maintenance::default();
+    let on = |disk| Watched::on(disk, ManualClock::default(), options(Some(&maintenance)));
+    let (failing, well) = (on(FaultyDisk::new()), on(FaultyDisk::new()));
+    for shard in [&failing, &well] {
+        let queue = create("q", QueueSettings::default());
+        shard.engine.submit(queue).await.unwrap();
     }
-    for _ in 0..50 {
-        for (engine, number) in engines.iter().zip([2, 3]) {
-            let id = sent(engine.submit(send("q", text("a"))).await.unwrap());
-            assert_eq!(id.shard(), shard(number));
-            assert!(ids.insert(id), "{id} was given out twice");
-        }
-    }
-    // A token is taken by the shard that gave it, and by no other.
-    let batch = engines[0].receive(receive("q", 1), Duration::ZERO);
-    let token = batch.await.unwrap().keep().remove(0).delivery.token;
-    let ack = settle(token, SettleAction::Ack);
-    match engines[1].submit(ack.clone()).await {
-        Err(EngineError::Rejected(Rejection::OtherShard { given, own })) => {
-            assert_eq!((given, own), (shard(2), shard(3)));
-        }
-        other => panic!("{other:?}"),
-    }
-    let settled = engines[0].submit(ack).await.unwrap();
-    assert!(matches!(settled, Reply::Settled(Settled::Done)));
-    for engine in engines {
-        engine.shutdown().await;
+    let failure = Fault::Error(std::io::ErrorKind::Other);
+    failing.disk.fail_always(DiskOperation::Sync, 0, failure);
+    assert!(failing.engine.submit(send("q", text("a"))).await.is_err());
+    assert!(failing.engine.stopped().await.is_failure());
+    until_snapshots(&well.engine, "q", 2).await;
+    assert_eq!(well.engine.status(), Status::Serving);
+    well.engine.shutdown().await;
+    assert_eq!(well.engine.stopped().await, StopReason::ShutDown);
+}
+
+/// Its work holds one of the two threads.
+#[tokio::test]
+async fn an_engine_whose_disk_hangs_leaves_the_others_their_maintenance() {
+    let maintenance = Maintenance::default();
+    let disk = FaultyDisk::new();
+    // No room for a reserve: upkeep has nothing to do until there is some.
+    disk.set_free_bytes(Some(1_100 << 10));
+    let on = |disk| Watched::on(disk, ManualClock::default(), options(Some(&maintenance)));
+    let hanging = on(disk);
+    let well = on(FaultyDisk::new());
+    let queue = create("q", at_level(Level::Process));
+    well.engine.submit(queue).await.unwrap();
+    let stall = hanging.disk.stall(DiskOperation::Sync, 0);
+    hanging.disk.set_free_bytes(None);
+    stall.wait();
+    until_snapshots(&well.engine, "q", 2).await;
+    well.engine.shutdown().await;
+    assert_eq!(well.engine.stopped().await, StopReason::ShutDown);
+    assert_eq!(hanging.engine.status(), Status::Serving);
+    stall.release();
+    hanging.engine.shutdown().await;
+    assert_eq!(hanging.engine.stopped().await, StopReason::ShutDown);
+    assert!(hanging.engine.directory().get(&name("q")).is_none());
+}
+
+/// Works until so many more snapshots were taken. Gives up, for a clear failure, when they never will be.
+async fn until_snapshots(engine: &Engine, queue: &str, more: u64) {
+    let began = std::time::Instant::now();
+    let taken = engine.metrics().keeper.snapshots;
+    while engine.metrics().keeper.snapshots < taken + more {
+        assert!(began.elapsed().as_secs() < 30, "there is no maintenance");
+        work(engine, queue, 1).await;
     }
 }

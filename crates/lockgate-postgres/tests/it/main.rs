@@ -12,6 +12,7 @@ mod pooler;
 mod refused;
 mod replication;
 mod server;
+mod shards;
 mod support;
 mod takeover;
 mod tls;
