@@ -184,6 +184,13 @@ struct Writing {
 /// With less room than this a segment is begun without any.
 const ALLOCATED_BYTES_MIN: u32 = 16 << 10;
 
+/// A log that holds next to nothing begins with so much, and takes a whole segment and a reserve when it needs
+/// more: most shards of a process may never be used. Half of it is what the log can be emptied with on a full disk.
+const LITTLE_BYTES: u32 = 1 << 20;
+
+/// What growth leaves of it.
+const LITTLE_RESERVE_BYTES: u32 = LITTLE_BYTES / 2;
+
 /// The end of a segment that no record fits into any more is filled with zeros if it is no larger,
 /// so that all of it was written when it is used again.
 const FILLED_BYTES_MAX: u32 = 1 << 20;
@@ -272,7 +279,12 @@ impl LocalLog {
         let file = self.disk.open(&name, OpenMode::CreateNew)?;
         self.shared.note_created();
         let is_first = matches!(self.phase, Phase::Recovered { .. });
-        let mut wanted = whole;
+        let mut wanted = if is_first && self.is_little() {
+            LITTLE_BYTES
+        } else {
+            whole
+        };
+        self.shared.spares.note_little(wanted < whole);
         loop {
             match file.allocate(wanted.into()) {
                 Ok(()) => break,
@@ -294,6 +306,12 @@ impl LocalLog {
             allocated_until: wanted,
             is_zero: true,
         })
+    }
+
+    /// Whether the log can do with less than a segment: a part of one holds what it held when it was recovered.
+    fn is_little(&self) -> bool {
+        self.options.segment_bytes > LITTLE_BYTES
+            && self.shared.segment_bytes() <= u64::from(LITTLE_RESERVE_BYTES)
     }
 
     fn draw_generation(&self, segment: u32) -> u64 {
@@ -624,14 +642,38 @@ impl Log for LocalLog {
         let is_growth = purpose == Purpose::Growth;
         let segment_bytes = self.options.segment_bytes;
         let here = u64::from(writing.allocated_until.saturating_sub(tail));
-        if needed > here && writing.allocated_until < segment_bytes {
-            match writing.file.allocate(segment_bytes.into()) {
-                Ok(()) => writing.allocated_until = segment_bytes,
-                Err(error) if error.is_full() => {
-                    self.shared.spares.note_full();
-                    return Err(ReserveError::Full { needed, free: here });
+        let grows_from_little = is_growth && self.shared.spares.is_little();
+        let kept = if grows_from_little {
+            u64::from(LITTLE_RESERVE_BYTES)
+        } else {
+            0
+        };
+        let lacking = segment_bytes.saturating_sub(writing.allocated_until);
+        if needed.saturating_add(kept) > here && lacking > 0 {
+            let spares = &self.shared.spares;
+            let disk = |error| ReserveError::Log(LogError::Disk(error));
+            loop {
+                let taken = if grows_from_little && !spares.may_grow(lacking).map_err(disk)? {
+                    false
+                } else {
+                    match writing.file.allocate(segment_bytes.into()) {
+                        Ok(()) => true,
+                        Err(error) if error.is_full() => false,
+                        Err(error) => return Err(disk(error)),
+                    }
+                };
+                if taken {
+                    writing.allocated_until = segment_bytes;
+                    let segment = writing.segment;
+                    self.shared.set_segment_bytes(segment, segment_bytes);
+                    spares.note_little(false);
+                    break;
                 }
-                Err(error) => return Err(LogError::Disk(error).into()),
+                if is_growth || !spares.give_up_for_records().map_err(disk)? {
+                    spares.note_full();
+                    let free = here.saturating_sub(kept);
+                    return Err(ReserveError::Full { needed, free });
+                }
             }
         }
         let segments = if needed <= u64::from(segment_bytes.saturating_sub(tail)) {

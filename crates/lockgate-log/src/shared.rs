@@ -262,6 +262,13 @@ impl Shared {
         })
     }
 
+    /// The segment's file has more blocks than before.
+    pub(crate) fn set_segment_bytes(&self, segment: u32, bytes: u32) {
+        if let Some(info) = self.segments_mut().get_mut(&segment) {
+            info.bytes = bytes.into();
+        }
+    }
+
     /// Bytes of all segment files.
     pub(crate) fn segment_bytes(&self) -> u64 {
         self.segments().values().map(|info| info.bytes).sum()

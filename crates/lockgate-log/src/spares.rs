@@ -87,6 +87,8 @@ struct State {
     seen: DiskSpace,
     is_low: bool,
     is_full: bool,
+    /// The log holds so little that the room left in its segment is all the reserve it needs.
+    is_little: bool,
     /// As far as was seen nobody has been refused, but the next one would be. Only shows: what is
     /// refused, and until when, is the business of [`Self::is_full`].
     is_short: bool,
@@ -295,6 +297,22 @@ impl Spares {
         state.begun = state.begun.saturating_sub(1);
     }
 
+    /// The log's first segment has only a part of its blocks, or has all of them now.
+    pub(crate) fn note_little(&self, is_little: bool) {
+        self.state().is_little = is_little;
+    }
+
+    pub(crate) fn is_little(&self) -> bool {
+        self.state().is_little
+    }
+
+    /// Whether growth may take so many bytes of the disk: the stop mark is not passed.
+    pub(crate) fn may_grow(&self, bytes: u32) -> Result<bool, DiskError> {
+        let seen = self.disk.space()?;
+        self.note_space(&mut self.state(), seen);
+        Ok(seen.free.saturating_sub(self.limits.free_bytes_min) >= u64::from(bytes))
+    }
+
     /// The disk was found full where nobody looked for it.
     pub(crate) fn note_full(&self) {
         self.state().is_full = true;
@@ -321,9 +339,18 @@ impl Spares {
     /// Gives a part of the reserve back to the disk, for a snapshot that found no room: it is what
     /// makes room again. What records need is kept.
     pub(crate) fn give_up_one(&self) -> Result<bool, DiskError> {
+        self.give_up_above(KEPT_FOR_RECORDS)
+    }
+
+    /// The same for records, in a segment that lacks blocks: all of it is theirs.
+    pub(crate) fn give_up_for_records(&self) -> Result<bool, DiskError> {
+        self.give_up_above(0)
+    }
+
+    fn give_up_above(&self, kept: usize) -> Result<bool, DiskError> {
         let spare = {
             let mut state = self.state();
-            if state.spares.len() <= KEPT_FOR_RECORDS {
+            if state.spares.len() <= kept {
                 return Ok(false);
             }
             let worst = state.worst();
@@ -625,8 +652,9 @@ impl Spares {
         if state.is_full && count >= self.wanted(state, 1, true) {
             state.is_full = false;
         }
-        // Back only with a segment to spare, so that it does not come and go.
-        let segments = usize::from(state.is_short);
+        // Back only with a segment to spare, so that it does not come and go. A log that holds little takes
+        // one next.
+        let segments = usize::from(state.is_short) + usize::from(state.is_little);
         state.is_short = count < self.wanted(state, segments, true);
     }
 
@@ -637,7 +665,11 @@ impl Spares {
         if !is_growth {
             return segments;
         }
-        let reserve = (self.limits.reserve_segments as usize).min(state.held);
+        let reserve = if state.is_little {
+            0
+        } else {
+            (self.limits.reserve_segments as usize).min(state.held)
+        };
         segments + reserve + usize::from(state.is_full)
     }
 

@@ -1,6 +1,7 @@
 //! `idle.shards`: what shards cost that nobody uses, all in one process.
 //!
-//! Each has a folder and an engine of its own and not a single queue. Counted is what this process has
+//! Each has a folder and an engine of its own and not a single queue; they share the threads for their
+//! maintenance. Counted is what this process has
 //! more of than before they were opened, as the kernel tells it; a wake-up is a voluntary context
 //! switch of one of their threads.
 
@@ -10,13 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_engine::Engine;
+use lockgate_engine::{Engine, Maintenance};
 use serde_json::json;
 
 use super::{
     Course, Courses, Setup,
     folder::taken,
-    load::{as_f64, start_engine},
+    load::{as_f64, start_one_of},
     queue::params,
     report::{Params, Report},
 };
@@ -34,37 +35,48 @@ const SETTLED_AFTER: Duration = Duration::from_secs(3);
 const COUNTED: Duration = Duration::from_secs(20);
 const COUNTED_QUICK: Duration = Duration::from_secs(1);
 
-/// Each figure for all shards together, for one of them, and its units.
-const FIGURES: [(&str, &str, &str, &str); 5] = [
+/// Each figure for all shards together, for one of them, and its units; and what is not to be exceeded, by all of
+/// them beside what each may have.
+const FIGURES: [(&str, &str, &str, &str, f64, f64); 5] = [
     (
         "idle.shards.threads",
         "idle.shards.threads.each",
         "threads",
         "threads/shard",
+        2.0,
+        2.0,
     ),
     (
         "idle.shards.descriptors",
         "idle.shards.descriptors.each",
         "descriptors",
         "descriptors/shard",
+        8.0,
+        5.0,
     ),
     (
         "idle.shards.memory",
         "idle.shards.memory.each",
         "bytes",
         "bytes/shard",
+        16_777_216.0,
+        1_048_576.0,
     ),
     (
         "idle.shards.disk",
         "idle.shards.disk.each",
         "bytes",
         "bytes/shard",
+        0.0,
+        1_179_648.0,
     ),
     (
         "idle.shards.wakeups",
         "idle.shards.wakeups.each",
         "wake-ups/s",
         "wake-ups/s/shard",
+        10.0,
+        0.5,
     ),
 ];
 
@@ -108,8 +120,9 @@ impl Course for IdleCourse {
             return Ok(());
         };
         let folder = setup.folder("idle");
+        let maintenance = Maintenance::default();
         let engines = (0..self.shards)
-            .map(|shard| start_engine(&folder.join(shard.to_string())))
+            .map(|shard| start_one_of(&folder.join(shard.to_string()), &maintenance))
             .collect::<Result<Vec<Engine>, Failure>>()?;
         thread::sleep(SETTLED_AFTER);
         let began = Instant::now();
@@ -142,10 +155,13 @@ impl Course for IdleCourse {
             as_f64(disk),
             as_f64(switches.saturating_sub(switches_before)) / seconds,
         ];
-        for ((all, each, unit, unit_each), value) in FIGURES.into_iter().zip(values) {
-            let one = value / f64::from(self.shards);
-            report.quantity(all, &self.params, value, unit, None);
-            report.quantity(each, &self.params, one, unit_each, None);
+        let shards = f64::from(self.shards);
+        for (figure, value) in FIGURES.into_iter().zip(values) {
+            let (all, each, unit, unit_each, most, most_each) = figure;
+            let most = most + most_each * shards;
+            report.quantity(all, &self.params, value, unit, Some(most));
+            let one = value / shards;
+            report.quantity(each, &self.params, one, unit_each, Some(most / shards));
         }
         Ok(())
     }

@@ -13,7 +13,9 @@ use std::{
 
 use hdrhistogram::Histogram;
 use lockgate_core::{HolderName, Key, Message, QueueName};
-use lockgate_engine::{Engine, EngineError, EngineMetrics, EngineOptions, StartReport};
+use lockgate_engine::{
+    Engine, EngineError, EngineMetrics, EngineOptions, Maintenance, StartReport,
+};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use lockgate_machine::{
     Command, CreateQueue, QueueSettings, Receive, Rejection, Reply, SendMessage, Settle,
@@ -170,8 +172,21 @@ pub(crate) fn start_engine(folder: &Path) -> Result<Engine, Failure> {
     open_engine(folder).map(|(engine, _)| engine)
 }
 
+/// The same, one of several that share these threads.
+pub(crate) fn start_one_of(folder: &Path, maintenance: &Maintenance) -> Result<Engine, Failure> {
+    let options = EngineOptions {
+        maintenance: Some(maintenance.clone()),
+        ..EngineOptions::default()
+    };
+    open_with(folder, options).map(|(engine, _)| engine)
+}
+
 /// Starts an engine over the log in a folder, and says what it found.
 pub(crate) fn open_engine(folder: &Path) -> Result<(Engine, StartReport), Failure> {
+    open_with(folder, EngineOptions::default())
+}
+
+fn open_with(folder: &Path, options: EngineOptions) -> Result<(Engine, StartReport), Failure> {
     let failed = |error: anyhow::Error| {
         Failure::from(error).context(format!("starting an engine in {}", folder.display()))
     };
@@ -181,7 +196,7 @@ pub(crate) fn open_engine(folder: &Path) -> Result<(Engine, StartReport), Failur
     let clock = Arc::new(SystemClock::new());
     let options = EngineOptions {
         thread_name: ENGINE_THREADS.to_owned(),
-        ..EngineOptions::default()
+        ..options
     };
     Engine::start(Box::new(log), clock, options).map_err(|error| failed(error.into()))
 }

@@ -620,3 +620,108 @@ fn a_segment_that_cannot_be_given_back_is_tried_again() {
         assert_eq!(log.space().used_bytes, bytes + snapshots, "{operation}");
     }
 }
+
+/// A log with large segments that holds next to nothing.
+mod little {
+    use super::*;
+
+    const SEGMENT: u64 = 4 << 20;
+    const PAYLOAD: usize = 50 << 10;
+
+    fn start(disk: &FaultyDisk) -> (LocalLog, Epoch) {
+        let options = LocalLogOptions {
+            segment_bytes: 4 << 20,
+            record_bytes_max: 100 << 10,
+            low_bytes: Some(0),
+            free_bytes_min: 1 << 20,
+            reserve_segments: 3,
+            generation_seed: Some(3),
+            ..LocalLogOptions::default()
+        };
+        let mut log = LocalLog::open(Arc::new(disk.clone()), options).unwrap();
+        let epoch = log.recover(Position(0), &mut |_| {}).unwrap().epoch.next();
+        log.begin_epoch(epoch).unwrap();
+        let upkeep = log.upkeep().unwrap();
+        while upkeep.step().unwrap() {}
+        (log, epoch)
+    }
+
+    /// Bytes of all files.
+    fn taken(disk: &FaultyDisk) -> u64 {
+        let files = disk.image();
+        files.values().map(|file| file.len() as u64).sum()
+    }
+
+    fn append(log: &mut LocalLog, epoch: Epoch, purpose: Purpose) -> Result<(), ReserveError> {
+        log.reserve(PAYLOAD as u64, 1, purpose)?;
+        let mut group = RecordGroup::new(log.capabilities().gap);
+        group.push(|buffer| buffer.extend_from_slice(&[7; PAYLOAD]));
+        let tail = log.tail();
+        log.append(epoch, tail, &mut group).unwrap();
+        let upkeep = log.upkeep().unwrap();
+        while upkeep.step().unwrap() {}
+        Ok(())
+    }
+
+    #[test]
+    fn it_takes_neither_a_segment_nor_a_reserve_until_it_needs_more() {
+        let disk = FaultyDisk::new();
+        disk.set_free_bytes(Some(20 * SEGMENT));
+        for start_number in 1..=3 {
+            let (log, _) = start(&disk);
+            assert!(
+                taken(&disk) <= 1100 << 10,
+                "{start_number}: {}",
+                taken(&disk)
+            );
+            assert_eq!(log.space().used_bytes, taken(&disk));
+        }
+        let (mut log, epoch) = start(&disk);
+        for _ in 0..9 {
+            append(&mut log, epoch, Purpose::Growth).unwrap();
+        }
+        assert!(taken(&disk) <= 1100 << 10, "{}", taken(&disk));
+        for _ in 0..3 {
+            append(&mut log, epoch, Purpose::Growth).unwrap();
+        }
+        // A whole segment, and as much in reserve for each segment that the log holds.
+        assert!(taken(&disk) >= 2 * SEGMENT, "{}", taken(&disk));
+        assert_eq!(log.space().used_bytes, taken(&disk));
+        drop(log);
+        // What it holds now is worth a reserve from the start.
+        start(&disk);
+        assert!(taken(&disk) >= 2 * SEGMENT, "{}", taken(&disk));
+    }
+
+    /// Growth leaves what the log can be emptied with.
+    #[test]
+    fn on_a_full_disk_half_of_what_it_has_is_kept() {
+        let disk = FaultyDisk::new();
+        disk.set_free_bytes(Some(20 * SEGMENT));
+        let (mut log, epoch) = start(&disk);
+        // Less above the stop mark than its segment lacks.
+        disk.set_free_bytes(Some(3 << 20));
+        let fill = |log: &mut LocalLog, purpose| {
+            let mut bytes = 0;
+            loop {
+                match append(log, epoch, purpose) {
+                    Ok(()) => bytes += PAYLOAD,
+                    Err(ReserveError::Full { .. }) => return bytes,
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+        };
+        let grown = fill(&mut log, Purpose::Growth);
+        assert!((400 << 10..512 << 10).contains(&grown), "{grown}");
+        assert_eq!(log.space().state, SpaceState::Full);
+        disk.set_free_bytes(Some(0));
+        let kept = fill(&mut log, Purpose::Upkeep);
+        assert!((450 << 10..600 << 10).contains(&kept), "{kept}");
+        // Room comes back, and it goes on.
+        disk.set_free_bytes(Some(20 * SEGMENT));
+        let upkeep = log.upkeep().unwrap();
+        while upkeep.step().unwrap() {}
+        append(&mut log, epoch, Purpose::Growth).unwrap();
+        assert_eq!(log.space().state, SpaceState::Normal);
+    }
+}
