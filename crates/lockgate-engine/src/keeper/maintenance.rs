@@ -24,8 +24,8 @@ const GRIDS: [(Duration, Duration); 2] = [
     (Duration::from_millis(500), Duration::from_millis(250)),
 ];
 
-/// No pause is longer; none has to be.
-const PAUSE_MAX: Duration = Duration::from_secs(3_600);
+/// A longer pause has no end: only the bell ends it.
+const PAUSE_MAX: Duration = Duration::from_hours(24);
 
 /// Threads for the maintenance of several engines of one process: snapshots, room prepared ahead and given
 /// back, and looks at the storage. Engines share it if they are given clones of one in
@@ -162,9 +162,9 @@ enum Phase {
     /// In line, or in its turn.
     Ready,
     /// Deaf until the first, then until the second at the latest idle.
-    Resting(Instant, Instant),
-    /// Until then, or until its bell rings.
-    Idle(Instant),
+    Resting(Instant, Option<Instant>),
+    /// Until then, if that is ever, or until its bell rings.
+    Idle(Option<Instant>),
 }
 
 impl Bell {
@@ -179,7 +179,9 @@ impl Bell {
         };
         if let Phase::Idle(at) = member.phase {
             member.phase = Phase::Ready;
-            state.due.remove(&(at, self.id));
+            if let Some(at) = at {
+                state.due.remove(&(at, self.id));
+            }
             state.ready.push_back(self.id);
             drop(state);
             self.pool.work.notify_one();
@@ -226,7 +228,7 @@ impl Drop for Place {
                 state = (self.pool.ended.wait(state)).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            if let Phase::Resting(at, _) | Phase::Idle(at) = member.phase {
+            if let Phase::Resting(at, _) | Phase::Idle(Some(at)) = member.phase {
                 state.due.remove(&(at, self.id));
             }
             state.ready.retain(|&id| id != self.id);
@@ -305,29 +307,26 @@ impl Pool {
                 let idle = self.on_grid(now, pause);
                 if rung {
                     let rested = now + REST;
-                    member.phase = Phase::Resting(rested, idle.max(rested));
-                    Some(rested)
+                    Phase::Resting(rested, idle.map(|at| at.max(rested)))
                 } else if member.rung.load(Ordering::SeqCst) {
-                    None
+                    Phase::Ready
                 } else {
-                    member.phase = Phase::Idle(idle);
-                    Some(idle)
+                    Phase::Idle(idle)
                 }
             }
-            Turn::Again | Turn::Ended => None,
+            Turn::Again | Turn::Ended => Phase::Ready,
         };
+        member.phase = next;
         match next {
-            Some(at) => {
+            Phase::Ready => state.ready.push_back(id),
+            Phase::Resting(at, _) | Phase::Idle(Some(at)) => {
                 state.due.insert((at, id));
                 // This thread may have other things to do by then.
                 if state.watched.is_some_and(|until| at < until) {
                     self.work.notify_all();
                 }
             }
-            None => {
-                member.phase = Phase::Ready;
-                state.ready.push_back(id);
-            }
+            Phase::Idle(None) => {}
         }
         guard
     }
@@ -346,18 +345,20 @@ impl Pool {
         }
     }
 
-    /// When a pause ends that begins now.
-    fn on_grid(&self, now: Instant, pause: Duration) -> Instant {
-        let pause = pause.min(PAUSE_MAX);
+    /// When a pause ends that begins now, if it does.
+    fn on_grid(&self, now: Instant, pause: Duration) -> Option<Instant> {
+        if pause > PAUSE_MAX {
+            return None;
+        }
         let end = now + pause;
         let Some((_, grid)) = GRIDS.into_iter().find(|(from, _)| pause >= *from) else {
-            return end;
+            return Some(end);
         };
         let over = end.duration_since(self.began).as_nanos() % grid.as_nanos();
-        match u64::try_from(over) {
+        Some(match u64::try_from(over) {
             Ok(over) if over > 0 => end + (grid - Duration::from_nanos(over)),
             _ => end,
-        }
+        })
     }
 
     /// No code that can panic runs under the lock, so a poisoned lock is still good.
@@ -379,7 +380,9 @@ impl State {
             match mem::replace(&mut member.phase, Phase::Ready) {
                 Phase::Resting(_, idle) if !member.rung.load(Ordering::SeqCst) => {
                     member.phase = Phase::Idle(idle);
-                    self.due.insert((idle, id));
+                    if let Some(at) = idle {
+                        self.due.insert((at, id));
+                    }
                 }
                 _ => self.ready.push_back(id),
             }
