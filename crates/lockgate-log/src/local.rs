@@ -29,8 +29,9 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct LocalLogOptions {
     /// Bytes of a segment file, from 8 KiB on; default 64 MiB. Each is taken from the disk as a whole
-    /// before it is needed, and space comes back in whole segments; a log of many small ones has more
-    /// files and more syncs of names.
+    /// before it is needed, but for the first one of a log that holds less than 512 KiB: that one begins with 1 MiB,
+    /// and is made whole when growth has used half of it or other work all of it. Space comes back in whole
+    /// segments; a log of many small ones has more files and more syncs of names.
     pub segment_bytes: u32,
     /// The largest payload of a record in bytes; default 16 MiB, at most 64 MiB and at most what
     /// fits into one segment. Recovery needs about this much memory.
@@ -44,7 +45,8 @@ pub struct LocalLogOptions {
     pub free_bytes_min: u64,
     /// So many segments are taken from the disk ahead of need and kept for
     /// [`Purpose::Upkeep`] while the log is full, or as many as the log holds if that is fewer;
-    /// default 3: two for records and one to give up to a snapshot. Zero keeps nothing back.
+    /// default 3: two for records and one to give up to a snapshot. Zero keeps nothing back. A log whose first
+    /// segment is not whole yet has none.
     pub reserve_segments: u32,
     /// How many segment files are kept open for reading; default 64, at least 1. See
     /// [`files_max`](Self::files_max).
