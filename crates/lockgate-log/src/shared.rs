@@ -8,7 +8,8 @@ use std::{
 };
 
 use lockgate_core::{
-    AppendError, Disk, DiskError, DiskFile, DiskOperation, LogError, LogProgress, LogUpkeep, OpenMode, Position, Progress, with_sources, SpaceState,
+    AppendError, Disk, DiskError, DiskFile, DiskOperation, LogError, LogProgress, LogUpkeep,
+    OpenMode, Position, Progress, SpaceState, with_sources,
 };
 
 use crate::{
