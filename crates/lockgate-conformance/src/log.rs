@@ -5,7 +5,7 @@ mod owner;
 
 pub use cases::CASES;
 
-use lockgate_core::Log;
+use lockgate_core::Storage;
 
 /// Storage for a log, which the suite opens, kills and opens again.
 pub trait Fixture {
@@ -17,7 +17,7 @@ pub trait Fixture {
     /// # Panics
     /// If that fails: the suite opens a second instance at once only if
     /// [`shares_storage`](Self::shares_storage).
-    fn open(&mut self) -> Box<dyn Log>;
+    fn open(&mut self) -> Storage;
 
     /// Whether a second instance can be open at the same time, as with a log on a database. A log
     /// that locks its folder answers false.

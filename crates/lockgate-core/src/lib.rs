@@ -43,7 +43,7 @@ pub use log::{
     AppendError, DamagedRange, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader,
     LogRecord, LogSource, LogSpace, LogUpkeep, Preview, Progress, Purpose, ReadError, RecordGroup,
     RecordStamp, RecoveryReport, ReserveError, Scanned, SnapshotReader, SnapshotStore,
-    SnapshotWriter, SpaceState, Unsynced, Watcher,
+    SnapshotWriter, SpaceState, Storage, Unsynced, Watcher,
 };
 pub use message::{Header, Message, ProducerMark, SizeError};
 pub use names::{HolderName, Key, NameError, QueueName, UniqueId};

@@ -13,18 +13,72 @@ use bytes::Bytes;
 
 use crate::{DiskError, Epoch, Position};
 
+/// What can be read of a log, also by who does not own it: by a view, a standby, a check. Nothing is appended,
+/// synced or given back through it, so no engine can serve over it.
+///
+/// All methods may block and none may be called from an async task.
+pub trait LogSource: Send {
+    /// What this log can do. Constant for the life of the instance.
+    fn capabilities(&self) -> LogCapabilities;
+
+    /// Reads every surviving record that starts at `from` or behind it, hands each to `visit` in
+    /// order and with its number, tells a torn tail from damage in the middle, and leaves the log ready for
+    /// [`begin_epoch`](Log::begin_epoch). Recovering twice without an append in between visits the
+    /// same records.
+    ///
+    /// Removes and changes nothing that is stored, so that a caller may still decide against what was
+    /// found; [`apply_recovery`](Log::apply_recovery) does. A [`Log`] is [claimed](Log::claim) before it
+    /// is read: no earlier owner appends anything behind what was visited. Any other source fences nobody.
+    ///
+    /// `from` is the position of a complete snapshot, or zero for all that can be recovered. What
+    /// stands before it is neither read nor judged. New records get positions above `from`, also
+    /// where everything behind it was lost.
+    ///
+    /// `lowest` is the epoch that the caller knows of otherwise, from that snapshot: the
+    /// [report's](RecoveryReport::epoch) is not lower, whatever the log has lost, and no lower one can be
+    /// [begun](Log::begin_epoch).
+    ///
+    /// # Errors
+    /// If storage fails or holds a newer format. Damaged records are no error: they are counted in
+    /// the report.
+    fn recover(
+        &mut self,
+        from: Position,
+        lowest: Epoch,
+        visit: &mut dyn FnMut(LogRecord, RecordStamp),
+    ) -> Result<RecoveryReport, LogError>;
+
+    /// Where the next record goes.
+    fn tail(&self) -> Position;
+
+    /// A handle that reads, for any thread.
+    fn reader(&self) -> Arc<dyn LogReader>;
+
+    /// All ranges whose space the log holds, in order: what could be [released](Self::release)
+    /// sooner or later. Empty without [`LogCapabilities::releases_ranges`].
+    fn ranges(&self) -> Vec<LogRange> {
+        Vec::new()
+    }
+
+    /// What to call the part of the log from `from` to before `to`, for an operator: the name of a file,
+    /// for example.
+    fn name_of(&self, from: Position, to: Position) -> String {
+        format!("the log from {from} to {to}")
+    }
+}
+
 /// An append-only sequence of records with exactly one owner.
 ///
 /// # Life of an instance
 /// 1. [`look`](Log::look), to refuse what cannot be served; then [`claim`](Log::claim): no earlier owner
 ///    changes anything any more.
-/// 2. [`recover`](Log::recover) once: hands over every surviving record from a position on, the one
-///    of the [snapshot](Log::snapshots) that was loaded before, in order.
+/// 2. [`recover`](LogSource::recover) once: hands over every surviving record from a position on, the one
+///    of the [snapshot](SnapshotStore) that was loaded before, in order.
 /// 3. [`begin_epoch`](Log::begin_epoch) once: fences every earlier owner.
-/// 4. [`submit`](Log::submit) any number of times, always at [`tail`](Log::tail).
+/// 4. [`submit`](Log::submit) any number of times, always at [`tail`](LogSource::tail).
 ///
 /// Groups are on their way when that returns; [`progress`](Log::progress) tells how far they have come,
-/// and has them made durable. Reading goes through a handle of its own ([`reader`](Log::reader)).
+/// and has them made durable. Reading goes through a handle of its own ([`reader`](LogSource::reader)).
 ///
 /// # Space
 /// A record is needed for two things: to be folded at recovery, until a snapshot covers it, and to be
@@ -39,10 +93,7 @@ use crate::{DiskError, Epoch, Position};
 /// only a new instance over the same storage can tell what survived.
 ///
 /// All methods may block and none may be called from an async task.
-pub trait Log: Send {
-    /// What this log can do. Constant for the life of the instance.
-    fn capabilities(&self) -> LogCapabilities;
-
+pub trait Log: LogSource {
     /// Looks at what there is without claiming it, so that a start that must be refused fences nobody. To be
     /// called before [`claim`](Log::claim). `None` where opening the log has already excluded every other
     /// owner.
@@ -56,7 +107,7 @@ pub trait Log: Send {
     /// Fences every earlier owner, before anything is read: from here on nothing is appended, no snapshot
     /// completed and no space given back but by this instance. To be called before the snapshots are
     /// listed: a live owner could complete others and trim the log behind those that were listed.
-    /// [`recover`](Log::recover) does it if nobody did. Nothing to do where opening the log has done it.
+    /// [`recover`](LogSource::recover) does it if nobody did. Nothing to do where opening the log has done it.
     ///
     /// # Errors
     /// If storage fails.
@@ -64,33 +115,7 @@ pub trait Log: Send {
         Ok(())
     }
 
-    /// The snapshots kept beside the log; works from the opening on, before
-    /// [`recover`](Log::recover).
-    fn snapshots(&self) -> Arc<dyn SnapshotStore>;
-
-    /// Reads every surviving record that starts at `from` or behind it, hands each to `visit` in
-    /// order, tells a torn tail from damage in the middle, and leaves the log ready for
-    /// [`begin_epoch`](Log::begin_epoch). Recovering twice without an append in between visits the
-    /// same records.
-    ///
-    /// Removes and changes nothing that is stored, so that a caller may still decide against what was
-    /// found; [`apply_recovery`](Log::apply_recovery) does. The log is [claimed](Log::claim) before it
-    /// is read: no earlier owner appends anything behind what was visited.
-    ///
-    /// `from` is the position of a complete snapshot, or zero for all that can be recovered. What
-    /// stands before it is neither read nor judged. New records get positions above `from`, also
-    /// where everything behind it was lost.
-    ///
-    /// # Errors
-    /// If storage fails or holds a newer format. Damaged records are no error: they are counted in
-    /// the report.
-    fn recover(
-        &mut self,
-        from: Position,
-        visit: &mut dyn FnMut(LogRecord),
-    ) -> Result<RecoveryReport, LogError>;
-
-    /// Does what the last [`recover`](Log::recover) has decided: cuts a torn tail, makes all that was
+    /// Does what the last [`recover`](LogSource::recover) has decided: cuts a torn tail, makes all that was
     /// visited durable, removes what is not needed any more. Nothing if there is nothing to do, or it
     /// was done.
     ///
@@ -109,8 +134,8 @@ pub trait Log: Send {
     /// recovered since this one did.
     fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError>;
 
-    /// Where the next record goes.
-    fn tail(&self) -> Position;
+    /// The number that the next record will have, see [`RecordStamp::number`].
+    fn next_number(&self) -> u64;
 
     /// Where a record with `len` payload bytes will start if it is appended when the tail is
     /// `cursor`; moves the cursor behind it. Pure: this is how commands are decided, with the
@@ -129,7 +154,7 @@ pub trait Log: Send {
     fn space(&self) -> LogSpace;
 
     /// Sends the group's records on their way, all in order, starting at `expected`, and moves the
-    /// [tail](Log::tail) behind them. When [`LogProgress::now`] says that they are written, they have reached
+    /// [tail](LogSource::tail) behind them. When [`LogProgress::now`] says that they are written, they have reached
     /// level `process` (or the level of [`LogCapabilities::append_level`]): with some logs that is so when this
     /// returns. Groups are written in the order in which they were submitted, and none behind one that
     /// could not be. May write into the gaps of `group`.
@@ -167,22 +192,12 @@ pub trait Log: Send {
     /// A handle that tells how far records have come and has them made durable, for any thread.
     fn progress(&self) -> Arc<dyn LogProgress>;
 
-    /// A handle that reads, for any thread.
-    fn reader(&self) -> Arc<dyn LogReader>;
-
     /// A handle for the work that keeps appends fast and brings space back, for another thread;
     /// `None` if there is no such work. Whoever takes it calls [`LogUpkeep::step`]; while nobody
     /// does, the log does that work where it is needed, and is only slower.
     fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
         None
     }
-
-    /// Begins a snapshot as of the tail: the state after every record submitted so far. Does no I/O
-    /// yet; the writer does, on whatever thread it is used.
-    ///
-    /// # Errors
-    /// [`LogError::Unsupported`] before an epoch was begun.
-    fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError>;
 
     /// Says that no recovery will start before `before`, the position of a complete snapshot. A log
     /// that [releases ranges](LogCapabilities::releases_ranges) keeps the records before it readable
@@ -191,18 +206,6 @@ pub trait Log: Send {
     /// # Errors
     /// If storage fails; the log stays usable unless it says [`LogError::Stopped`] from then on.
     fn trim(&mut self, before: Position) -> Result<(), LogError>;
-
-    /// All ranges whose space the log holds, in order: what could be [released](Self::release)
-    /// sooner or later. Empty without [`LogCapabilities::releases_ranges`].
-    fn ranges(&self) -> Vec<LogRange> {
-        Vec::new()
-    }
-
-    /// What to call the part of the log from `from` to before `to`, for an operator: the name of a file,
-    /// for example.
-    fn name_of(&self, from: Position, to: Position) -> String {
-        format!("the log from {from} to {to}")
-    }
 
     /// Gives back the whole range that `range` lies in: no record there will be read again. Space
     /// may come back a little later. The caller has made durable whatever took the place of the
@@ -213,107 +216,6 @@ pub trait Log: Send {
     /// all before the position of the last [`trim`](Log::trim). Else if storage fails; the log stays
     /// usable unless it says [`LogError::Stopped`] from then on.
     fn release(&mut self, range: Position) -> Result<(), LogError>;
-}
-
-/// What can be read of a log, by who does not own it: nothing is appended, synced or given back through
-/// it, so no engine can serve over it. Every [`Log`] is one; each method is what the log's of that name is.
-pub trait LogSource: Send {
-    /// As [`Log::capabilities`].
-    fn capabilities(&self) -> LogCapabilities;
-
-    /// As [`Log::snapshots`], to be read only.
-    fn snapshots(&self) -> Arc<dyn SnapshotStore>;
-
-    /// As [`Log::recover`]. Of a source that is no log it fences nobody.
-    ///
-    /// # Errors
-    /// As [`Log::recover`].
-    fn recover(
-        &mut self,
-        from: Position,
-        visit: &mut dyn FnMut(LogRecord),
-    ) -> Result<RecoveryReport, LogError>;
-
-    /// Where the next record would go, after [`recover`](Self::recover).
-    fn tail(&self) -> Position;
-
-    /// As [`Log::reader`].
-    fn reader(&self) -> Arc<dyn LogReader>;
-
-    /// As [`Log::ranges`].
-    fn ranges(&self) -> Vec<LogRange>;
-
-    /// As [`Log::name_of`].
-    fn name_of(&self, from: Position, to: Position) -> String;
-}
-
-impl<L: Log + ?Sized> LogSource for L {
-    fn capabilities(&self) -> LogCapabilities {
-        Log::capabilities(self)
-    }
-
-    fn snapshots(&self) -> Arc<dyn SnapshotStore> {
-        Log::snapshots(self)
-    }
-
-    fn recover(
-        &mut self,
-        from: Position,
-        visit: &mut dyn FnMut(LogRecord),
-    ) -> Result<RecoveryReport, LogError> {
-        Log::recover(self, from, visit)
-    }
-
-    fn tail(&self) -> Position {
-        Log::tail(self)
-    }
-
-    fn reader(&self) -> Arc<dyn LogReader> {
-        Log::reader(self)
-    }
-
-    fn ranges(&self) -> Vec<LogRange> {
-        Log::ranges(self)
-    }
-
-    fn name_of(&self, from: Position, to: Position) -> String {
-        Log::name_of(self, from, to)
-    }
-}
-
-/// So that a boxed log can be lent as a source.
-impl LogSource for Box<dyn Log> {
-    fn capabilities(&self) -> LogCapabilities {
-        Log::capabilities(&**self)
-    }
-
-    fn snapshots(&self) -> Arc<dyn SnapshotStore> {
-        Log::snapshots(&**self)
-    }
-
-    fn recover(
-        &mut self,
-        from: Position,
-        visit: &mut dyn FnMut(LogRecord),
-    ) -> Result<RecoveryReport, LogError> {
-        Log::recover(&mut **self, from, visit)
-    }
-
-    fn tail(&self) -> Position {
-        Log::tail(&**self)
-    }
-
-    fn reader(&self) -> Arc<dyn LogReader> {
-        Log::reader(&**self)
-    }
-
-    fn ranges(&self) -> Vec<LogRange> {
-        Log::ranges(&**self)
-    }
-
-    fn name_of(&self, from: Position, to: Position) -> String {
-        Log::name_of(&**self, from, to)
-    }
 }
 
 /// How far the records of a log have come. Neither position ever goes back.
@@ -480,6 +382,15 @@ pub enum Scanned {
     },
 }
 
+/// What a shard is kept in: a log, and beside it the snapshots from which its recovery starts. They may be in one
+/// place or in two.
+pub struct Storage {
+    /// The log.
+    pub log: Box<dyn Log>,
+    /// Its snapshots.
+    pub snapshots: Arc<dyn SnapshotStore>,
+}
+
 /// The snapshots beside a log: each a sequence of pieces, complete or not there. What is in a piece
 /// is the caller's business.
 pub trait SnapshotStore: Send + Sync {
@@ -501,6 +412,14 @@ pub trait SnapshotStore: Send + Sync {
     /// # Errors
     /// If storage fails.
     fn remove(&self, at: Position) -> Result<(), LogError>;
+
+    /// Begins a snapshot of the state after every record that starts before `at`, which is the log's tail; the
+    /// next record will have that number. For the log's owner, under its epoch. Does no I/O yet; the writer
+    /// does, on whatever thread it is used.
+    ///
+    /// # Errors
+    /// [`LogError::Unsupported`] before an epoch was begun, and from a store that is only read.
+    fn begin(&self, at: Position, next_number: u64) -> Result<Box<dyn SnapshotWriter>, LogError>;
 
     /// Takes the snapshot of that position out of use for good, durably: the shard went on from an
     /// older state, which this one no longer fits. Its bytes stay for an operator where the store can
@@ -750,7 +669,7 @@ pub struct RecoveryReport {
     /// Bytes of those records, with what the log put around them. What was read beside them is not
     /// in it, such as blocks that were made ready and not used.
     pub bytes: u64,
-    /// The highest epoch found; the next owner must begin a higher one.
+    /// The highest epoch found, or that was known before; the next owner must begin a higher one.
     pub epoch: Epoch,
     /// No recovery can start before it: the position of the last [`Log::trim`], zero without one. A
     /// log that was trimmed is of no use without a snapshot.

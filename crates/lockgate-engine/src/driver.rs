@@ -5,8 +5,8 @@ use std::{mem, sync::Arc};
 
 use lockgate_core::{
     AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogProgress, LogReader, MachineTime,
-    Millis, Now, Position, Purpose, QueueId, RecordGroup, ReserveError, Sequence, Term, WallTime,
-    with_sources,
+    Millis, Now, Position, Purpose, QueueId, RecordGroup, ReserveError, Sequence, SnapshotStore,
+    Storage, Term, WallTime, with_sources,
 };
 use lockgate_machine::{
     Command, Deadlines, Delivery, Effect, Machine, Receive, Rejection, Reply, SyncWindow,
@@ -38,6 +38,7 @@ use crate::{
 pub struct Driver<T> {
     pub(crate) machine: Machine,
     pub(crate) log: Box<dyn Log>,
+    pub(crate) snapshots: Arc<dyn SnapshotStore>,
     capabilities: LogCapabilities,
     epoch: Epoch,
     pub(crate) clock_offset: i64,
@@ -187,7 +188,7 @@ const READ_AHEAD: usize = 256;
 impl<T: Ticket> Driver<T> {
     pub(crate) fn new(
         machine: Machine,
-        log: Box<dyn Log>,
+        Storage { log, snapshots }: Storage,
         epoch: Epoch,
         clock_offset: i64,
         plan: Plan,
@@ -228,6 +229,7 @@ impl<T: Ticket> Driver<T> {
             keeper: KeeperCounts::default(),
             machine,
             log,
+            snapshots,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{io::Write, sync::Arc, time::Duration};
 
-use lockgate_core::{Clock, Key, Log, MachineTime, MessageId, Now, QueueName, Sequence, Term};
+use lockgate_core::{Clock, Key, MachineTime, MessageId, Now, QueueName, Sequence, Storage, Term};
 use lockgate_machine::{Answer, Command, Delivery, Query, Receive, Rejection, Reply};
 
 use crate::{
@@ -55,7 +55,8 @@ pub enum Status {
 }
 
 impl Engine {
-    /// Recovers the shard that `log` holds, begins a new term and starts serving.
+    /// Recovers the shard that is kept in `storage`, such as a log with snapshots of its own, begins a new term
+    /// and starts serving.
     ///
     /// Blocks until all is ready, which takes about as long as reading the log: not for an async
     /// task.
@@ -64,11 +65,11 @@ impl Engine {
     /// If the log cannot be recovered, was written by a newer version, or does not take and sync
     /// the term's first record. See [`StartError`].
     pub fn start(
-        log: Box<dyn Log>,
+        storage: impl Into<Storage>,
         clock: Arc<dyn Clock>,
         options: EngineOptions,
     ) -> Result<(Self, StartReport), StartError> {
-        let (shared, report) = shell::start(log, clock, options)?;
+        let (shared, report) = shell::start(storage.into(), clock, options)?;
         let handle = Arc::new(Handle { shared });
         Ok((Self { handle }, report))
     }

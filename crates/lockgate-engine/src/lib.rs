@@ -25,7 +25,7 @@
 //! let disk = Arc::new(FolderDisk::open(path)?);
 //! let log = LocalLog::open(disk, LocalLogOptions::default())?;
 //! let clock = Arc::new(SystemClock::new());
-//! let (engine, report) = Engine::start(Box::new(log), clock, EngineOptions::default())?;
+//! let (engine, report) = Engine::start(log, clock, EngineOptions::default())?;
 //! assert!(report.is_clean());
 //!
 //! let queue = QueueName::new("orders")?;

@@ -1,9 +1,9 @@
 //! From a log to a driver in service.
 
 use lockgate_core::{
-    BootId, Incarnation, Log, LogCapabilities, LogError, LogSource, MachineTime, Millis, Now,
-    Position, ReadError, RecoveryReport, ShardId, SnapshotStore, Term, Unsynced, WallTime,
-    with_sources,
+    BootId, Epoch, Incarnation, Log, LogCapabilities, LogError, LogSource, MachineTime, Millis,
+    Now, Position, ReadError, RecoveryReport, ShardId, SnapshotStore, Storage, Term, Unsynced,
+    WallTime, with_sources,
 };
 use lockgate_machine::{
     Answer, BatchDecoder, BatchRecord, ClockState, Command, DecodeError, Effect, ImageError,
@@ -34,7 +34,7 @@ pub struct Beginning {
 }
 
 impl<T: Ticket> Driver<T> {
-    /// Recovers the shard that `log` holds and begins a new term, synced before this returns.
+    /// Recovers the shard that is kept in `storage` and begins a new term, synced before this returns.
     ///
     /// Recovering is loading the newest snapshot that is whole and folding all records behind it
     /// again: what was ever decided is there, and nothing is decided anew. Two threads of their own
@@ -43,17 +43,18 @@ impl<T: Ticket> Driver<T> {
     /// # Errors
     /// See [`StartError`].
     pub fn recover(
-        mut log: Box<dyn Log>,
+        storage: impl Into<Storage>,
         options: &EngineOptions,
         beginning: Beginning,
     ) -> Result<(Self, StartReport), StartError> {
-        look_first(&*log, options)?;
+        let Storage { mut log, snapshots } = storage.into();
+        look_first(&*log, &*snapshots, options)?;
         log.claim().map_err(StartError::Recover)?;
-        let survey = Survey::of(&mut log, options)?;
+        let survey = Survey::of(&mut *log, &*snapshots, options)?;
         // From here on the start changes something.
         log.apply_recovery().map_err(StartError::Recover)?;
         for &at in &survey.aside {
-            let aside = log.snapshots().set_aside(at);
+            let aside = snapshots.set_aside(at);
             aside.map_err(StartError::Recover)?;
         }
         let FirstCommand {
@@ -79,7 +80,8 @@ impl<T: Ticket> Driver<T> {
             started,
             ..
         } = survey;
-        let mut driver = Self::new(machine, log, term.epoch, clock_offset, plan, options);
+        let storage = Storage { log, snapshots };
+        let mut driver = Self::new(machine, storage, term.epoch, clock_offset, plan, options);
         driver.begin(&command, now)?;
         driver.drop_lost(&lacking.lost, now)?;
         // Also for what was recovered: after a mere kill it may be in the system's cache only.
@@ -176,10 +178,11 @@ pub struct Trial {
 /// With what the start would be refused.
 pub fn try_start(
     source: &mut dyn LogSource,
+    snapshots: &dyn SnapshotStore,
     options: &EngineOptions,
     beginning: &Beginning,
 ) -> Result<Trial, StartError> {
-    let survey = Survey::of(source, options)?;
+    let survey = Survey::of(source, snapshots, options)?;
     let FirstCommand {
         command, term, now, ..
     } = survey.first_command(beginning);
@@ -204,18 +207,21 @@ pub fn try_start(
 /// Refuses a start on what somebody else may own, before that one is deposed, as far as little reading tells:
 /// what a newer version wrote lately, snapshots of which none can be begun to load, parts of the log that are
 /// not there. The rest is found out when the log is claimed; what is refused here would be refused then.
-fn look_first(log: &dyn Log, options: &EngineOptions) -> Result<(), StartError> {
+fn look_first(
+    log: &dyn Log,
+    store: &dyn SnapshotStore,
+    options: &EngineOptions,
+) -> Result<(), StartError> {
     let Some(preview) = log.look().map_err(StartError::Recover)? else {
         return Ok(());
     };
     let limits = limits(&log.capabilities());
-    let store = log.snapshots();
     let mut listed = store.list().map_err(StartError::Recover)?;
     let from = loop {
         let mut unreadable = Vec::new();
         let mut from = None;
         for &at in &listed {
-            match begin_loading(&*store, at, &limits) {
+            match begin_loading(store, at, &limits) {
                 Ok(()) => from = Some(at),
                 // Whether it can be loaded is not known.
                 Err(LoadError::Read(ReadError::Log(error)))
@@ -337,16 +343,21 @@ struct FirstCommand {
 }
 
 impl Survey {
-    fn of(source: &mut dyn LogSource, options: &EngineOptions) -> Result<Self, StartError> {
+    fn of(
+        source: &mut dyn LogSource,
+        store: &dyn SnapshotStore,
+        options: &EngineOptions,
+    ) -> Result<Self, StartError> {
         let started = Instant::now();
         let limits = limits(&source.capabilities());
-        let loaded = load_snapshot(&*source.snapshots(), &limits)?;
+        let loaded = load_snapshot(store, &limits)?;
         let from = loaded.at.unwrap_or_default();
-        let snapshots = source.snapshots().list().map_err(StartError::Recover)?;
+        let snapshots = store.list().map_err(StartError::Recover)?;
         let mut machine = loaded.machine;
         let mut folding = Folding::of(&machine);
         let decoder = BatchDecoder::new(&machine);
-        let recovered = read_ahead(source, from, decoder, |records| {
+        let lowest = machine.term().epoch;
+        let recovered = read_ahead(source, (from, lowest), decoder, |records| {
             folding.fold(&mut machine, records);
         })
         .map_err(StartError::Recover)?;
@@ -422,7 +433,7 @@ impl Survey {
     fn first_command(&self, beginning: &Beginning) -> FirstCommand {
         let term = Term {
             shard: self.shard,
-            epoch: self.recovered.epoch.max(self.machine.term().epoch).next(),
+            epoch: self.recovered.epoch.next(),
             incarnation: beginning.incarnation,
         };
         let last_clock = self.machine.clock_state();
@@ -577,7 +588,7 @@ const BATCH_BYTES: usize = 256 << 10;
 /// Recovers the log on a thread of its own, which decodes too, and folds on this one.
 fn read_ahead(
     log: &mut dyn LogSource,
-    from: Position,
+    (from, lowest): (Position, Epoch),
     mut decoder: BatchDecoder,
     mut fold: impl FnMut(&RecordBatch),
 ) -> Result<RecoveryReport, LogError> {
@@ -586,7 +597,7 @@ fn read_ahead(
     let (folded, done) = mpsc::channel::<RecordBatch>();
     thread::scope(|scope| {
         let recovering = scope.spawn(move || {
-            let outcome = log.recover(from, &mut |record| {
+            let outcome = log.recover(from, lowest, &mut |record, _| {
                 decoder.push(&record.payload, record.position);
                 if decoder.bytes() >= BATCH_BYTES {
                     let next = done.try_recv().unwrap_or_default();

@@ -13,7 +13,8 @@ use std::{
 };
 
 use lockgate_core::{
-    Clock, Incarnation, Log, LogProgress, LogReader, Now, Position, ReadError, Term, with_sources,
+    Clock, Incarnation, LogProgress, LogReader, Now, Position, ReadError, Storage, Term,
+    with_sources,
 };
 use lockgate_machine::{Answer, Command, Delivery, SettleAction};
 
@@ -77,7 +78,7 @@ const PANICKED: &str = "the engine panicked; the panic's message is on standard 
 
 /// Starts an engine: recovery here, service on threads of its own.
 pub(crate) fn start(
-    log: Box<dyn Log>,
+    storage: Storage,
     clock: Arc<dyn Clock>,
     options: EngineOptions,
 ) -> Result<(Arc<Shared>, StartReport), StartError> {
@@ -93,7 +94,7 @@ pub(crate) fn start(
         incarnation: Incarnation(u64::from_le_bytes(*incarnation)),
         secret: secret.try_into().expect("40 is 8 and 32"),
     };
-    let (mut driver, report) = Driver::recover(log, &options, beginning)?;
+    let (mut driver, report) = Driver::recover(storage, &options, beginning)?;
     driver.set_clock_drops(clock.dropped());
     let maintenance = options.maintenance.clone().unwrap_or_else(|| {
         Maintenance::named(format!("{}-keep", options.thread_name), NonZeroUsize::MIN)
@@ -150,7 +151,7 @@ pub(crate) fn start(
             }
         }
     })?;
-    let (upkeep, snapshots) = (driver.log.upkeep(), driver.log.snapshots());
+    let (upkeep, snapshots) = (driver.log.upkeep(), driver.snapshots());
     let keeper = Keeper::new(shared.clone(), upkeep, snapshots);
     let kept = shared.keeper.add(Box::new(keeper));
     let kept = kept.map_err(StartError::Threads);

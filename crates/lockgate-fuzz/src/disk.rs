@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use lockgate_core::{Epoch, Log as _, LogRecord, Position, RecordGroup};
+use lockgate_core::{Epoch, Log as _, LogRecord, LogSource, Position, RecordGroup};
 use lockgate_log::{LocalLog, LocalLogOptions, segment_file};
 use lockgate_sim::FaultyDisk;
 
@@ -55,7 +55,9 @@ pub(crate) fn segments(bytes: &[u8]) -> Result<(), String> {
     });
     let mut log = LocalLog::open(Arc::new(disk.clone()), options()).map_err(|e| e.to_string())?;
     let mut recovered = Vec::new();
-    let report = log.recover(Position(0), &mut |record| recovered.push(record));
+    let report = log.recover(Position(0), Epoch(0), &mut |record, _| {
+        recovered.push(record)
+    });
     let (report, inspection) = match (report, inspection) {
         (Ok(report), Ok(inspection)) => (report, inspection),
         (Err(error), Err(_)) => return Err(error.to_string()),
@@ -85,7 +87,7 @@ pub(crate) fn segments(bytes: &[u8]) -> Result<(), String> {
         LocalLog::open(Arc::new(disk.kill()), options()).map_err(|error| error.to_string())?;
     let mut again = Vec::new();
     let second = log
-        .recover(Position(0), &mut |record| again.push(record))
+        .recover(Position(0), Epoch(0), &mut |record, _| again.push(record))
         .expect("what was recovered is recovered again");
     let Some(last) = again.pop() else {
         panic!("the appended record is gone: {second:?}, after {report:?}");
@@ -123,6 +125,6 @@ pub(crate) fn backup(bytes: &[u8]) -> Result<(), String> {
     lockgate_engine::verify_backup(&mut &*bytes).map_err(|error| error.to_string())?;
     let disk = Arc::new(FaultyDisk::from_image(BTreeMap::new()));
     let log = LocalLog::open(disk, options()).map_err(|error| error.to_string())?;
-    let restored = lockgate_engine::restore(&mut &*bytes, Box::new(log), None);
+    let restored = lockgate_engine::restore(&mut &*bytes, log, None);
     restored.map(drop).map_err(|error| error.to_string())
 }

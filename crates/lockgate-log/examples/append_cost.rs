@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_core::{Disk, DiskFile, Epoch, Log, LogUpkeep, OpenMode, RecordGroup};
+use lockgate_core::{Disk, DiskFile, Epoch, Log, LogSource, LogUpkeep, OpenMode, RecordGroup};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 
 const ROUNDS: usize = 5;
@@ -93,7 +93,7 @@ impl LogContestant {
     fn open(path: &Path, is_attended: bool) -> Result<Self, Box<dyn Error>> {
         let disk = Arc::new(FolderDisk::open(path)?);
         let mut log = LocalLog::open(disk, LocalLogOptions::default())?;
-        log.recover(lockgate_core::Position(0), &mut |_| {})?;
+        log.recover(lockgate_core::Position(0), Epoch(0), &mut |_, _| {})?;
         log.begin_epoch(Epoch(1))?;
         let group = RecordGroup::new(log.capabilities().gap);
         let upkeep = if is_attended { log.upkeep() } else { None };

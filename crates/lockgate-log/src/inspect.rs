@@ -86,7 +86,7 @@ impl LocalLog {
     /// a folder that is in use, what is being written may look like a torn tail.
     ///
     /// # Errors
-    /// As [`Log::recover`](lockgate_core::Log::recover).
+    /// As [`LogSource::recover`](lockgate_core::LogSource::recover).
     pub fn inspect(
         disk: Arc<dyn Disk>,
         from: Position,
@@ -94,7 +94,7 @@ impl LocalLog {
     ) -> Result<Inspection, LogError> {
         let segments = survey(&*disk)?.segments;
         let point = starting_point(&*disk, from)?;
-        let recovered = read(&*disk, point, visit)?;
+        let recovered = read(&*disk, point, &mut |record, _| visit(record))?;
         let plan = recovered.plan;
         let removed = plan
             .remove_segments

@@ -7,9 +7,9 @@ use std::{
 
 use lockgate_core::{
     AppendError, Disk, DiskError, DiskFile, Epoch, FolderLock, Level, LockError, Log,
-    LogCapabilities, LogError, LogProgress, LogRange, LogReader, LogRecord, LogSpace, LogUpkeep,
-    OpenMode, Position, Purpose, RecordGroup, RecoveryReport, ReserveError, SnapshotStore,
-    SnapshotWriter,
+    LogCapabilities, LogError, LogProgress, LogRange, LogReader, LogRecord, LogSource, LogSpace,
+    LogUpkeep, OpenMode, Position, Purpose, RecordGroup, RecordStamp, RecoveryReport, ReserveError,
+    SnapshotStore, SnapshotWriter, Storage,
 };
 
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     reader::Reader,
     recover::{Plan, apply, mark_start, read, starting_point},
     shared::{ProgressHandle, SegmentInfo, Shared, Upkeep},
-    snapshots::{Snapshots, Writing as SnapshotWriting},
+    snapshots::Snapshots,
     spares::{Limits, NoRoom, Retired, SPARES_MAX, Spares},
 };
 
@@ -530,7 +530,32 @@ fn place_in(segment_bytes: u32, cursor: &mut Position, len: usize) -> Position {
     at
 }
 
-impl Log for LocalLog {
+impl LocalLog {
+    /// The snapshots in the log's folder.
+    #[must_use]
+    pub fn snapshots(&self) -> Arc<dyn SnapshotStore> {
+        Arc::new(Snapshots(self.shared.clone()))
+    }
+
+    /// [Begins](SnapshotStore::begin) a snapshot as of the tail.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn begin_snapshot(&self) -> Result<Box<dyn SnapshotWriter>, LogError> {
+        self.snapshots().begin(self.tail(), self.next_number)
+    }
+}
+
+impl From<LocalLog> for Storage {
+    fn from(log: LocalLog) -> Self {
+        Self {
+            snapshots: log.snapshots(),
+            log: Box::new(log),
+        }
+    }
+}
+
+impl LogSource for LocalLog {
     fn capabilities(&self) -> LogCapabilities {
         LogCapabilities {
             gap: RECORD_HEADER_LEN,
@@ -545,14 +570,11 @@ impl Log for LocalLog {
         }
     }
 
-    fn snapshots(&self) -> Arc<dyn SnapshotStore> {
-        Arc::new(Snapshots(self.shared.clone()))
-    }
-
     fn recover(
         &mut self,
         from: Position,
-        visit: &mut dyn FnMut(LogRecord),
+        lowest: Epoch,
+        visit: &mut dyn FnMut(LogRecord, RecordStamp),
     ) -> Result<RecoveryReport, LogError> {
         if matches!(self.phase, Phase::Serving(_)) {
             return Err(LogError::Unsupported {
@@ -561,7 +583,8 @@ impl Log for LocalLog {
         }
         self.shared.check_running()?;
         let from = starting_point(&*self.disk, from)?;
-        let recovered = read(&*self.disk, from, visit)?;
+        let mut recovered = read(&*self.disk, from, visit)?;
+        recovered.report.epoch = recovered.report.epoch.max(lowest);
         self.epoch = recovered.report.epoch;
         self.next_number = recovered.next_number;
         self.start = recovered.start;
@@ -585,6 +608,37 @@ impl Log for LocalLog {
         Ok(recovered.report)
     }
 
+    fn tail(&self) -> Position {
+        self.shared.appended()
+    }
+
+    fn reader(&self) -> Arc<dyn LogReader> {
+        Arc::new(Reader(self.shared.clone()))
+    }
+
+    fn ranges(&self) -> Vec<LogRange> {
+        let held = self.shared.held();
+        let segments = self.shared.segments();
+        let bytes = |segment| segments.get(segment).map_or(0, |info| info.bytes);
+        held.iter()
+            .map(|segment| LogRange {
+                first: segment_start(*segment),
+                bytes: bytes(segment),
+            })
+            .collect()
+    }
+
+    fn name_of(&self, from: Position, to: Position) -> String {
+        let last = segment_of(Position(to.0.saturating_sub(1)));
+        if last > segment_of(from) {
+            format!("{} to {}", segment_file(from), segment_name(last))
+        } else {
+            segment_file(from)
+        }
+    }
+}
+
+impl Log for LocalLog {
     fn apply_recovery(&mut self) -> Result<(), LogError> {
         let Phase::Recovered { to_apply, .. } = &mut self.phase else {
             return Ok(());
@@ -625,8 +679,8 @@ impl Log for LocalLog {
         Ok(())
     }
 
-    fn tail(&self) -> Position {
-        self.shared.appended()
+    fn next_number(&self) -> u64 {
+        self.next_number
     }
 
     fn place(&self, cursor: &mut Position, len: usize) -> Position {
@@ -816,26 +870,9 @@ impl Log for LocalLog {
         Arc::new(ProgressHandle(self.shared.clone()))
     }
 
-    fn reader(&self) -> Arc<dyn LogReader> {
-        Arc::new(Reader(self.shared.clone()))
-    }
-
     fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
         self.shared.spares.attend();
         Some(Arc::new(Upkeep(self.shared.clone())))
-    }
-
-    fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError> {
-        if !matches!(self.phase, Phase::Serving(_)) {
-            return Err(LogError::Unsupported {
-                what: "begin a snapshot before an epoch was begun",
-            });
-        }
-        let point = Point {
-            at: self.tail(),
-            number: self.next_number,
-        };
-        Ok(Box::new(SnapshotWriting::new(self.shared.clone(), point)))
     }
 
     fn trim(&mut self, before: Position) -> Result<(), LogError> {
@@ -861,27 +898,6 @@ impl Log for LocalLog {
         self.start = Some(new_start);
         self.shared.spares.note_trimmed();
         Ok(())
-    }
-
-    fn ranges(&self) -> Vec<LogRange> {
-        let held = self.shared.held();
-        let segments = self.shared.segments();
-        let bytes = |segment| segments.get(segment).map_or(0, |info| info.bytes);
-        held.iter()
-            .map(|segment| LogRange {
-                first: segment_start(*segment),
-                bytes: bytes(segment),
-            })
-            .collect()
-    }
-
-    fn name_of(&self, from: Position, to: Position) -> String {
-        let last = segment_of(Position(to.0.saturating_sub(1)));
-        if last > segment_of(from) {
-            format!("{} to {}", segment_file(from), segment_name(last))
-        } else {
-            segment_file(from)
-        }
     }
 
     fn release(&mut self, range: Position) -> Result<(), LogError> {

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockgate_core::{
-    DamagedRange, Disk, DiskError, DiskFile, LogError, LogRecord, OpenMode, Position,
+    DamagedRange, Disk, DiskError, DiskFile, LogError, LogRecord, OpenMode, Position, RecordStamp,
     RecoveryReport,
 };
 
@@ -89,7 +89,7 @@ pub(crate) fn starting_point(disk: &dyn Disk, from: Position) -> Result<Option<P
 pub(crate) fn read(
     disk: &dyn Disk,
     from: Option<Point>,
-    visit: &mut dyn FnMut(LogRecord),
+    visit: &mut dyn FnMut(LogRecord, RecordStamp),
 ) -> Result<Recovered, LogError> {
     let mut recovery = Recovery::new(disk, survey(disk)?, from)?;
     recovery.read_segments(visit)?;
@@ -399,7 +399,10 @@ impl<'a> Recovery<'a> {
         self.segments.insert(segment.number, info);
     }
 
-    fn read_segments(&mut self, visit: &mut dyn FnMut(LogRecord)) -> Result<(), LogError> {
+    fn read_segments(
+        &mut self,
+        visit: &mut dyn FnMut(LogRecord, RecordStamp),
+    ) -> Result<(), LogError> {
         let mut previous = None;
         for index in 0..self.found.len() {
             let FoundSegment { number, header, .. } = self.found[index];
@@ -439,7 +442,7 @@ impl<'a> Recovery<'a> {
     fn read_records(
         &mut self,
         index: usize,
-        visit: &mut dyn FnMut(LogRecord),
+        visit: &mut dyn FnMut(LogRecord, RecordStamp),
     ) -> Result<(), LogError> {
         let FoundSegment {
             number,
@@ -468,10 +471,15 @@ impl<'a> Recovery<'a> {
             self.report.records += 1;
             self.report.bytes += record.header.record_len() as u64;
             self.expected = record.header.number.saturating_add(1);
-            visit(LogRecord {
+            let stamp = RecordStamp {
+                number: record.header.number,
+                epoch: record.header.epoch,
+            };
+            let found = LogRecord {
                 position: record.at,
                 payload: record.shared_payload(),
-            });
+            };
+            visit(found, stamp);
             offset = next_offset;
             self.end = position(number, to_u32(offset));
             scan.expect_missing(0);

@@ -111,6 +111,11 @@ impl Shared {
         Position(self.appended.load(Ordering::Acquire))
     }
 
+    /// Whether an epoch has begun.
+    pub(crate) fn is_owned(&self) -> bool {
+        self.unsynced().newest.is_some()
+    }
+
     /// Every record before it is durable.
     pub(crate) fn synced(&self) -> Point {
         self.unsynced().synced

@@ -81,6 +81,19 @@ impl Snapshots {
 }
 
 impl SnapshotStore for Snapshots {
+    fn begin(&self, at: Position, next_number: u64) -> Result<Box<dyn SnapshotWriter>, LogError> {
+        if !self.0.is_owned() {
+            return Err(LogError::Unsupported {
+                what: "begin a snapshot before an epoch was begun",
+            });
+        }
+        let point = Point {
+            at,
+            number: next_number,
+        };
+        Ok(Box::new(Writing::new(self.0.clone(), point)))
+    }
+
     fn list(&self) -> Result<Vec<Position>, LogError> {
         Ok(self.names()?.iter().map(|name| name.0.at).collect())
     }

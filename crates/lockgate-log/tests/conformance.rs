@@ -8,7 +8,7 @@ use lockgate_conformance::{
     log::{self, Fixture},
     queue,
 };
-use lockgate_core::Log;
+use lockgate_core::Storage;
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 use tempfile::TempDir;
 
@@ -22,9 +22,9 @@ impl Fixture for Folder {
         self.temp = tempfile::tempdir().unwrap();
     }
 
-    fn open(&mut self) -> Box<dyn Log> {
+    fn open(&mut self) -> Storage {
         let disk = Arc::new(FolderDisk::open(self.temp.path()).unwrap());
-        Box::new(LocalLog::open(disk, self.options.clone()).unwrap())
+        LocalLog::open(disk, self.options.clone()).unwrap().into()
     }
 
     fn kill(&mut self) {}

@@ -4,7 +4,7 @@
 
 use std::{fs, ops::ControlFlow, path::Path, sync::Arc};
 
-use lockgate_core::{Epoch, Log, LogError, Position, ReadError, RecordGroup};
+use lockgate_core::{Epoch, Log, LogError, LogSource, Position, ReadError, RecordGroup};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 
 fn start(path: &Path, epoch: u64) -> (LocalLog, Vec<Position>) {
@@ -17,8 +17,10 @@ fn start(path: &Path, epoch: u64) -> (LocalLog, Vec<Position>) {
     };
     let mut log = LocalLog::open(Arc::new(disk), options).unwrap();
     let mut records = Vec::new();
-    log.recover(Position(0), &mut |record| records.push(record.position))
-        .unwrap();
+    log.recover(Position(0), Epoch(0), &mut |record, _| {
+        records.push(record.position)
+    })
+    .unwrap();
     log.begin_epoch(Epoch(epoch)).unwrap();
     (log, records)
 }

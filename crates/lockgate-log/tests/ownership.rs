@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use lockgate_core::{Epoch, LockError, Log};
+use lockgate_core::{Epoch, LockError, Log, LogSource};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError};
 
 /// Tells the test below, run in a process of its own, which folder to hold.
@@ -37,7 +37,7 @@ fn holds_a_folder() {
         return;
     };
     let mut log = open(Path::new(&path)).unwrap();
-    log.recover(lockgate_core::Position(0), &mut |_| {})
+    log.recover(lockgate_core::Position(0), Epoch(0), &mut |_, _| {})
         .unwrap();
     log.begin_epoch(Epoch(1)).unwrap();
     println!("\nheld");
@@ -76,7 +76,7 @@ fn another_process_is_named_and_its_death_frees_the_folder() {
     child.wait().unwrap();
     let mut log = open(temp.path()).unwrap();
     assert_eq!(
-        log.recover(lockgate_core::Position(0), &mut |_| {})
+        log.recover(lockgate_core::Position(0), Epoch(0), &mut |_, _| {})
             .unwrap()
             .epoch,
         Epoch(1)

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_core::{Log, Message, QueueName};
+use lockgate_core::{Message, QueueName, Storage};
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use lockgate_machine::{Command, CreateQueue, QueueSettings, SendMessage};
@@ -32,21 +32,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let shard = format!("send-rates-{}", std::process::id());
     let engines = tokio::task::spawn_blocking(move || -> Result<_, String> {
-        let open = || -> Result<[Box<dyn Log>; 2], Box<dyn Error>> {
+        let open = || -> Result<[Storage; 2], Box<dyn Error>> {
             let disk = Arc::new(FolderDisk::open(folder.path())?);
             Ok([
-                Box::new(LocalLog::open(disk, LocalLogOptions::default())?),
-                Box::new(PostgresLog::open(
-                    &url,
-                    &shard,
-                    PostgresLogOptions::default(),
-                )?),
+                LocalLog::open(disk, LocalLogOptions::default())?.into(),
+                PostgresLog::open(&url, &shard, PostgresLogOptions::default())?.into(),
             ])
         };
         let [local, postgres] = open().map_err(|error| error.to_string())?;
-        let start = |log| {
+        let start = |storage: Storage| {
             let clock = Arc::new(SystemClock::new());
-            Engine::start(log, clock, EngineOptions::default())
+            Engine::start(storage, clock, EngineOptions::default())
                 .map_err(|error| error.to_string())
                 .map(|(engine, _)| engine)
         };

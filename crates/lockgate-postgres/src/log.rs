@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc};
 
 use lockgate_core::{
     AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader,
-    LogRecord, LogSpace, LogUpkeep, Position, Preview, Purpose, RecordGroup, RecoveryReport,
-    ReserveError, SnapshotStore, SnapshotWriter, SpaceState,
+    LogRecord, LogSource, LogSpace, LogUpkeep, Position, Preview, Purpose, RecordGroup,
+    RecordStamp, RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter, SpaceState, Storage,
 };
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     schema,
     session::{Commit, Failure, Link, Renewed, Session},
     shared::{Fence, Handle, Point, ROW_BYTES, Shared, checksum, from_database, to_database},
-    snapshots::{Snapshots, Writing},
+    snapshots::Snapshots,
     sync::{Syncing, check_all_replicated, check_commit},
     tls::Target,
     upkeep::Upkeep,
@@ -40,6 +40,8 @@ pub struct PostgresLog {
     next_number: u64,
     /// Where no recovery starts before.
     trimmed: Position,
+    /// The highest epoch that recovery has found, or was told of.
+    lowest: Epoch,
     /// Handed out to whoever does it.
     upkeep: Arc<Upkeep>,
 }
@@ -166,7 +168,7 @@ impl PostgresLog {
             .map_err(|failure| failure.while_doing("making the shard"))?;
         let shared = Arc::new(Shared::new(
             number,
-            options.range_bits,
+            &options,
             Renewed::new(link.clone()),
             Renewed::new(link.clone()),
         ));
@@ -181,9 +183,24 @@ impl PostgresLog {
             phase: Phase::Opened,
             next_number: 1,
             trimmed: Position(0),
+            lowest: Epoch(0),
             upkeep: Arc::new(Upkeep::new(shared.clone(), held)),
             shared,
         })
+    }
+
+    /// The shard's snapshots, kept in the same database.
+    #[must_use]
+    pub fn snapshots(&self) -> Arc<dyn SnapshotStore> {
+        Arc::new(Snapshots(self.shared.clone()))
+    }
+
+    /// [Begins](SnapshotStore::begin) a snapshot as of the tail.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn begin_snapshot(&self) -> Result<Box<dyn SnapshotWriter>, LogError> {
+        self.snapshots().begin(self.tail(), self.next_number)
     }
 
     /// What filling it needs beside it.
@@ -411,11 +428,70 @@ fn make_shard(session: &Session, name: &str) -> Result<i32, Failure> {
     Ok(number)
 }
 
-impl Log for PostgresLog {
+impl From<PostgresLog> for Storage {
+    fn from(log: PostgresLog) -> Self {
+        Self {
+            snapshots: log.snapshots(),
+            log: Box::new(log),
+        }
+    }
+}
+
+impl LogSource for PostgresLog {
     fn capabilities(&self) -> LogCapabilities {
         self.options.capabilities()
     }
 
+    fn recover(
+        &mut self,
+        from: Position,
+        lowest: Epoch,
+        visit: &mut dyn FnMut(LogRecord, RecordStamp),
+    ) -> Result<RecoveryReport, LogError> {
+        if !matches!(self.phase, Phase::Claimed(_)) {
+            self.claim()?;
+        }
+        let Phase::Claimed(head) = self.phase else {
+            return Err(LogError::Unsupported {
+                what: "recover before it is claimed",
+            });
+        };
+        // What is recovered once more is claimed anew.
+        self.phase = Phase::Opened;
+        let reason = For::Owning(head);
+        let mut recovered = recover(&self.shared, self.syncing.session(), reason, from, visit)?;
+        if self.options.sync_level == Level::Replicated {
+            check_all_replicated(self.syncing.session(), self.shared.shard)?;
+        }
+        recovered.report.epoch = recovered.report.epoch.max(lowest);
+        self.lowest = recovered.report.epoch;
+        self.trimmed = recovered.report.trimmed;
+        self.next_number = recovered.tail.number;
+        self.phase = Phase::Recovered {
+            claim: recovered.claim,
+            stored_tail: recovered.stored_tail,
+        };
+        Ok(recovered.report)
+    }
+
+    fn tail(&self) -> Position {
+        self.shared.submitted()
+    }
+
+    fn reader(&self) -> Arc<dyn LogReader> {
+        Arc::new(Reader(self.shared.clone()))
+    }
+
+    fn ranges(&self) -> Vec<LogRange> {
+        self.shared.ranges()
+    }
+
+    fn name_of(&self, from: Position, to: Position) -> String {
+        name_of(from, to)
+    }
+}
+
+impl Log for PostgresLog {
     fn look(&self) -> Result<Option<Preview>, LogError> {
         self.shared.check_running()?;
         preview(&self.shared, self.syncing.session()).map(Some)
@@ -432,39 +508,6 @@ impl Log for PostgresLog {
         Ok(())
     }
 
-    fn snapshots(&self) -> Arc<dyn SnapshotStore> {
-        Arc::new(Snapshots(self.shared.clone()))
-    }
-
-    fn recover(
-        &mut self,
-        from: Position,
-        visit: &mut dyn FnMut(LogRecord),
-    ) -> Result<RecoveryReport, LogError> {
-        if !matches!(self.phase, Phase::Claimed(_)) {
-            self.claim()?;
-        }
-        let Phase::Claimed(head) = self.phase else {
-            return Err(LogError::Unsupported {
-                what: "recover before it is claimed",
-            });
-        };
-        // What is recovered once more is claimed anew.
-        self.phase = Phase::Opened;
-        let reason = For::Owning(head);
-        let recovered = recover(&self.shared, self.syncing.session(), reason, from, visit)?;
-        if self.options.sync_level == Level::Replicated {
-            check_all_replicated(self.syncing.session(), self.shared.shard)?;
-        }
-        self.trimmed = recovered.report.trimmed;
-        self.next_number = recovered.tail.number;
-        self.phase = Phase::Recovered {
-            claim: recovered.claim,
-            stored_tail: recovered.stored_tail,
-        };
-        Ok(recovered.report)
-    }
-
     fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError> {
         self.shared.check_running().map_err(AppendError::Unknown)?;
         let unsupported = |what| AppendError::Unknown(LogError::Unsupported { what });
@@ -473,6 +516,12 @@ impl Log for PostgresLog {
                 "begin an epoch but once, after it has recovered",
             ));
         };
+        if epoch <= self.lowest {
+            return Err(AppendError::Fenced {
+                ours: epoch,
+                theirs: self.lowest,
+            });
+        }
         let Ok(number) = i64::try_from(epoch.0) else {
             return Err(unsupported("begin an epoch of 2^63 or above"));
         };
@@ -536,8 +585,8 @@ impl Log for PostgresLog {
         Ok(())
     }
 
-    fn tail(&self) -> Position {
-        self.shared.submitted()
+    fn next_number(&self) -> u64 {
+        self.next_number
     }
 
     fn place(&self, cursor: &mut Position, len: usize) -> Position {
@@ -646,27 +695,8 @@ impl Log for PostgresLog {
         })
     }
 
-    fn reader(&self) -> Arc<dyn LogReader> {
-        Arc::new(Reader(self.shared.clone()))
-    }
-
     fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
         Some(self.upkeep.clone())
-    }
-
-    fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError> {
-        let Phase::Serving(fence) = self.phase else {
-            return Err(LogError::Unsupported {
-                what: "begin a snapshot before an epoch was begun",
-            });
-        };
-        let point = Point {
-            at: self.tail(),
-            number: self.next_number,
-        };
-        let max = self.options.record_bytes_max;
-        let writing = Writing::new(self.shared.clone(), fence, point, max);
-        Ok(Box::new(writing))
     }
 
     fn trim(&mut self, before: Position) -> Result<(), LogError> {
@@ -677,14 +707,6 @@ impl Log for PostgresLog {
         })?;
         self.trimmed = self.trimmed.max(before);
         Ok(())
-    }
-
-    fn ranges(&self) -> Vec<LogRange> {
-        self.shared.ranges()
-    }
-
-    fn name_of(&self, from: Position, to: Position) -> String {
-        name_of(from, to)
     }
 
     fn release(&mut self, range: Position) -> Result<(), LogError> {

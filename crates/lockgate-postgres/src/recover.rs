@@ -5,7 +5,8 @@ pub(crate) mod fuzzing;
 use std::ops::{ControlFlow, Range};
 
 use lockgate_core::{
-    DamagedRange, Epoch, LogError, LogRecord, Position, Preview, RecoveryReport, Unsynced,
+    DamagedRange, Epoch, LogError, LogRecord, Position, Preview, RecordStamp, RecoveryReport,
+    Unsynced,
 };
 use tokio_postgres::Row;
 
@@ -277,7 +278,7 @@ pub(crate) fn recover(
     session: &Session,
     reason: For<'_>,
     from: Position,
-    visit: &mut dyn FnMut(LogRecord),
+    visit: &mut dyn FnMut(LogRecord, RecordStamp),
 ) -> Result<Recovered, LogError> {
     let failed = |failure: Failure| failure.while_doing("recovering");
     let claimed = begin(shared, session, reason, from).map_err(failed)?;
@@ -294,12 +295,16 @@ pub(crate) fn recover(
     };
     let mut judge = Judge::new(&claimed);
     shared.visit_rows(claimed.from, claimed.tail.at, &mut |stored| {
+        let stamp = RecordStamp {
+            number: stored.point.number,
+            epoch: stored.epoch,
+        };
         let record = LogRecord {
             position: stored.point.at,
             payload: stored.payload,
         };
         if judge.see(&record, stored.point.number, stored.verifies) {
-            visit(record);
+            visit(record, stamp);
         }
         ControlFlow::Continue(())
     })?;

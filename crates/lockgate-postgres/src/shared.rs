@@ -15,7 +15,10 @@ use lockgate_core::{
     AppendError, Epoch, LogError, LogRange, Position, Progress, ReserveError, Watcher, with_sources,
 };
 
-use crate::session::{Failure, Renewed, Session, lock};
+use crate::{
+    options::PostgresLogOptions,
+    session::{Failure, Renewed, Session, lock},
+};
 
 /// Positions count bytes; a record takes its payload's and so many for its row.
 pub(crate) const ROW_BYTES: u64 = 96;
@@ -25,6 +28,7 @@ pub(crate) struct Shared {
     /// The shard's number in the database.
     pub(crate) shard: i32,
     pub(crate) range_bits: u32,
+    pub(crate) record_bytes_max: usize,
     /// For reading, by callers: see [`Shared::read`].
     reading: Renewed,
     /// For what nobody waits for: snapshots, deleting.
@@ -104,10 +108,16 @@ impl Space {
 }
 
 impl Shared {
-    pub(crate) fn new(shard: i32, range_bits: u32, reading: Renewed, working: Renewed) -> Self {
+    pub(crate) fn new(
+        shard: i32,
+        options: &PostgresLogOptions,
+        reading: Renewed,
+        working: Renewed,
+    ) -> Self {
         Self {
             shard,
-            range_bits,
+            range_bits: options.range_bits,
+            record_bytes_max: options.record_bytes_max,
             reading,
             working,
             claim: AtomicI64::default(),

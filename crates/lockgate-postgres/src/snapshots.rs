@@ -73,6 +73,20 @@ const GIVE_UP: &str = "
 pub(crate) struct Snapshots(pub(crate) Handle);
 
 impl SnapshotStore for Snapshots {
+    fn begin(&self, at: Position, next_number: u64) -> Result<Box<dyn SnapshotWriter>, LogError> {
+        let Some(&fence) = self.0.fence.get() else {
+            return Err(LogError::Unsupported {
+                what: "begin a snapshot before an epoch was begun",
+            });
+        };
+        let point = Point {
+            at,
+            number: next_number,
+        };
+        let writing = Writing::new(self.0.clone(), fence, point, self.0.record_bytes_max);
+        Ok(Box::new(writing))
+    }
+
     fn list(&self) -> Result<Vec<Position>, LogError> {
         let rows = self.0.read("listing snapshots", |session| {
             session.query(LIST, &[&self.0.shard])

@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc};
 
 use lockgate_core::{
-    LogCapabilities, LogError, LogRange, LogReader, LogRecord, LogSource, Position, ReadError,
-    RecoveryReport, SnapshotReader, SnapshotStore,
+    Epoch, LogCapabilities, LogError, LogRange, LogReader, LogRecord, LogSource, Position,
+    ReadError, RecordStamp, RecoveryReport, SnapshotReader, SnapshotStore, SnapshotWriter,
 };
 
 use crate::{
@@ -139,6 +139,15 @@ impl PostgresView {
         self.unfinished
     }
 
+    /// The shard's snapshots of that instant, to be read only.
+    #[must_use]
+    pub fn snapshots(&self) -> Arc<dyn SnapshotStore> {
+        Arc::new(Kept {
+            there: self.snapshots.clone(),
+            store: Snapshots(self.shared.clone()),
+        })
+    }
+
     /// Another one of the same instant.
     #[must_use]
     pub fn again(&self) -> Self {
@@ -159,7 +168,7 @@ impl PostgresView {
 
 fn shared_over(session: &Arc<Session>, shard: i32, options: &PostgresLogOptions) -> Shared {
     let only = || Renewed::only(session.clone());
-    Shared::new(shard, options.range_bits, only(), only())
+    Shared::new(shard, options, only(), only())
 }
 
 impl Standby {
@@ -180,25 +189,20 @@ impl LogSource for PostgresView {
         self.options.capabilities()
     }
 
-    fn snapshots(&self) -> Arc<dyn SnapshotStore> {
-        Arc::new(Kept {
-            there: self.snapshots.clone(),
-            store: Snapshots(self.shared.clone()),
-        })
-    }
-
     fn recover(
         &mut self,
         from: Position,
-        visit: &mut dyn FnMut(LogRecord),
+        lowest: Epoch,
+        visit: &mut dyn FnMut(LogRecord, RecordStamp),
     ) -> Result<RecoveryReport, LogError> {
-        let recovered = recover(
+        let mut recovered = recover(
             &self.shared,
             &self.session,
             For::Looking(&self.seen),
             from,
             visit,
         )?;
+        recovered.report.epoch = recovered.report.epoch.max(lowest);
         self.tail = recovered.tail.at;
         Ok(recovered.report)
     }
@@ -236,6 +240,12 @@ impl SnapshotStore for Kept {
             return Err(ReadError::Missing { at });
         }
         self.store.open(at)
+    }
+
+    fn begin(&self, _at: Position, _next_number: u64) -> Result<Box<dyn SnapshotWriter>, LogError> {
+        Err(LogError::Unsupported {
+            what: "write a snapshot of a shard that is only looked at",
+        })
     }
 
     /// A start would; this one tells.

@@ -72,7 +72,7 @@ fn idle_shards_have_two_threads_and_four_connections_each() {
                 ..EngineOptions::default()
             };
             let clock = Arc::new(SystemClock::new());
-            Engine::start(Box::new(log), clock, options).unwrap().0
+            Engine::start(log, clock, options).unwrap().0
         })
         .collect();
     let now = threads();

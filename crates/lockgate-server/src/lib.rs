@@ -29,7 +29,7 @@
 //! let disk = FolderDisk::open(folder)?;
 //! let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default())?;
 //! let clock = Arc::new(SystemClock::new());
-//! let (engine, _report) = Engine::start(Box::new(log), clock, EngineOptions::default())?;
+//! let (engine, _report) = Engine::start(log, clock, EngineOptions::default())?;
 //!
 //! let runtime = tokio::runtime::Runtime::new()?;
 //! runtime.block_on(async {

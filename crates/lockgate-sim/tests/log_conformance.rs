@@ -8,7 +8,7 @@ use lockgate_conformance::{
     log::{self, Fixture},
     queue,
 };
-use lockgate_core::Log;
+use lockgate_core::Storage;
 use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::{FaultyDisk, PowerCut};
 
@@ -24,9 +24,9 @@ impl Fixture for Simulated {
         self.disk.set_free_bytes(Some(1 << 40));
     }
 
-    fn open(&mut self) -> Box<dyn Log> {
+    fn open(&mut self) -> Storage {
         let disk = Arc::new(self.disk.clone());
-        Box::new(LocalLog::open(disk, self.options.clone()).unwrap())
+        LocalLog::open(disk, self.options.clone()).unwrap().into()
     }
 
     fn kill(&mut self) {

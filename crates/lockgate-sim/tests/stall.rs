@@ -44,7 +44,7 @@ fn start(disk: &FaultyDisk) -> Engine {
     };
     let log = LocalLog::open(Arc::new(disk.clone()), options).unwrap();
     let clock = Arc::new(ManualClock::default());
-    let (engine, _report) = Engine::start(Box::new(log), clock, EngineOptions::default()).unwrap();
+    let (engine, _report) = Engine::start(log, clock, EngineOptions::default()).unwrap();
     engine
 }
 

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use lockgate_core::{DiskError, Log, ShardId};
+use lockgate_core::{DiskError, ShardId, Storage};
 use lockgate_engine::{Engine, EngineMetrics, EngineOptions, StartError, StartReport, Status};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use tokio::sync::oneshot;
@@ -220,13 +220,16 @@ impl Builder {
             Ok(log) => log,
             Err(source) => return Err(OpenError::Log { path, source }),
         };
-        start(Box::new(log), engine).map_err(|source| OpenError::Start { path, source })
+        start(log, engine).map_err(|source| OpenError::Start { path, source })
     }
 }
 
 /// Serves what is in the log.
-pub(crate) fn start(log: Box<dyn Log>, options: EngineOptions) -> Result<Lockgate, StartError> {
-    let (engine, report) = Engine::start(log, Arc::new(SystemClock::new()), options)?;
+pub(crate) fn start(
+    storage: impl Into<Storage>,
+    options: EngineOptions,
+) -> Result<Lockgate, StartError> {
+    let (engine, report) = Engine::start(storage, Arc::new(SystemClock::new()), options)?;
     Ok(Lockgate {
         engine,
         report: Arc::new(report),

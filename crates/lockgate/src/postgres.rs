@@ -102,8 +102,7 @@ impl PostgresBuilder {
             log,
         } = self;
         match PostgresLog::open(&url, &shard, log) {
-            Ok(log) => start(Box::new(log), engine)
-                .map_err(|source| OpenError::StartShard { shard, source }),
+            Ok(log) => start(log, engine).map_err(|source| OpenError::StartShard { shard, source }),
             Err(source) => Err(OpenError::Database { shard, source }),
         }
     }

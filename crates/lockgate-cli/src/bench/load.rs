@@ -198,7 +198,7 @@ fn open_with(folder: &Path, options: EngineOptions) -> Result<(Engine, StartRepo
         thread_name: ENGINE_THREADS.to_owned(),
         ..options
     };
-    Engine::start(Box::new(log), clock, options).map_err(|error| failed(error.into()))
+    Engine::start(log, clock, options).map_err(|error| failed(error.into()))
 }
 
 /// Makes a queue for a course.

@@ -55,7 +55,7 @@ fn records(args: &Dump, place: &Place, output: &mut Output) -> Result<u64, Failu
         };
         Failure::from_error(exit, error).context("the log cannot be recovered")
     };
-    let snapshots = folder::snapshots(&*place.source().snapshots()).map_err(read)?;
+    let snapshots = folder::snapshots(&*place.snapshots()).map_err(read)?;
     // The names of queues that were made before the first record that is left.
     let mut chosen = args.queue.as_deref().map(Chosen::new).transpose()?;
     for machine in snapshots.iter().filter_map(|found| found.machine.as_ref()) {
@@ -232,7 +232,7 @@ fn record_json(
 
 /// One line for each snapshot. Returns how many are damaged.
 fn snapshots(place: &Place, output: &mut Output) -> Result<u64, Failure> {
-    let store = place.source().snapshots();
+    let store = place.snapshots();
     let found = folder::snapshots(&*store)
         .map_err(|error| Failure::from_error(Exit::Failed, error).context("reading snapshots"))?;
     let mut damaged = 0;

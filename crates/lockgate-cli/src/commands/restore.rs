@@ -9,7 +9,7 @@ use std::{
 
 #[cfg(feature = "postgres")]
 use lockgate_core::with_sources;
-use lockgate_core::{Log, ShardId};
+use lockgate_core::{ShardId, Storage};
 use lockgate_engine::{RestoreError, RestoreReport, restore};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 
@@ -76,7 +76,7 @@ fn into_folder(args: &Restore, path: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::from_error(Exit::Failed, error))?;
     let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default())
         .map_err(|error| Failure::from_error(Exit::Failed, error))?;
-    let report = watch.over(move || restore_into(input, Box::new(log), shard))?;
+    let report = watch.over(move || restore_into(input, log.into(), shard))?;
     folder.finish(path).map_err(failed)?;
     File::open(parent)
         .and_then(|parent| parent.sync_all())
@@ -105,7 +105,7 @@ fn into_database(args: &Restore, shard: &str) -> Result<(), Failure> {
     };
     let (log, filling) =
         PostgresLog::open_to_fill(&url, shard, &PostgresLogOptions::default()).map_err(refused)?;
-    let restored = watch.over(move || restore_into(input, Box::new(log), number));
+    let restored = watch.over(move || restore_into(input, log.into(), number));
     match restored.and_then(|report| filling.finish().map(|()| report).map_err(refused)) {
         Ok(report) => {
             tell(&place, &report);
@@ -171,11 +171,11 @@ fn is_free(path: &Path) -> io::Result<bool> {
 
 fn restore_into(
     input: Box<dyn Read + Send>,
-    log: Box<dyn Log>,
+    storage: Storage,
     shard: Option<ShardId>,
 ) -> Result<RestoreReport, Failure> {
     let mut input = BufReader::with_capacity(1 << 20, input);
-    restore(&mut input, log, shard).map_err(|error| {
+    restore(&mut input, storage, shard).map_err(|error| {
         let exit = match &error {
             RestoreError::NoBackup
             | RestoreError::NewerFormat { .. }

@@ -224,7 +224,7 @@ impl Findings {
     /// If the folder cannot be read, which says nothing of what is in it.
     pub(crate) fn of(place: &Place, folder: String) -> Result<Self, LogError> {
         let files = place.overlay().map(Files::of);
-        let mut snapshots = snapshots(&*place.source().snapshots())?;
+        let mut snapshots = snapshots(&*place.snapshots())?;
         for found in &mut snapshots {
             // The start below makes it again; two at a time would be twice the memory.
             found.machine = None;

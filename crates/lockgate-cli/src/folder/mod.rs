@@ -14,8 +14,8 @@ mod unfinished;
 use std::{path::Path, sync::Arc};
 
 use lockgate_core::{
-    Clock as _, Incarnation, LockError, Log, LogError, LogReader, LogSource, Position,
-    RecoveryReport, ShardId,
+    Clock as _, Epoch, Incarnation, LockError, Log, LogError, LogReader, LogSource, Position,
+    RecoveryReport, ShardId, SnapshotStore,
 };
 #[cfg(feature = "postgres")]
 use lockgate_engine::Trial;
@@ -69,6 +69,15 @@ impl Place {
         }
     }
 
+    /// The snapshots beside it.
+    pub(crate) fn snapshots(&self) -> Arc<dyn SnapshotStore> {
+        match self {
+            Self::Folder(overlay) => local_log(overlay).snapshots(),
+            #[cfg(feature = "postgres")]
+            Self::Database(view) => view.snapshots(),
+        }
+    }
+
     /// The same, recovered from there on.
     pub(crate) fn recovered(
         &self,
@@ -76,13 +85,13 @@ impl Place {
     ) -> Result<(Box<dyn LogSource>, RecoveryReport), LogError> {
         if let Self::Folder(overlay) = self {
             // What a start would cut is not to be read.
-            let mut log: Box<dyn Log> = Box::new(local_log(overlay));
-            let report = Log::recover(&mut *log, from, &mut |_| {})?;
+            let mut log = local_log(overlay);
+            let report = log.recover(from, Epoch(0), &mut |_, _| {})?;
             log.apply_recovery()?;
             return Ok((Box::new(log), report));
         }
         let mut source = self.source();
-        let report = source.recover(from, &mut |_| {})?;
+        let report = source.recover(from, Epoch(0), &mut |_, _| {})?;
         Ok((source, report))
     }
 
@@ -242,7 +251,7 @@ fn start_as(place: &Place, accept_loss: bool, shard: ShardId) -> Result<Tried, S
     };
     match place {
         Place::Folder(overlay) => {
-            let log = Box::new(local_log(overlay));
+            let log = local_log(overlay);
             let (driver, report) = Driver::recover(log, &options, beginning)?;
             let on = On::Folder(Box::new(driver));
             Ok(Tried { report, on })
@@ -250,7 +259,8 @@ fn start_as(place: &Place, accept_loss: bool, shard: ShardId) -> Result<Tried, S
         #[cfg(feature = "postgres")]
         Place::Database(view) => {
             let mut source = view.again();
-            let trial = lockgate_engine::try_start(&mut source, &options, &beginning)?;
+            let trial =
+                lockgate_engine::try_start(&mut source, &*view.snapshots(), &options, &beginning)?;
             let report = trial.report.clone();
             let on = On::Database(Box::new(trial), source.reader());
             Ok(Tried { report, on })

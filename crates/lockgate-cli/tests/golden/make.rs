@@ -28,7 +28,7 @@ pub(crate) const NAMES: [&str; 8] = [
 /// A backup of `keyed-leases`.
 pub(crate) const BACKUP: &str = "keyed-leases.backup";
 
-fn log(folder: &Path) -> Box<LocalLog> {
+fn log(folder: &Path) -> LocalLog {
     let disk = FolderDisk::open(folder).unwrap();
     let options = LocalLogOptions {
         segment_bytes: 16 << 10,
@@ -39,7 +39,7 @@ fn log(folder: &Path) -> Box<LocalLog> {
         generation_seed: Some(7),
         ..LocalLogOptions::default()
     };
-    Box::new(LocalLog::open(Arc::new(disk), options).unwrap())
+    LocalLog::open(Arc::new(disk), options).unwrap()
 }
 
 /// A shard in a folder.

@@ -41,6 +41,7 @@ cases! {
         an_epoch_survives_a_power_cut,
         a_deposed_owner_cannot_append,
         a_recovery_fences_before_it_reads,
+        no_epoch_up_to_the_one_that_recovery_is_told_of_begins,
         of_two_that_recover_the_later_one_begins,
         a_deposed_owner_changes_nothing,
     }

@@ -1,11 +1,11 @@
 //! An owner of a log, as an engine is one, that remembers what it appended.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
 use lockgate_core::{
-    AppendError, Epoch, Log, LogReader, LogRecord, Position, Purpose, ReadError, RecordGroup,
-    RecordStamp, RecoveryReport, Scanned, SnapshotStore,
+    AppendError, Epoch, Log, LogError, LogReader, LogRecord, Position, Purpose, ReadError,
+    RecordGroup, RecordStamp, RecoveryReport, Scanned, SnapshotStore, SnapshotWriter, Storage,
 };
 
 use super::Fixture;
@@ -13,6 +13,7 @@ use super::Fixture;
 /// A log under an epoch.
 pub(super) struct Owner {
     pub(super) log: Box<dyn Log>,
+    pub(super) snapshots: Arc<dyn SnapshotStore>,
     pub(super) epoch: Epoch,
     pub(super) report: RecoveryReport,
     /// What recovery handed over, then what was appended.
@@ -21,17 +22,19 @@ pub(super) struct Owner {
 
 impl Owner {
     /// Recovers the log and begins the next epoch.
-    pub(super) fn start(log: Box<dyn Log>) -> Self {
-        Self::start_from(log, Position(0))
+    pub(super) fn start(storage: Storage) -> Self {
+        Self::start_from(storage, Position(0))
     }
 
     /// The same from the position of a snapshot on.
-    pub(super) fn start_from(mut log: Box<dyn Log>, from: Position) -> Self {
+    pub(super) fn start_from(storage: Storage, from: Position) -> Self {
+        let Storage { mut log, snapshots } = storage;
         let (report, records) = recover_from(&mut *log, from);
         let epoch = report.epoch.next();
         log.begin_epoch(epoch).expect("the next epoch begins");
         Self {
             log,
+            snapshots,
             epoch,
             report,
             records,
@@ -74,9 +77,15 @@ impl Owner {
         }
     }
 
+    /// Begins a snapshot as of the tail.
+    pub(super) fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError> {
+        self.snapshots
+            .begin(self.log.tail(), self.log.next_number())
+    }
+
     /// Writes a snapshot as of the tail.
     pub(super) fn snapshot(&mut self, pieces: &[&[u8]]) -> Position {
-        let mut writer = self.log.begin_snapshot().expect("a snapshot begins");
+        let mut writer = self.begin_snapshot().expect("a snapshot begins");
         for piece in pieces {
             writer.write(piece).expect("a piece is written");
         }
@@ -133,9 +142,28 @@ pub(super) fn recover(log: &mut dyn Log) -> (RecoveryReport, Vec<LogRecord>) {
 /// Recovers the log from the position of a snapshot on; checks what holds for every recovery.
 pub(super) fn recover_from(log: &mut dyn Log, from: Position) -> (RecoveryReport, Vec<LogRecord>) {
     let mut records: Vec<LogRecord> = Vec::new();
+    let mut stamps: Vec<RecordStamp> = Vec::new();
     let report = log
-        .recover(from, &mut |record| records.push(record))
+        .recover(from, Epoch(0), &mut |record, stamp| {
+            records.push(record);
+            stamps.push(stamp);
+        })
         .expect("the log recovers");
+    for pair in stamps.windows(2) {
+        let missing = pair[1].number - pair[0].number - 1;
+        assert!(
+            missing == 0 || report.records_lost() >= missing,
+            "{missing} numbers are missing, and not told of"
+        );
+        assert!(pair[0].epoch <= pair[1].epoch, "epochs never go back");
+    }
+    if let Some(last) = stamps.last() {
+        assert!(
+            last.number < log.next_number(),
+            "numbers are not used again"
+        );
+        assert!(last.epoch <= report.epoch);
+    }
     assert_eq!(report.records, records.len() as u64, "records are counted");
     assert!(
         records
@@ -204,7 +232,7 @@ pub(super) fn reopen_finds(fixture: &mut dyn Fixture, owner: Owner) {
     // The instance may have ended itself after an error, and then says so.
     let _ = owner.log.progress().sync();
     let expected = owner.records;
-    drop(owner.log);
+    drop((owner.log, owner.snapshots));
     fixture.kill();
     let owner = Owner::start(fixture.open());
     assert_eq!(owner.records, expected);

@@ -63,9 +63,9 @@ fn a_message_goes_in_and_out(fixture: &mut dyn Fixture) -> bool {
 }
 
 fn messages_of_every_size_come_back_byte_for_byte(fixture: &mut dyn Fixture) -> bool {
-    let log = fixture.open();
-    let max = log.capabilities().record_bytes_max.min(1 << 18) - 500;
-    let shard = Shard::with_queue(log, QueueSettings::default());
+    let storage = fixture.open();
+    let max = storage.log.capabilities().record_bytes_max.min(1 << 18) - 500;
+    let shard = Shard::with_queue(storage, QueueSettings::default());
     let content = |number: usize| (number % 10).to_string().repeat(number * 37 % max);
     shard.send_all((0..200).map(|number| text(content(number))));
     shard.send(text("x".repeat(max)));

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
-use lockgate_core::{HolderName, Key, Level, Log, Message, QueueName};
+use lockgate_core::{HolderName, Key, Level, Message, QueueName, Storage};
 use lockgate_engine::{Engine, EngineError, EngineOptions, Received, StartReport};
 use lockgate_machine::{
     Answer, Command, CreateQueue, Query, QueueDescription, QueueSettings, Receive, Reply,
@@ -23,7 +23,7 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn start(log: Box<dyn Log>, clock: ManualClock) -> Self {
+    pub(super) fn start(log: Storage, clock: ManualClock) -> Self {
         let options = EngineOptions::default();
         let (engine, report) =
             Engine::start(log, Arc::new(clock.clone()), options).expect("the engine starts");
@@ -41,7 +41,7 @@ impl Shard {
     }
 
     /// With a queue of these settings.
-    pub(super) fn with_queue(log: Box<dyn Log>, settings: QueueSettings) -> Self {
+    pub(super) fn with_queue(log: Storage, settings: QueueSettings) -> Self {
         let shard = Self::start(log, ManualClock::default());
         shard.create(QUEUE, settings);
         shard

@@ -3,12 +3,13 @@
 use std::{
     collections::BTreeSet,
     io::{self, Read},
+    sync::Arc,
 };
 
 use bytes::Bytes;
 use lockgate_core::{
     AppendError, Epoch, Log, LogError, Now, Position, Purpose, QueueId, ReadError, RecordGroup,
-    ReserveError, Scanned, Sequence, ShardId, WallTime,
+    ReserveError, Scanned, Sequence, ShardId, SnapshotStore, Storage, WallTime,
 };
 use lockgate_machine::{
     DropReason, Effect, Effects, ImageError, ImageLoader, Machine, MachineLimits, decode_record,
@@ -107,13 +108,14 @@ const GROUP_BYTES: usize = 4 << 20;
 /// away; a start on it is refused.
 pub fn restore(
     input: &mut dyn Read,
-    mut log: Box<dyn Log>,
+    storage: impl Into<Storage>,
     shard: Option<ShardId>,
 ) -> Result<RestoreReport, RestoreError> {
-    check_empty(&mut *log)?;
+    let mut storage = storage.into();
+    check_empty(&mut storage)?;
     let (mut stream, head) = Reader::begin(input)?;
     let mut content = Vec::new();
-    let capabilities = log.capabilities();
+    let capabilities = storage.log.capabilities();
     let mut loader = ImageLoader::new(MachineLimits {
         log_level: capabilities.sync_level,
         range_bits: capabilities.range_bits,
@@ -128,8 +130,9 @@ pub fn restore(
     while machine.housekeep(usize::MAX) {}
 
     let epoch = machine.term().epoch.max(head.epoch).next();
-    log.begin_epoch(epoch).map_err(RestoreError::Append)?;
-    let mut writer = Writer::new(log, epoch, machine);
+    let begun = storage.log.begin_epoch(epoch);
+    begun.map_err(RestoreError::Append)?;
+    let mut writer = Writer::new(storage, epoch, machine);
     let mut messages = 0_u64;
     while kind == Kind::Message {
         writer.message(&content, &stream)?;
@@ -192,14 +195,14 @@ fn count_messages(machine: &Machine) -> u64 {
     machine.live_ranges().map(|(_, live)| live.messages).sum()
 }
 
-fn check_empty(log: &mut dyn Log) -> Result<(), RestoreError> {
+fn check_empty(Storage { log, snapshots }: &mut Storage) -> Result<(), RestoreError> {
     log.claim().map_err(RestoreError::Log)?;
-    let snapshots = log.snapshots().list().map_err(RestoreError::Log)?;
-    if !snapshots.is_empty() {
+    let listed = snapshots.list().map_err(RestoreError::Log)?;
+    if !listed.is_empty() {
         return Err(RestoreError::NotEmpty);
     }
     let found = log
-        .recover(Position(0), &mut |_| {})
+        .recover(Position(0), Epoch(0), &mut |_, _| {})
         .map_err(RestoreError::Log)?;
     let is_empty = found.records == 0
         && found.epoch == Epoch(0)
@@ -215,6 +218,7 @@ fn check_empty(log: &mut dyn Log) -> Result<(), RestoreError> {
 /// The log and the state it will have.
 struct Writer {
     log: Box<dyn Log>,
+    snapshots: Arc<dyn SnapshotStore>,
     epoch: Epoch,
     machine: Machine,
     first: Position,
@@ -223,11 +227,12 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(log: Box<dyn Log>, epoch: Epoch, machine: Machine) -> Self {
+    fn new(Storage { log, snapshots }: Storage, epoch: Epoch, machine: Machine) -> Self {
         Self {
             group: RecordGroup::new(log.capabilities().gap),
             first: log.tail(),
             log,
+            snapshots,
             epoch,
             machine,
             effects: Vec::new(),
@@ -335,8 +340,9 @@ impl Writer {
     /// Makes all of it durable, with the state as a snapshot, without which the log is of no use.
     fn finish(mut self) -> Result<Machine, RestoreError> {
         self.log.progress().sync().map_err(RestoreError::Log)?;
-        let mut snapshot = self.log.begin_snapshot().map_err(RestoreError::Log)?;
-        let position = snapshot.position();
+        let position = self.log.tail();
+        let snapshot = self.snapshots.begin(position, self.log.next_number());
+        let mut snapshot = snapshot.map_err(RestoreError::Log)?;
         let mut frozen = self.machine.freeze();
         let mut piece = Vec::new();
         while frozen.next_piece(&mut piece) {

@@ -295,7 +295,8 @@ impl<T: Ticket> Driver<T> {
     }
 
     fn begin_snapshot(&mut self) -> Result<Chore, LogError> {
-        let writer = self.log.begin_snapshot()?;
+        let next_number = self.log.next_number();
+        let writer = self.snapshots.begin(self.tail(), next_number)?;
         Ok(Chore(Kind::Snapshot(Box::new(Snapshotting {
             position: writer.position(),
             writer: Some(writer),
@@ -407,9 +408,8 @@ impl<T: Ticket> Driver<T> {
             }
         };
         let rest = self.finish_chore(chore, outcome, now)?;
-        let store = self.log.snapshots();
         for position in rest.snapshots {
-            store.remove(position)?;
+            self.snapshots.remove(position)?;
         }
         Ok(())
     }
@@ -417,7 +417,7 @@ impl<T: Ticket> Driver<T> {
     /// The snapshots beside the log.
     #[must_use]
     pub fn snapshots(&self) -> Arc<dyn SnapshotStore> {
-        self.log.snapshots()
+        self.snapshots.clone()
     }
 
     /// A handle for the log's own upkeep, which goes on beside chores; see [`Log::upkeep`].

@@ -127,7 +127,7 @@ impl Shard {
         let disk = FaultyDisk::new();
         disk.set_free_bytes(Some(1 << 20));
         let clock = Arc::new(ModelClock(Instant::now()));
-        let log = Box::new(log(TurnDisk::new(&disk)));
+        let log = log(TurnDisk::new(&disk));
         let (engine, _) = Engine::start(log, clock, options()).unwrap();
         let create = CreateQueue {
             name: queue(),
@@ -225,7 +225,7 @@ fn messages(disk: &FaultyDisk) -> BTreeSet<MessageId> {
         incarnation: Incarnation(2),
         secret: [0; 32],
     };
-    let log = Box::new(log(TurnDisk::new(disk)));
+    let log = log(TurnDisk::new(disk));
     let (driver, _) = Driver::<Ticket>::recover(log, &options(), beginning).unwrap();
     let now = lockgate_core::Now {
         wall: beginning.wall,

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use lockgate_core::{
-    AppendError, Epoch, Log as _, LogProgress, Position, Progress, Purpose, RecordGroup,
+    AppendError, Epoch, Log as _, LogProgress, LogSource, Position, Progress, Purpose, RecordGroup,
 };
 use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::FaultyDisk;
@@ -72,7 +72,8 @@ impl Model {
         let disk = FaultyDisk::new();
         disk.set_free_bytes(Some(64 * u64::from(SEGMENT_BYTES)));
         let mut log = LocalLog::open(disk_of(&disk), options(reserve_segments)).unwrap();
-        log.recover(Position::default(), &mut |_| {}).unwrap();
+        log.recover(Position::default(), Epoch(0), &mut |_, _| {})
+            .unwrap();
         log.begin_epoch(Epoch(1)).unwrap();
         Self {
             progress: log.progress(),
@@ -166,7 +167,7 @@ fn verify(history: &History) {
     for promise in &history.promises {
         let mut log = LocalLog::open(Arc::new(promise.after.clone()), options(1)).unwrap();
         let mut found = Vec::new();
-        let recovered = log.recover(Position::default(), &mut |record| {
+        let recovered = log.recover(Position::default(), Epoch(0), &mut |record, _| {
             found.push((record.position, record.payload[0]));
         });
         let report = recovered.unwrap();

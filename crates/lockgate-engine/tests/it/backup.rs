@@ -11,11 +11,14 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{Clock as _, Epoch, Level, Location, Log, MessageId, Position, ReadError};
+use lockgate_core::{
+    Clock as _, Epoch, Level, Location, Log, LogSource, MessageId, Position, ReadError,
+};
 use lockgate_engine::{
     BackupError, BackupReport, Driver, EngineOptions, RestoreError, RestoreReport, StartError,
     restore,
 };
+use lockgate_log::LocalLog;
 use lockgate_machine::{
     Command, DeadLetter, ImageLoader, Machine, MachineLimits, QueueSettings, SettleAction,
     Snapshot, decode_record, read_message,
@@ -91,12 +94,12 @@ fn backup(shard: &mut Shard) -> (Vec<u8>, BackupReport) {
 
 fn restored(mut bytes: &[u8]) -> (FaultyDisk, RestoreReport) {
     let disk = FaultyDisk::new();
-    let report = restore(&mut bytes, Box::new(local_log(&disk)), None).unwrap();
+    let report = restore(&mut bytes, local_log(&disk), None).unwrap();
     (disk, report)
 }
 
 /// The state in the log's newest snapshot with what follows it.
-fn load(log: &mut dyn Log) -> Machine {
+fn load(log: &mut LocalLog) -> Machine {
     let store = log.snapshots();
     let newest = store.list().unwrap()[0];
     let mut loader = ImageLoader::new(MachineLimits {
@@ -108,7 +111,7 @@ fn load(log: &mut dyn Log) -> Machine {
         loader.piece(&piece).unwrap();
     }
     let mut machine = loader.finish().unwrap();
-    log.recover(newest, &mut |record| {
+    log.recover(newest, Epoch(0), &mut |record, _| {
         machine.fold(&decode_record(&record.payload).unwrap(), record.position);
     })
     .unwrap();
@@ -159,7 +162,7 @@ fn a_restored_log_is_owned_above_the_epoch_of_the_backup() {
     let epoch = shard.driver.term().epoch;
     let (disk, _) = restored(&backup(&mut shard).0);
     let mut log = local_log(&disk);
-    let found = log.recover(log.snapshots().list().unwrap()[0], &mut |_| {});
+    let found = log.recover(log.snapshots().list().unwrap()[0], Epoch(0), &mut |_, _| {});
     assert!(found.unwrap().epoch > epoch);
 }
 
@@ -168,17 +171,17 @@ fn a_log_with_anything_in_it_is_refused_and_stays() {
     let mut shard = filled();
     let (bytes, _) = backup(&mut shard);
     let (disk, _) = restored(&bytes);
-    let error = restore(&mut &bytes[..], Box::new(local_log(&disk)), None).unwrap_err();
+    let error = restore(&mut &bytes[..], local_log(&disk), None).unwrap_err();
     assert!(matches!(error, RestoreError::NotEmpty), "{error}");
     assert_eq!(load(&mut local_log(&disk)).snapshot().queues.len(), 5);
     // Also one in which there is nothing but a first start.
     let empty = Shard::new().disk.kill();
-    let error = restore(&mut &bytes[..], Box::new(local_log(&empty)), None).unwrap_err();
+    let error = restore(&mut &bytes[..], local_log(&empty), None).unwrap_err();
     assert!(matches!(error, RestoreError::NotEmpty), "{error}");
     // One that was begun and no more, a snapshot that lost its log, and what cannot be read.
     let begun = FaultyDisk::new();
     let mut log = local_log(&begun);
-    log.recover(Position(0), &mut |_| {}).unwrap();
+    log.recover(Position(0), Epoch(0), &mut |_, _| {}).unwrap();
     log.begin_epoch(Epoch(1)).unwrap();
     drop(log);
     let mut image = disk.image();
@@ -187,7 +190,7 @@ fn a_log_with_anything_in_it_is_refused_and_stays() {
     let noise = ("00000002.log".to_owned(), vec![0xa5; 1 << 20]);
     let unreadable = FaultyDisk::from_image([noise].into());
     for disk in [begun, alone, unreadable] {
-        let error = restore(&mut &bytes[..], Box::new(local_log(&disk)), None).unwrap_err();
+        let error = restore(&mut &bytes[..], local_log(&disk), None).unwrap_err();
         assert!(matches!(error, RestoreError::NotEmpty), "{error}: {disk:?}");
     }
 }
@@ -216,7 +219,7 @@ fn a_restored_log_without_its_snapshot_is_refused_as_that() {
     image.retain(|name, _| !name.ends_with(".snapshot"));
     let log = local_log(&FaultyDisk::from_image(image));
     let options = EngineOptions::default();
-    let refused = Driver::<u64>::recover(Box::new(log), &options, beginning(&shard.clock));
+    let refused = Driver::<u64>::recover(log, &options, beginning(&shard.clock));
     let error = refused.err().expect("refused");
     assert!(matches!(error, StartError::NoSnapshot { .. }), "{error:?}");
 }
@@ -238,7 +241,7 @@ fn a_backup_may_come_through_a_pipe() {
     let mut shard = filled();
     let (bytes, _) = backup(&mut shard);
     let disk = FaultyDisk::new();
-    let report = restore(&mut Slow(&bytes), Box::new(local_log(&disk)), None).unwrap();
+    let report = restore(&mut Slow(&bytes), local_log(&disk), None).unwrap();
     assert_eq!(report.messages, 118);
 }
 
@@ -253,7 +256,7 @@ fn a_cut_or_changed_backup_is_refused() {
     let (bytes, _) = backup(&mut shard);
     let refused = |bytes: &[u8], what: String| {
         let disk = FaultyDisk::new();
-        let outcome = restore(&mut &*bytes, Box::new(local_log(&disk)), None);
+        let outcome = restore(&mut &*bytes, local_log(&disk), None);
         let error = outcome.expect_err(&what);
         let said = matches!(error, RestoreError::Damaged { .. } | RestoreError::NoBackup);
         assert!(said, "{what}: {error}");
@@ -281,7 +284,7 @@ fn a_newer_backup_is_refused_by_its_version() {
     let sum = crc32c::crc32c(&bytes[..36]);
     bytes[36..40].copy_from_slice(&sum.to_le_bytes());
     let disk = FaultyDisk::new();
-    let error = restore(&mut &bytes[..], Box::new(local_log(&disk)), None).unwrap_err();
+    let error = restore(&mut &bytes[..], local_log(&disk), None).unwrap_err();
     assert!(error.to_string().contains("format version 2"), "{error}");
     assert!(matches!(error, RestoreError::NewerFormat { .. }), "{error}");
 }
@@ -495,12 +498,15 @@ fn a_start_on_an_unfinished_restore_is_refused() {
     let disk = FaultyDisk::new();
     // More than is appended together has come by then.
     let cut = &bytes[..bytes.len() - 1];
-    restore(&mut &*cut, Box::new(local_log(&disk)), None).unwrap_err();
+    restore(&mut &*cut, local_log(&disk), None).unwrap_err();
     let mut log = local_log(&disk);
-    let records = log.recover(Position(0), &mut |_| {}).unwrap().records;
+    let records = log
+        .recover(Position(0), Epoch(0), &mut |_, _| {})
+        .unwrap()
+        .records;
     drop(log);
     let started = Driver::<u64>::recover(
-        Box::new(local_log(&disk)),
+        local_log(&disk),
         &EngineOptions::default(),
         beginning(&shard.clock),
     );

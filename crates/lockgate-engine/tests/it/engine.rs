@@ -199,7 +199,7 @@ async fn with_window(window: lockgate_machine::SyncWindow) -> Watched {
 /// How many messages are there after a power cut.
 async fn after_a_power_cut(shard: Watched) -> u64 {
     let disk = shard.disk.crash(lockgate_sim::PowerCut::LoseAllUnsynced);
-    let log = Box::new(local_log(&disk));
+    let log = local_log(&disk);
     let clock = Arc::new(shard.clock.clone());
     let (again, report) = Engine::start(log, clock, EngineOptions::default()).unwrap();
     again.shutdown().await;
@@ -711,7 +711,7 @@ async fn a_shutdown_answers_what_came_before_and_frees_the_log() {
 
     // Everything is synced, so not even a power cut takes anything.
     let disk = shard.disk.crash(lockgate_sim::PowerCut::LoseAllUnsynced);
-    let log = Box::new(local_log(&disk));
+    let log = local_log(&disk);
     let clock = Arc::new(shard.clock.clone());
     let (again, report) = Engine::start(log, clock, EngineOptions::default()).unwrap();
     assert!(!report.crashed && report.is_clean());

@@ -1,6 +1,6 @@
 //! Snapshots, space that comes back, and messages that are moved forward.
 
-use lockgate_core::{Log, LogSpace, Position, QueueName, SnapshotStore};
+use lockgate_core::{Epoch, Log, LogSource, LogSpace, Position, QueueName, SnapshotStore};
 use lockgate_engine::{ChoreStep, Driver, EngineOptions, StartError, Work};
 use lockgate_machine::{Command, MoveTo, QueueSettings, SettleAction, Snapshot, read_message};
 use lockgate_sim::{FaultyDisk, ManualClock, SeededRandom};
@@ -324,7 +324,7 @@ fn a_damaged_snapshot_costs_nothing_and_two_are_an_error_that_says_so() {
     drop(shard);
     let disk = damage(&disk, snapshots[1]);
     let clock = ManualClock::default();
-    let refused = Driver::<u64>::recover(Box::new(local_log(&disk)), &options(), beginning(&clock));
+    let refused = Driver::<u64>::recover(local_log(&disk), &options(), beginning(&clock));
     let error = refused.err().expect("refused");
     assert!(matches!(error, StartError::NoSnapshot { .. }), "{error:?}");
     assert!(error.to_string().contains("restore a backup"), "{error}");
@@ -390,7 +390,7 @@ fn a_snapshot_of_a_newer_version_refuses_the_start() {
     bytes[28..32].copy_from_slice(&sum.to_le_bytes());
 
     let mut log = local_log(&disk);
-    let epoch = log.recover(newest, &mut |_| {}).unwrap().epoch;
+    let epoch = log.recover(newest, Epoch(0), &mut |_, _| {}).unwrap().epoch;
     log.begin_epoch(epoch.next()).unwrap();
     let mut snapshot = log.begin_snapshot().unwrap();
     snapshot.write(b"LOCKGIMG\x02\0\0\0").unwrap();
@@ -399,7 +399,7 @@ fn a_snapshot_of_a_newer_version_refuses_the_start() {
     for image in [file_newer, disk.image()] {
         let disk = FaultyDisk::from_image(image.clone());
         let clock = ManualClock::default();
-        let log = Box::new(local_log(&disk));
+        let log = local_log(&disk);
         let refused = Driver::<u64>::recover(log, &options(), beginning(&clock));
         let error = refused.err().expect("refused");
         let said = lockgate_core::with_sources(&error);
@@ -582,7 +582,7 @@ fn messages_to_queues_whose_creation_is_missing_are_counted() {
 }
 
 fn refusal(disk: &FaultyDisk) -> StartError {
-    let log = Box::new(local_log(disk));
+    let log = local_log(disk);
     let refused = Driver::<u64>::recover(log, &options(), beginning(&ManualClock::default()));
     refused.err().expect("refused")
 }

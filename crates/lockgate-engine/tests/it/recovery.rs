@@ -1,7 +1,7 @@
 //! What a start finds, and how time goes on.
 
 use bytes::Bytes;
-use lockgate_core::{Clock, Epoch, Incarnation, Level, Log, RecordGroup};
+use lockgate_core::{Clock, Epoch, Incarnation, Level, Log, LogSource, RecordGroup};
 use lockgate_engine::{Beginning, Driver, EngineOptions, StartError, Work};
 use lockgate_log::LocalLog;
 use lockgate_machine::{Command, QueueSettings, Rejection, Reply, SettleAction, Settled};
@@ -124,8 +124,7 @@ fn time_goes_on_where_the_time_since_boot_went_back() {
     };
     drop(shard);
     let options = EngineOptions::default();
-    let (driver, _) =
-        Driver::<u64>::recover(Box::new(local_log(&disk)), &options, set_back).unwrap();
+    let (driver, _) = Driver::<u64>::recover(local_log(&disk), &options, set_back).unwrap();
     assert_eq!(driver.machine_time(5), last);
     assert_eq!(driver.machine_time(6), last.plus(1));
 }
@@ -143,8 +142,7 @@ fn a_term_is_durable_when_its_start_returns() {
             secret,
             ..beginning(&clock)
         };
-        let (driver, _) =
-            Driver::<u64>::recover(Box::new(local_log(&disk)), &options, begun).unwrap();
+        let (driver, _) = Driver::<u64>::recover(local_log(&disk), &options, begun).unwrap();
         drop(driver);
     }
     let disk = disk.crash(PowerCut::LoseAllUnsynced);
@@ -197,7 +195,7 @@ fn with_record(payload: &[u8]) -> FaultyDisk {
     let (disk, epoch) = (shard.disk.kill(), shard.driver.term().epoch);
     drop(shard);
     let mut log: LocalLog = local_log(&disk);
-    log.recover(lockgate_core::Position(0), &mut |_| {})
+    log.recover(lockgate_core::Position(0), Epoch(0), &mut |_, _| {})
         .unwrap();
     let epoch = Epoch(epoch.0 + 1);
     log.begin_epoch(epoch).unwrap();
@@ -226,7 +224,7 @@ fn newer_effect() -> Vec<u8> {
 fn a_record_of_a_newer_version_refuses_the_start() {
     let disk = with_record(&newer_effect());
     let clock = lockgate_sim::ManualClock::default();
-    let log = Box::new(local_log(&disk));
+    let log = local_log(&disk);
     let refused = Driver::<u64>::recover(log, &EngineOptions::default(), beginning(&clock));
     let Err(error) = refused else {
         panic!("it started");

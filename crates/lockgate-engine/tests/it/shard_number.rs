@@ -22,7 +22,7 @@ fn options(number: u16) -> EngineOptions {
 
 fn start(disk: &FaultyDisk, number: u16) -> Result<Driver<u64>, StartError> {
     let clock = ManualClock::default();
-    let log = Box::new(local_log(disk));
+    let log = local_log(disk);
     Driver::recover(log, &options(number), beginning(&clock)).map(|(driver, _)| driver)
 }
 
@@ -39,7 +39,8 @@ fn check_refused(disk: &FaultyDisk, held: u16, given: u16) {
     let refusals = [start(disk, given).map(drop).unwrap_err(), {
         let clock = ManualClock::default();
         let mut log = local_log(disk);
-        try_start(&mut log, &options(given), &beginning(&clock))
+        let snapshots = log.snapshots();
+        try_start(&mut log, &*snapshots, &options(given), &beginning(&clock))
             .map(drop)
             .unwrap_err()
     }];
@@ -84,7 +85,7 @@ fn a_restored_shard_keeps_its_number_unless_told_otherwise() {
 
     for (told, number) in [(None, 5), (Some(5), 5), (Some(9), 9)] {
         let disk = FaultyDisk::new();
-        let log = Box::new(local_log(&disk));
+        let log = local_log(&disk);
         let report = restore(&mut &*backup, log, told.map(shard)).unwrap();
         assert_eq!((report.shard, report.messages), (shard(number), 2));
         // Here only the snapshot tells.
@@ -134,7 +135,7 @@ async fn two_shards_of_one_process_never_give_out_the_same_id() {
     // The same with threads, each for itself.
     let mut engines = Vec::new();
     for number in [2, 3] {
-        let log = Box::new(local_log(&FaultyDisk::new()));
+        let log = local_log(&FaultyDisk::new());
         let clock = Arc::new(ManualClock::default());
         let (engine, _) = Engine::start(log, clock, options(number)).unwrap();
         let created = create("q", QueueSettings::default());

@@ -31,7 +31,7 @@ fn start(folder: &Path, maintenance: Option<&Maintenance>) -> Engine {
     let disk = FolderDisk::open(folder).unwrap();
     let log = LocalLog::open(Arc::new(disk), log_options).unwrap();
     let clock = Arc::new(SystemClock::new());
-    let (engine, report) = Engine::start(Box::new(log), clock, options(maintenance)).unwrap();
+    let (engine, report) = Engine::start(log, clock, options(maintenance)).unwrap();
     assert!(report.is_clean(), "{report:?}");
     engine
 }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{DiskOperation, Log, LogError, Position};
+use lockgate_core::{DiskOperation, LogError, Position};
 use lockgate_engine::{
     BackupError, BackupReport, Chore, ChoreRest, ChoreStep, Driver, Engine, EngineOptions,
     StartError, StartReport, Work,
@@ -169,7 +169,7 @@ fn a_snapshot_that_the_disk_does_not_hand_over_is_not_given_up() {
     let ([newest, _], disk) = damaged_between_snapshots("kept");
     let clock = ManualClock::default();
     disk.fail(DiskOperation::Read, 0, Fault::Error(io::ErrorKind::Other));
-    let refused = Driver::<u64>::recover(Box::new(local_log(&disk)), &options(), beginning(&clock));
+    let refused = Driver::<u64>::recover(local_log(&disk), &options(), beginning(&clock));
     let error = refused.err().expect("refused");
     assert!(
         matches!(error, StartError::Recover(LogError::Disk(_))),
@@ -197,7 +197,7 @@ fn a_start_that_can_open_no_more_files_says_so() {
         let disk = whole.kill();
         let out = Fault::OutOfDescriptors;
         disk.fail_always(DiskOperation::Open, after, out);
-        let (log, clock) = (Box::new(local_log(&disk)), ManualClock::default());
+        let (log, clock) = (local_log(&disk), ManualClock::default());
         let refused = Driver::<u64>::recover(log, &options(), beginning(&clock));
         let error = refused.err().expect("refused");
         assert!(

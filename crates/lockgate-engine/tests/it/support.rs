@@ -12,9 +12,9 @@ use std::{
 use bytes::Bytes;
 use lockgate_core::{
     AppendError, Clock, Epoch, HolderName, Incarnation, Key, LeaseToken, Level, Log,
-    LogCapabilities, LogError, LogProgress, LogRange, LogReader, LogRecord, LogSpace, LogUpkeep,
-    Message, Now, Position, Progress, Purpose, QueueName, ReadError, RecordGroup, RecoveryReport,
-    ReserveError, Scanned, SnapshotStore, SnapshotWriter, UniqueId,
+    LogCapabilities, LogError, LogProgress, LogRange, LogReader, LogRecord, LogSource, LogSpace,
+    LogUpkeep, Message, Now, Position, Progress, Purpose, QueueName, ReadError, RecordGroup,
+    RecordStamp, RecoveryReport, ReserveError, Scanned, Storage, UniqueId,
 };
 use lockgate_engine::{
     Beginning, Driver, Engine, EngineError, EngineOptions, Outcome, Output, Request, StartReport,
@@ -152,7 +152,7 @@ impl Shard {
         options: &EngineOptions,
     ) -> (Self, StartReport) {
         let (driver, report) =
-            Driver::recover(Box::new(local_log(&disk)), options, beginning(&clock)).unwrap();
+            Driver::recover(local_log(&disk), options, beginning(&clock)).unwrap();
         let shard = Self {
             progress: driver.progress(),
             durable: driver.tail(),
@@ -359,7 +359,16 @@ impl Controls {
     }
 }
 
-impl Log for WatchedLog {
+impl From<WatchedLog> for Storage {
+    fn from(log: WatchedLog) -> Self {
+        Self {
+            snapshots: log.log.snapshots(),
+            log: Box::new(log),
+        }
+    }
+}
+
+impl LogSource for WatchedLog {
     fn capabilities(&self) -> LogCapabilities {
         LogCapabilities {
             releases_ranges: !self.controls.state.lock().unwrap().is_whole,
@@ -370,21 +379,43 @@ impl Log for WatchedLog {
     fn recover(
         &mut self,
         from: Position,
-        visit: &mut dyn FnMut(LogRecord),
+        lowest: Epoch,
+        visit: &mut dyn FnMut(LogRecord, RecordStamp),
     ) -> Result<RecoveryReport, LogError> {
-        self.log.recover(from, visit)
+        self.log.recover(from, lowest, visit)
     }
 
+    fn tail(&self) -> Position {
+        self.log.tail()
+    }
+
+    fn reader(&self) -> Arc<dyn LogReader> {
+        Arc::new(WatchedReader {
+            reader: self.log.reader(),
+            controls: self.controls.clone(),
+        })
+    }
+
+    fn ranges(&self) -> Vec<LogRange> {
+        if self.capabilities().releases_ranges {
+            self.log.ranges()
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn name_of(&self, from: Position, to: Position) -> String {
+        self.log.name_of(from, to)
+    }
+}
+
+impl Log for WatchedLog {
     fn apply_recovery(&mut self) -> Result<(), LogError> {
         self.log.apply_recovery()
     }
 
     fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError> {
         self.log.begin_epoch(epoch)
-    }
-
-    fn tail(&self) -> Position {
-        self.log.tail()
     }
 
     fn place(&self, cursor: &mut Position, len: usize) -> Position {
@@ -397,14 +428,6 @@ impl Log for WatchedLog {
 
     fn space(&self) -> LogSpace {
         self.log.space()
-    }
-
-    fn snapshots(&self) -> Arc<dyn SnapshotStore> {
-        self.log.snapshots()
-    }
-
-    fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError> {
-        self.log.begin_snapshot()
     }
 
     fn submit(
@@ -427,13 +450,6 @@ impl Log for WatchedLog {
         })
     }
 
-    fn reader(&self) -> Arc<dyn LogReader> {
-        Arc::new(WatchedReader {
-            reader: self.log.reader(),
-            controls: self.controls.clone(),
-        })
-    }
-
     fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
         self.log.upkeep()
     }
@@ -443,20 +459,12 @@ impl Log for WatchedLog {
         self.log.trim(before)
     }
 
-    fn ranges(&self) -> Vec<LogRange> {
-        if self.capabilities().releases_ranges {
-            self.log.ranges()
-        } else {
-            Vec::new()
-        }
-    }
-
-    fn name_of(&self, from: Position, to: Position) -> String {
-        self.log.name_of(from, to)
-    }
-
     fn release(&mut self, range: Position) -> Result<(), LogError> {
         self.log.release(range)
+    }
+
+    fn next_number(&self) -> u64 {
+        self.log.next_number()
     }
 }
 
@@ -562,8 +570,7 @@ impl Watched {
             log: local_log(&disk),
             controls: controls.clone(),
         };
-        let (engine, _report) =
-            Engine::start(Box::new(log), Arc::new(clock.clone()), options).unwrap();
+        let (engine, _report) = Engine::start(log, Arc::new(clock.clone()), options).unwrap();
         Self {
             engine,
             disk,

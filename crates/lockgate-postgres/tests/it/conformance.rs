@@ -4,7 +4,7 @@ use lockgate_conformance::{
     log::{self, Fixture},
     queue,
 };
-use lockgate_core::Log;
+use lockgate_core::Storage;
 use lockgate_postgres::{PostgresLog, PostgresLogOptions};
 
 use crate::server::{Server, execute, new_shard, shared_server};
@@ -22,8 +22,10 @@ impl Fixture for Database<'_> {
         self.shard = new_shard();
     }
 
-    fn open(&mut self) -> Box<dyn Log> {
-        Box::new(PostgresLog::open(&self.url, &self.shard, self.options.clone()).unwrap())
+    fn open(&mut self) -> Storage {
+        PostgresLog::open(&self.url, &self.shard, self.options.clone())
+            .unwrap()
+            .into()
     }
 
     fn shares_storage(&self) -> bool {

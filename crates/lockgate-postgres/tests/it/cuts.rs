@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use lockgate_core::{AppendError, Log as _, RecordGroup};
+use lockgate_core::{AppendError, Log as _, LogSource, RecordGroup};
 
 use crate::{
     server::{new_shard, shared_server},

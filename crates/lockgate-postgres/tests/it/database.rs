@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use lockgate_core::{Epoch, Level, Log as _, LogError, Position};
+use lockgate_core::{Epoch, Level, Log as _, LogError, LogSource, Position};
 use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions, PostgresView};
 
 use crate::{
@@ -150,7 +150,7 @@ fn what_a_killed_filling_left_is_replaced_by_the_next_one() {
     let fill = || PostgresLog::open_to_fill(&url, "shard", &options);
     let begin = || {
         let (mut log, filling) = fill().unwrap();
-        log.recover(Position(0), &mut |_| {}).unwrap();
+        log.recover(Position(0), Epoch(0), &mut |_, _| {}).unwrap();
         let epoch = Epoch(7);
         log.begin_epoch(epoch).unwrap();
         let records = Vec::new();
@@ -194,7 +194,7 @@ fn what_a_killed_filling_left_is_replaced_by_the_next_one() {
     // One that is used meanwhile stays, and who fills is told.
     let fill_other = || PostgresLog::open_to_fill(&url, "other", &options).unwrap();
     let (mut log, filling) = fill_other();
-    log.recover(Position(0), &mut |_| {}).unwrap();
+    log.recover(Position(0), Epoch(0), &mut |_, _| {}).unwrap();
     let mut used = Owner::start(&url, "other");
     assert!(matches!(filling.finish(), Err(OpenError::NotNew { .. })));
     let view = PostgresView::open(&url, "other", options.clone()).unwrap();
@@ -247,11 +247,11 @@ fn a_view_is_of_one_instant_and_disturbs_nobody() {
     let look = || {
         let mut records = Vec::new();
         let mut log = source_of(&view);
-        let report = log.recover(Position(0), &mut |record| records.push(record));
+        let report = log.recover(Position(0), Epoch(0), &mut |record, _| records.push(record));
         assert!(report.unwrap().damaged.is_empty());
-        log.snapshots().remove(Position(1)).unwrap();
+        view.snapshots().remove(Position(1)).unwrap();
         let first = log.reader().read(records[0].position).unwrap();
-        (records, first, log.snapshots().list().unwrap())
+        (records, first, view.snapshots().list().unwrap())
     };
     let first_look = look();
     assert_eq!(first_look.0, seen);
@@ -303,7 +303,7 @@ fn a_view_keeps_no_old_versions_of_what_each_append_changes() {
         assert!(pages <= 6, "{table}: {pages} pages");
     }
     let mut seen = 0;
-    let recovered = source_of(&view).recover(Position(0), &mut |_| seen += 1);
+    let recovered = source_of(&view).recover(Position(0), Epoch(0), &mut |_, _| seen += 1);
     assert!(recovered.unwrap().damaged.is_empty());
     assert_eq!(seen, 1);
 }
@@ -325,7 +325,7 @@ fn what_is_looked_at_stays_until_nobody_does() {
     };
     let first = write(&mut owner, b"first");
     let view = PostgresView::open(&url, "shard", PostgresLogOptions::default()).unwrap();
-    let mut reading = source_of(&view).snapshots().open(first).unwrap();
+    let mut reading = view.snapshots().open(first).unwrap();
     // Given up, replaced, and followed by another one.
     owner.log.snapshots().remove(first).unwrap();
     assert_eq!(write(&mut owner, b"again"), first);
@@ -338,8 +338,8 @@ fn what_is_looked_at_stays_until_nobody_does() {
     assert!(!upkeep.step().unwrap());
     assert_eq!(owner.log.snapshots().list().unwrap(), [third, second]);
     assert_eq!(&reading.next_piece().unwrap().unwrap()[..], b"first");
-    assert_eq!(source_of(&view).snapshots().list().unwrap(), [first]);
-    assert!(source_of(&view).snapshots().open(second).is_err());
+    assert_eq!(view.snapshots().list().unwrap(), [first]);
+    assert!(view.snapshots().open(second).is_err());
     drop((reading, view));
     until(
         &url,

@@ -153,7 +153,7 @@ fn start(url: &str) -> Engine {
 pub(crate) fn start_with(url: &str, options: PostgresLogOptions) -> Engine {
     let log = PostgresLog::open(url, "shard", options).unwrap();
     let clock = Arc::new(SystemClock::new());
-    let (engine, report) = Engine::start(Box::new(log), clock, EngineOptions::default()).unwrap();
+    let (engine, report) = Engine::start(log, clock, EngineOptions::default()).unwrap();
     assert!(report.is_clean(), "{report:?}");
     engine
 }
@@ -221,7 +221,7 @@ fn a_start_without_the_rows_of_a_range_is_refused_until_the_loss_is_accepted() {
             accept_loss,
             ..EngineOptions::default()
         };
-        Engine::start(Box::new(log), Arc::new(SystemClock::new()), options)
+        Engine::start(log, Arc::new(SystemClock::new()), options)
     };
     let (engine, _) = start(false).unwrap();
     runtime.block_on(async {

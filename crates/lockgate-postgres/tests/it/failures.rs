@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockgate_core::{AppendError, Log, LogError, ReadError};
+use lockgate_core::{AppendError, Epoch, Log, LogError, LogSource, ReadError};
 use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions};
 
 use crate::{
@@ -202,7 +202,7 @@ fn a_row_that_somebody_locks_hangs_nobody() {
             "{appended:?}"
         );
         let mut late = PostgresLog::open(url, name, options).unwrap();
-        late.recover(lockgate_core::Position(0), &mut |_| {})
+        late.recover(lockgate_core::Position(0), Epoch(0), &mut |_, _| {})
             .unwrap_err();
         done.send(()).unwrap();
     });

@@ -289,7 +289,7 @@ impl Scene {
         let mut options = EngineOptions::default();
         // So that nothing is synced but what is asked for.
         options.sync_window.after = Duration::from_secs(3_600);
-        let (engine, report) = Engine::start(Box::new(log), self.clock.clone(), options).unwrap();
+        let (engine, report) = Engine::start(log, self.clock.clone(), options).unwrap();
         assert!(report.damaged.is_empty(), "{report:?}");
         engine
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockgate_core::{Level, Log as _};
+use lockgate_core::{Level, LogSource};
 use lockgate_engine::{Engine, EngineOptions, StartError, Status};
 use lockgate_log::SystemClock;
 use lockgate_postgres::{PostgresLog, PostgresLogOptions};
@@ -21,7 +21,7 @@ fn start(url: &str, shard: &str) -> Result<Engine, StartError> {
     };
     let log = PostgresLog::open(url, shard, small_ranges).unwrap();
     let (clock, options) = (Arc::new(SystemClock::new()), EngineOptions::default());
-    Engine::start(Box::new(log), clock, options).map(|(engine, _)| engine)
+    Engine::start(log, clock, options).map(|(engine, _)| engine)
 }
 
 /// One that serves a shard with two messages, which are not in the same range.

@@ -10,7 +10,8 @@ use std::{
 };
 
 use lockgate_core::{
-    AppendError, Level, Log, LogError, Position, QueueName, ReadError, with_sources,
+    AppendError, Epoch, Level, Log, LogError, LogSource, Position, QueueName, ReadError,
+    with_sources,
 };
 use lockgate_engine::{Engine, EngineError};
 use lockgate_machine::Rejection;
@@ -470,7 +471,9 @@ fn a_server_that_does_not_wait_yet_for_the_standbys_it_names_is_not_believed() {
     assert!(told.contains("see whether they are connected"), "{told}");
     // Nor is it by a start.
     let mut late = PostgresLog::open(&pair.url, "shard", soon(Level::Replicated)).unwrap();
-    let error = late.recover(Position(0), &mut |_| {}).unwrap_err();
+    let error = late
+        .recover(Position(0), Epoch(0), &mut |_, _| {})
+        .unwrap_err();
     let told = with_sources(&error);
     assert!(told.contains("see whether they are connected"), "{told}");
 
@@ -523,7 +526,7 @@ fn a_view_reads_a_standby_that_nobody_may_write_to() {
     let records_of = |view: &PostgresView| {
         let mut records = Vec::new();
         let mut source: Box<dyn lockgate_core::LogSource> = Box::new(view.again());
-        let report = source.recover(Position(0), &mut |record| records.push(record));
+        let report = source.recover(Position(0), Epoch(0), &mut |record, _| records.push(record));
         assert!(report.unwrap().damaged.is_empty());
         records
     };
@@ -604,7 +607,9 @@ fn a_standby_that_must_go_on_says_why_it_ended_a_view() {
     let has_all = format!("pg_last_wal_replay_lsn() >= '{at}'::pg_lsn");
     until(&pair.standby.url, &has_all);
     let mut source: Box<dyn lockgate_core::LogSource> = Box::new(view.again());
-    let error = source.recover(Position(0), &mut |_| {}).unwrap_err();
+    let error = source
+        .recover(Position(0), Epoch(0), &mut |_, _| {})
+        .unwrap_err();
     let told = with_sources(&error);
     assert!(
         told.contains("hot_standby_feedback") && told.contains("conflict with recovery"),
@@ -652,7 +657,9 @@ fn an_owner_on_a_primary_that_was_left_behind_promises_nothing() {
     // Nor does a start on it, whatever became of the machine meanwhile.
     pair.primary.crash();
     let mut late = PostgresLog::open(&pair.primary.url, "shard", soon(Level::Disk)).unwrap();
-    let error = late.recover(Position(0), &mut |_| {}).unwrap_err();
+    let error = late
+        .recover(Position(0), Epoch(0), &mut |_, _| {})
+        .unwrap_err();
     let told = with_sources(&error);
     assert!(told.contains("see whether they are connected"), "{told}");
 }

@@ -30,7 +30,7 @@ impl Common {
         };
         let log = PostgresLog::open(url, shard, log_options).unwrap();
         let clock = Arc::new(SystemClock::new());
-        let (engine, report) = Engine::start(Box::new(log), clock, options).unwrap();
+        let (engine, report) = Engine::start(log, clock, options).unwrap();
         assert!(report.is_clean(), "{report:?}");
         engine
     }

@@ -1,6 +1,6 @@
 //! An owner of a log, for tests that look beside it.
 
-use lockgate_core::{AppendError, Epoch, Log, LogRecord, Position, RecordGroup};
+use lockgate_core::{AppendError, Epoch, Log, LogRecord, LogSource, Position, RecordGroup};
 use lockgate_postgres::{PostgresLog, PostgresLogOptions};
 
 pub(crate) struct Owner {
@@ -17,7 +17,7 @@ impl Owner {
     pub(crate) fn with_options(url: &str, shard: &str, options: PostgresLogOptions) -> Self {
         let mut log = PostgresLog::open(url, shard, options).unwrap();
         let mut records = Vec::new();
-        let report = log.recover(Position(0), &mut |record| records.push(record));
+        let report = log.recover(Position(0), Epoch(0), &mut |record, _| records.push(record));
         let report = report.unwrap();
         assert!(report.damaged.is_empty(), "{report:?}");
         let epoch = report.epoch.next();

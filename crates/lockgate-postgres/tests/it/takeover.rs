@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use lockgate_core::{
     AppendError, BootId, Clock, Epoch, HolderName, Level, Log, LogCapabilities, LogError,
-    LogProgress, LogRange, LogReader, LogRecord, LogSpace, LogUpkeep, Millis, Position, Preview,
-    Purpose, RecordGroup, RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter, Unsynced,
+    LogProgress, LogRange, LogReader, LogRecord, LogSource, LogSpace, LogUpkeep, Millis, Position,
+    Preview, Purpose, RecordGroup, RecordStamp, RecoveryReport, ReserveError, Storage, Unsynced,
     WallTime,
 };
 use lockgate_engine::{Engine, EngineOptions};
@@ -48,7 +48,7 @@ fn start(url: &str, shard: &str, host: Arc<Host>) -> Engine {
     let mut options = EngineOptions::default();
     // So that nothing is synced but what is asked for.
     options.sync_window.after = Duration::from_secs(3_600);
-    let (engine, report) = Engine::start(Box::new(log), host, options).unwrap();
+    let (engine, report) = Engine::start(log, host, options).unwrap();
     assert!(report.is_clean(), "{report:?}");
     engine
 }
@@ -136,7 +136,7 @@ fn a_clean_takeover_on_another_host_holds_nothing_back() {
 
 fn recovered(url: &str, shard: &str) -> (PostgresLog, Unsynced) {
     let mut log = PostgresLog::open(url, shard, PostgresLogOptions::default()).unwrap();
-    let report = log.recover(Position(0), &mut |_| {}).unwrap();
+    let report = log.recover(Position(0), Epoch(0), &mut |_, _| {}).unwrap();
     (log, report.unsynced)
 }
 
@@ -203,11 +203,46 @@ struct Slow<F> {
     before_recovery: Option<F>,
 }
 
-impl<F: FnOnce() + Send> Log for Slow<F> {
+impl<F: FnOnce() + Send + 'static> From<Slow<F>> for Storage {
+    fn from(log: Slow<F>) -> Self {
+        Self {
+            snapshots: log.log.snapshots(),
+            log: Box::new(log),
+        }
+    }
+}
+
+impl<F: FnOnce() + Send> LogSource for Slow<F> {
     fn capabilities(&self) -> LogCapabilities {
         self.log.capabilities()
     }
 
+    fn recover(
+        &mut self,
+        from: Position,
+        lowest: Epoch,
+        visit: &mut dyn FnMut(LogRecord, RecordStamp),
+    ) -> Result<RecoveryReport, LogError> {
+        if let Some(happen) = self.before_recovery.take() {
+            happen();
+        }
+        self.log.recover(from, lowest, visit)
+    }
+
+    fn tail(&self) -> Position {
+        self.log.tail()
+    }
+
+    fn reader(&self) -> Arc<dyn LogReader> {
+        self.log.reader()
+    }
+
+    fn ranges(&self) -> Vec<LogRange> {
+        self.log.ranges()
+    }
+}
+
+impl<F: FnOnce() + Send> Log for Slow<F> {
     fn look(&self) -> Result<Option<Preview>, LogError> {
         self.log.look()
     }
@@ -216,27 +251,8 @@ impl<F: FnOnce() + Send> Log for Slow<F> {
         self.log.claim()
     }
 
-    fn snapshots(&self) -> Arc<dyn SnapshotStore> {
-        self.log.snapshots()
-    }
-
-    fn recover(
-        &mut self,
-        from: Position,
-        visit: &mut dyn FnMut(LogRecord),
-    ) -> Result<RecoveryReport, LogError> {
-        if let Some(happen) = self.before_recovery.take() {
-            happen();
-        }
-        self.log.recover(from, visit)
-    }
-
     fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError> {
         self.log.begin_epoch(epoch)
-    }
-
-    fn tail(&self) -> Position {
-        self.log.tail()
     }
 
     fn place(&self, cursor: &mut Position, len: usize) -> Position {
@@ -264,28 +280,20 @@ impl<F: FnOnce() + Send> Log for Slow<F> {
         self.log.progress()
     }
 
-    fn reader(&self) -> Arc<dyn LogReader> {
-        self.log.reader()
-    }
-
     fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
         self.log.upkeep()
-    }
-
-    fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError> {
-        self.log.begin_snapshot()
     }
 
     fn trim(&mut self, before: Position) -> Result<(), LogError> {
         self.log.trim(before)
     }
 
-    fn ranges(&self) -> Vec<LogRange> {
-        self.log.ranges()
-    }
-
     fn release(&mut self, range: Position) -> Result<(), LogError> {
         self.log.release(range)
+    }
+
+    fn next_number(&self) -> u64 {
+        self.log.next_number()
     }
 }
 
@@ -303,7 +311,7 @@ fn a_newcomer_is_not_overtaken_by_the_snapshots_of_a_live_owner() {
     let open = || PostgresLog::open(&url, &shard, PostgresLogOptions::default()).unwrap();
     let runtime = Runtime::new().unwrap();
     let clock = Arc::new(SystemClock::new());
-    let (owner, _) = Engine::start(Box::new(open()), clock.clone(), options()).unwrap();
+    let (owner, _) = Engine::start(open(), clock.clone(), options()).unwrap();
     runtime
         .block_on(owner.submit(create(&queue(), Level::Disk)))
         .unwrap();
@@ -329,7 +337,7 @@ fn a_newcomer_is_not_overtaken_by_the_snapshots_of_a_live_owner() {
         log: open(),
         before_recovery: Some(move || send_until(snapshots)),
     };
-    let (newcomer, report) = Engine::start(Box::new(log), clock, options()).unwrap();
+    let (newcomer, report) = Engine::start(log, clock, options()).unwrap();
     assert!(report.is_clean() && report.snapshot.is_some(), "{report:?}");
     runtime.block_on(async {
         newcomer.submit(send(&queue(), "y", 0)).await.unwrap();

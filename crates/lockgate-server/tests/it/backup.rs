@@ -35,7 +35,7 @@ fn restored(answer: &[u8]) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     let disk = FolderDisk::open(folder.path()).unwrap();
     let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default()).unwrap();
-    let report = restore(&mut &answer[body..], Box::new(log), None).unwrap();
+    let report = restore(&mut &answer[body..], log, None).unwrap();
     report.messages
 }
 

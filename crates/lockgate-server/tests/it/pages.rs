@@ -127,11 +127,7 @@ async fn a_stalled_server_is_healthy_and_not_ready() {
 async fn the_date_is_the_wall_clocks_also_when_that_is_set_back() {
     let clock = ManualClock::new(WallTime(784_111_777_000));
     let log = LocalLog::open(Arc::new(FaultyDisk::new()), LocalLogOptions::default()).unwrap();
-    let start = Engine::start(
-        Box::new(log),
-        Arc::new(clock.clone()),
-        EngineOptions::default(),
-    );
+    let start = Engine::start(log, Arc::new(clock.clone()), EngineOptions::default());
     let server = TestServer::start_over(start.unwrap().0, |_| ()).await;
     for (wall, date) in [
         (784_111_777_000, "Sun, 06 Nov 1994 08:49:37 GMT"),

@@ -143,7 +143,7 @@ pub(crate) fn start_engine(path: &std::path::Path) -> Engine {
 pub(crate) fn start_engine_over(disk: Arc<dyn Disk>, options: LocalLogOptions) -> Engine {
     let log = LocalLog::open(disk, options).unwrap();
     let clock = Arc::new(SystemClock::new());
-    let (engine, _report) = Engine::start(Box::new(log), clock, EngineOptions::default()).unwrap();
+    let (engine, _report) = Engine::start(log, clock, EngineOptions::default()).unwrap();
     engine
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lockgate_core::{
-    Location, Log, LogError, LogRecord, Position, Purpose, Scanned, SnapshotWriter,
+    Location, Log, LogError, LogRecord, LogSource, Position, Purpose, Scanned, SnapshotWriter,
 };
 use lockgate_engine::{Chore, ChoreStep, Outcome, StopReason, What, Work};
 use lockgate_machine::{Command, Effect, Frozen};

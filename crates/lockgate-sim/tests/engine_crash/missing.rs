@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-use lockgate_core::{Clock, Incarnation, Log as _, Position};
+use lockgate_core::{Clock, Epoch, Incarnation, LogSource, Position};
 use lockgate_engine::{Beginning, Driver, EngineOptions, StartError, StartReport};
 use lockgate_log::LocalLog;
 use lockgate_machine::read_message;
@@ -101,7 +101,7 @@ fn start(
         incarnation: Incarnation(1),
         secret: [7; 32],
     };
-    Driver::recover(Box::new(log), &options, beginning)
+    Driver::recover(log, &options, beginning)
 }
 
 /// A folder in which nothing is missing.
@@ -133,7 +133,7 @@ impl Whole {
         let mut folded = BTreeSet::new();
         let disk = FaultyDisk::from_image(image.clone());
         let mut log = LocalLog::open(Arc::new(disk), log_options()).unwrap();
-        log.recover(from, &mut |record| {
+        log.recover(from, Epoch(0), &mut |record, _| {
             folded.insert(record.position.0 >> 32);
         })
         .unwrap();

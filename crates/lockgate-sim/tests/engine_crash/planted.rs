@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use lockgate_core::{
     AppendError, Epoch, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader,
-    LogRecord, LogSpace, LogUpkeep, Position, Progress, Purpose, RecordGroup, RecoveryReport,
-    ReserveError, SnapshotStore, SnapshotWriter,
+    LogRecord, LogSource, LogSpace, LogUpkeep, Position, Progress, Purpose, RecordGroup,
+    RecordStamp, RecoveryReport, ReserveError, Storage,
 };
 use lockgate_log::LocalLog;
 use lockgate_machine::{Effect, encode_record};
@@ -138,7 +138,17 @@ fn spoil(bug: Option<Bug>, record: LogRecord) -> LogRecord {
     }
 }
 
-impl Log for WatchedLog {
+impl From<WatchedLog> for Storage {
+    fn from(log: WatchedLog) -> Self {
+        let snapshots = log.log.lock().snapshots();
+        Self {
+            log: Box::new(log),
+            snapshots,
+        }
+    }
+}
+
+impl LogSource for WatchedLog {
     fn capabilities(&self) -> LogCapabilities {
         self.log.lock().capabilities()
     }
@@ -146,36 +156,55 @@ impl Log for WatchedLog {
     fn recover(
         &mut self,
         from: Position,
-        visit: &mut dyn FnMut(LogRecord),
+        lowest: Epoch,
+        visit: &mut dyn FnMut(LogRecord, RecordStamp),
     ) -> Result<RecoveryReport, LogError> {
         let mut records = Vec::new();
         let report = self
             .log
             .lock()
-            .recover(from, &mut |record| records.push(record))?;
-        self.witness
-            .lock()
-            .recovered(from, records.clone(), report.clone());
+            .recover(from, lowest, &mut |record, stamp| {
+                records.push((record, stamp))
+            })?;
+        self.witness.lock().recovered(
+            from,
+            records.iter().map(|(record, _)| record.clone()).collect(),
+            report.clone(),
+        );
         let middle = report.damaged.first().map(|damaged| damaged.from);
-        for record in records {
+        for (record, stamp) in records {
             let is_behind = middle.is_some_and(|from| record.position >= from);
             if !(self.bug == Some(Bug::MiddleCut) && is_behind) {
-                visit(spoil(self.bug, record));
+                visit(spoil(self.bug, record), stamp);
             }
         }
         Ok(report)
     }
 
+    fn tail(&self) -> Position {
+        self.log.lock().tail()
+    }
+
+    fn reader(&self) -> Arc<dyn LogReader> {
+        self.log.lock().reader()
+    }
+
+    fn ranges(&self) -> Vec<LogRange> {
+        self.log.lock().ranges()
+    }
+
+    fn name_of(&self, from: Position, to: Position) -> String {
+        self.log.lock().name_of(from, to)
+    }
+}
+
+impl Log for WatchedLog {
     fn apply_recovery(&mut self) -> Result<(), LogError> {
         self.log.lock().apply_recovery()
     }
 
     fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError> {
         self.log.lock().begin_epoch(epoch)
-    }
-
-    fn tail(&self) -> Position {
-        self.log.lock().tail()
     }
 
     fn place(&self, cursor: &mut Position, len: usize) -> Position {
@@ -225,28 +254,8 @@ impl Log for WatchedLog {
         })
     }
 
-    fn reader(&self) -> Arc<dyn LogReader> {
-        self.log.lock().reader()
-    }
-
     fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
         self.log.lock().upkeep()
-    }
-
-    fn snapshots(&self) -> Arc<dyn SnapshotStore> {
-        self.log.lock().snapshots()
-    }
-
-    fn begin_snapshot(&mut self) -> Result<Box<dyn SnapshotWriter>, LogError> {
-        self.log.lock().begin_snapshot()
-    }
-
-    fn ranges(&self) -> Vec<LogRange> {
-        self.log.lock().ranges()
-    }
-
-    fn name_of(&self, from: Position, to: Position) -> String {
-        self.log.lock().name_of(from, to)
     }
 
     fn trim(&mut self, before: Position) -> Result<(), LogError> {
@@ -255,6 +264,10 @@ impl Log for WatchedLog {
 
     fn release(&mut self, range: Position) -> Result<(), LogError> {
         self.log.lock().release(range)
+    }
+
+    fn next_number(&self) -> u64 {
+        self.log.lock().next_number()
     }
 }
 

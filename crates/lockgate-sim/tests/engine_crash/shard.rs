@@ -59,8 +59,8 @@ impl Shard {
             snapshot_bytes_min: 2_000,
             ..EngineOptions::default()
         };
-        let (driver, report) = Driver::recover(Box::new(log), &options, beginning)
-            .map_err(|error| format!("{error:?}"))?;
+        let (driver, report) =
+            Driver::recover(log, &options, beginning).map_err(|error| format!("{error:?}"))?;
         Ok(Self {
             progress: driver.progress(),
             reader: driver.reader(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use lockgate_core::{
-    Clock, DiskOperation, Key, LeaseToken, Log as _, Now, Position, QueueName, WallTime,
+    Clock, DiskOperation, Key, LeaseToken, LogSource, Now, Position, QueueName, WallTime,
 };
 use lockgate_engine::{Output, Request, StopReason, Work};
 use lockgate_machine::{Command, KeyAction, SettleAction, Snapshot, read_message};

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, ops::Range};
 
 use lockgate_core::{
-    DiskOperation, Epoch, Log, LogError, LogRecord, Position, RecordGroup, RecoveryReport,
+    DiskOperation, Epoch, Log, LogError, LogRecord, LogSource, Position, RecordGroup,
+    RecoveryReport,
 };
 use lockgate_sim::{Damage, Fault, FaultyDisk, PowerCut, SeededRandom};
 

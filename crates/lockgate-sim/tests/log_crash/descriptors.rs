@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use lockgate_core::{
-    AppendError, DiskOperation, Epoch, Log, LogError, LogRecord, Position, Purpose, ReadError,
-    RecordGroup, ReserveError,
+    AppendError, DiskOperation, Epoch, Log, LogError, LogRecord, LogSource, Position, Purpose,
+    ReadError, RecordGroup, ReserveError,
 };
 use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::{Fault, FaultyDisk, PowerCut};
@@ -30,7 +30,7 @@ fn start(disk: &FaultyDisk) -> (LocalLog, Vec<LogRecord>) {
     let mut log = open(disk);
     let mut records = Vec::new();
     let report = log
-        .recover(Position(0), &mut |record| records.push(record))
+        .recover(Position(0), Epoch(0), &mut |record, _| records.push(record))
         .unwrap();
     log.begin_epoch(report.epoch.next()).unwrap();
     (log, records)
@@ -187,7 +187,7 @@ fn a_recovery_that_cannot_open_a_file_says_so_and_can_be_repeated() {
         let disk = disk.kill();
         disk.fail_always(DiskOperation::Open, after, Fault::OutOfDescriptors);
         let mut log = open(&disk);
-        let recovered = log.recover(Position(0), &mut |_| {});
+        let recovered = log.recover(Position(0), Epoch(0), &mut |_, _| {});
         let told = match recovered {
             Err(error) => Some(lockgate_core::with_sources(&error)),
             Ok(report) => {

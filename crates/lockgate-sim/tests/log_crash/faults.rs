@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use lockgate_core::{AppendError, DiskOperation, Epoch, Log, RecordGroup};
+use lockgate_core::{AppendError, DiskOperation, Epoch, Log, LogSource, RecordGroup};
 use lockgate_sim::{Fault, FaultyDisk, PowerCut};
 
 use crate::history::{History, Step, check_survivors, open, recover, script};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockgate_core::{
-    AppendError, Epoch, Log, LogError, LogRecord, Position, RecordGroup, RecoveryReport,
+    AppendError, Epoch, Log, LogError, LogRecord, LogSource, Position, RecordGroup, RecoveryReport,
     ReserveError,
 };
 use lockgate_log::{LocalLog, LocalLogOptions};
@@ -72,7 +72,7 @@ fn open_with(disk: &FaultyDisk, generation_seed: u64) -> LocalLog {
 /// Recovers, and does what that has decided; checks what holds for every recovery.
 pub(crate) fn recover(log: &mut LocalLog) -> Result<(RecoveryReport, Vec<LogRecord>), LogError> {
     let mut records: Vec<LogRecord> = Vec::new();
-    let report = log.recover(lockgate_core::Position(0), &mut |record| {
+    let report = log.recover(lockgate_core::Position(0), Epoch(0), &mut |record, _| {
         records.push(record);
     })?;
     log.apply_recovery()?;

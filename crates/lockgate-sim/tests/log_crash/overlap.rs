@@ -7,7 +7,7 @@ use std::{
 
 use lockgate_core::{
     AppendError, Disk, DiskError, DiskFile, DiskOperation, Epoch, FileIdentity, FolderLock,
-    LockError, Log, LogError, OpenMode, Position, RecordGroup,
+    LockError, Log, LogError, LogSource, OpenMode, Position, RecordGroup,
 };
 use lockgate_log::LocalLog;
 use lockgate_sim::{Fault, FaultyDisk, PowerCut};

@@ -6,7 +6,9 @@ use std::{
     sync::Arc,
 };
 
-use lockgate_core::{Epoch, Log, LogError, LogRecord, Position, ReadError, RecordGroup, Scanned};
+use lockgate_core::{
+    Epoch, Log, LogError, LogRecord, LogSource, Position, ReadError, RecordGroup, Scanned,
+};
 use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::{Fault, FaultyDisk, PowerCut};
 
@@ -96,7 +98,9 @@ fn what_stands_before_the_snapshot_is_not_judged() {
             let harmed = FaultyDisk::from_image(image);
             let mut log = open(&harmed);
             let mut found = Vec::new();
-            let report = log.recover(at, &mut |record| found.push(record)).unwrap();
+            let report = log
+                .recover(at, Epoch(0), &mut |record, _| found.push(record))
+                .unwrap();
             assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{report:?}");
             assert!(report.damaged.is_empty(), "{report:?}");
             assert_eq!(report.tail_bytes_cut, 0);
@@ -145,7 +149,9 @@ fn nothing_before_the_snapshot_is_cut() {
         let disk = FaultyDisk::from_image(image);
         for _ in 0..2 {
             let mut log = open(&disk);
-            let report = log.recover(at, &mut |_| panic!("no record")).unwrap();
+            let report = log
+                .recover(at, Epoch(0), &mut |_, _| panic!("no record"))
+                .unwrap();
             assert!(report.damaged.is_empty(), "{report:?}");
             assert!(log.tail() > at);
             log.begin_epoch(Epoch(10 + report.epoch.0)).unwrap();
@@ -168,7 +174,9 @@ fn a_snapshot_alone_is_enough() {
     for life in 0..3 {
         let mut log = open(&alone);
         let mut found = Vec::new();
-        let report = log.recover(at, &mut |record| found.push(record)).unwrap();
+        let report = log
+            .recover(at, Epoch(0), &mut |record, _| found.push(record))
+            .unwrap();
         assert!(report.damaged.is_empty(), "{report:?}");
         assert_eq!(found.len(), life);
         assert!(log.tail() > at);
@@ -187,7 +195,7 @@ fn a_snapshot_alone_is_enough() {
 fn a_position_no_recovery_can_start_at_is_refused() {
     let (disk, appended, at) = with_snapshot();
     for wrong in [appended[3].position, Position(at.0 + 1), Position(5)] {
-        let refused = open(&disk).recover(wrong, &mut |_| {});
+        let refused = open(&disk).recover(wrong, Epoch(0), &mut |_, _| {});
         assert!(
             matches!(refused, Err(LogError::Unsupported { .. })),
             "{refused:?}"
@@ -199,13 +207,13 @@ fn a_position_no_recovery_can_start_at_is_refused() {
     log.trim(later).unwrap();
     assert_eq!(log.snapshots().list().unwrap(), [later]);
     drop(log);
-    let refused = open(&disk).recover(at, &mut |_| {});
+    let refused = open(&disk).recover(at, Epoch(0), &mut |_, _| {});
     assert!(
         matches!(refused, Err(LogError::Unsupported { .. })),
         "{refused:?}"
     );
     let mut log = open(&disk);
-    let report = log.recover(later, &mut |_| {}).unwrap();
+    let report = log.recover(later, Epoch(0), &mut |_, _| {}).unwrap();
     log.apply_recovery().unwrap();
     assert_eq!(report.trimmed, later);
     let names = disk.image().into_keys();
@@ -276,7 +284,7 @@ fn a_segment_in_which_a_reader_met_damage_is_kept() {
     for is_scan in [false, true] {
         let disk = FaultyDisk::from_image(image.clone());
         let mut log = open(&disk);
-        let report = log.recover(at, &mut |_| {}).unwrap();
+        let report = log.recover(at, Epoch(0), &mut |_, _| {}).unwrap();
         log.begin_epoch(report.epoch.next()).unwrap();
         let reader = log.reader();
         if is_scan {
@@ -309,7 +317,7 @@ fn a_scan_ends_where_it_was_told_to() {
     image.get_mut(&name(segment_of(second))).unwrap()[broken] ^= 1;
     let disk = FaultyDisk::from_image(image);
     let mut log = open(&disk);
-    log.recover(at, &mut |_| {}).unwrap();
+    log.recover(at, Epoch(0), &mut |_, _| {}).unwrap();
     let seen = |from, to| {
         let mut seen = Vec::new();
         let scanned = log.reader().scan(from, to, &mut |scanned| {
@@ -338,7 +346,7 @@ fn a_segment_without_a_header_is_kept() {
     }
     let disk = FaultyDisk::from_image(image);
     let mut log = open(&disk);
-    let report = log.recover(at, &mut |_| {}).unwrap();
+    let report = log.recover(at, Epoch(0), &mut |_, _| {}).unwrap();
     log.begin_epoch(report.epoch.next()).unwrap();
     let later = snapshot(&mut log);
     log.trim(later).unwrap();
@@ -378,7 +386,7 @@ fn what_stands_before_a_trim_within_a_segment_is_not_judged() {
     file[..end].fill(0xa5);
     let mut found = Vec::new();
     let disk = FaultyDisk::from_image(image);
-    let report = open(&disk).recover(Position(0), &mut |record| found.push(record));
+    let report = open(&disk).recover(Position(0), Epoch(0), &mut |record, _| found.push(record));
     let report = report.unwrap();
     assert_eq!(report.trimmed, at);
     assert!(report.damaged.is_empty(), "{report:?}");
@@ -631,7 +639,9 @@ fn an_inspection_changes_nothing_and_tells_what_recovery_does() {
         let copy = disk.kill();
         let mut found = Vec::new();
         let mut log = open(&copy);
-        let report = log.recover(from, &mut |r| found.push(r)).unwrap();
+        let report = log
+            .recover(from, Epoch(0), &mut |r, _| found.push(r))
+            .unwrap();
         assert_eq!(copy.image(), image, "nothing was changed yet");
         log.apply_recovery().unwrap();
         assert_eq!((seen.report, records), (report, found));

@@ -3,8 +3,8 @@
 use std::{io, sync::Arc};
 
 use lockgate_core::{
-    AppendError, Disk, DiskOperation, Epoch, Log, Position, Purpose, RecordGroup, ReserveError,
-    SpaceState,
+    AppendError, Disk, DiskOperation, Epoch, Log, LogSource, Position, Purpose, RecordGroup,
+    ReserveError, SpaceState,
 };
 use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::{Fault, FaultyDisk, PowerCut};
@@ -31,7 +31,7 @@ fn open(disk: &FaultyDisk) -> LocalLog {
 
 fn start(disk: &FaultyDisk) -> LocalLog {
     let mut log = open(disk);
-    let report = log.recover(Position(0), &mut |_| {}).unwrap();
+    let report = log.recover(Position(0), Epoch(0), &mut |_, _| {}).unwrap();
     log.begin_epoch(report.epoch.next()).unwrap();
     log
 }
@@ -219,7 +219,7 @@ fn a_snapshot_on_a_full_disk_kills_nobody() {
     let killed = disk.kill();
     assert_eq!(parts(&killed), 1);
     let mut log = open(&killed);
-    log.recover(at, &mut |_| {}).unwrap();
+    log.recover(at, Epoch(0), &mut |_, _| {}).unwrap();
     log.apply_recovery().unwrap();
     assert_eq!(parts(&killed), 0);
 }
@@ -275,7 +275,7 @@ fn a_full_disk_shows_before_anybody_is_refused() {
 fn a_large_snapshot_is_synced_as_it_is_written() {
     const PIECE: usize = 1 << 20;
     let disk = FaultyDisk::new();
-    let mut log = start(&disk);
+    let log = start(&disk);
     let syncs = || disk.operations().syncs;
     let before = syncs();
     let mut snapshot = log.begin_snapshot().unwrap();
@@ -387,7 +387,8 @@ fn what_was_refused_for_space_never_comes_back() {
     for seed in 0..200 {
         let crashed = disk.crash(PowerCut::Seeded(seed));
         let mut found = Vec::new();
-        let report = open(&crashed).recover(Position(0), &mut |record| found.push(record));
+        let report =
+            open(&crashed).recover(Position(0), Epoch(0), &mut |record, _| found.push(record));
         assert_eq!(found.len(), 3, "seed {seed}: {report:?}");
     }
 }
@@ -413,7 +414,7 @@ fn what_follows_something_that_was_taken_back_is_synced() {
     log.progress().sync().unwrap();
     let mut found = 0;
     let crashed = disk.crash(PowerCut::LoseAllUnsynced);
-    let report = open(&crashed).recover(Position(0), &mut |_| found += 1);
+    let report = open(&crashed).recover(Position(0), Epoch(0), &mut |_, _| found += 1);
     assert_eq!(found, IN_SEGMENT + 1, "{report:?}");
 }
 
@@ -466,7 +467,7 @@ fn a_start_keeps_no_spare_that_is_none() {
         }
         let disk = FaultyDisk::from_image(image);
         let mut log = open(&disk);
-        let report = log.recover(Position(0), &mut |_| {}).unwrap();
+        let report = log.recover(Position(0), Epoch(0), &mut |_, _| {}).unwrap();
         assert!(report.damaged.is_empty());
         log.apply_recovery().unwrap();
         let image = disk.image();
@@ -486,7 +487,7 @@ fn a_start_keeps_no_spare_that_is_none() {
 #[test]
 fn a_snapshot_that_left_something_behind_is_begun_again() {
     let disk = FaultyDisk::new();
-    let mut log = start(&disk);
+    let log = start(&disk);
     let mut snapshot = log.begin_snapshot().unwrap();
     snapshot.write(&[1; 3_000]).unwrap();
     let failure = Fault::Error(io::ErrorKind::Other);
@@ -639,7 +640,11 @@ mod little {
             ..LocalLogOptions::default()
         };
         let mut log = LocalLog::open(Arc::new(disk.clone()), options).unwrap();
-        let epoch = log.recover(Position(0), &mut |_| {}).unwrap().epoch.next();
+        let epoch = log
+            .recover(Position(0), Epoch(0), &mut |_, _| {})
+            .unwrap()
+            .epoch
+            .next();
         log.begin_epoch(epoch).unwrap();
         let upkeep = log.upkeep().unwrap();
         while upkeep.step().unwrap() {}

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{AppendError, LockError, Log, LogError};
+use lockgate_core::{AppendError, LockError, LogError, Storage};
 use lockgate_engine::{Engine, EngineOptions, StartError, StartReport, Status, StopReason};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock};
 use lockgate_server::{
@@ -226,7 +226,7 @@ fn start_engine(settings: &Resolved, accept_loss: bool) -> Result<Engine, Failur
     Ok(engine)
 }
 
-fn open_folder(data: &Path, options: LocalLogOptions) -> Result<Box<dyn Log>, Failure> {
+fn open_folder(data: &Path, options: LocalLogOptions) -> Result<Storage, Failure> {
     let hint = "the folder and all that is in it must belong to the user who serves";
     let disk = FolderDisk::open(data).map_err(|error| {
         let is_denied = error.is_denied();
@@ -249,11 +249,11 @@ fn open_folder(data: &Path, options: LocalLogOptions) -> Result<Box<dyn Log>, Fa
         }
         _ => Failure::from_error(Exit::Failed, error),
     })?;
-    Ok(Box::new(log))
+    Ok(log.into())
 }
 
 #[cfg(feature = "postgres")]
-fn open_database(url: &str, settings: &Resolved) -> Result<Box<dyn Log>, Failure> {
+fn open_database(url: &str, settings: &Resolved) -> Result<Storage, Failure> {
     use lockgate_postgres::{PostgresLog, PostgresLogOptions};
 
     let shard = &settings.get(&table::POSTGRES_SHARD);
@@ -265,11 +265,11 @@ fn open_database(url: &str, settings: &Resolved) -> Result<Box<dyn Log>, Failure
         let what = format!("opening the shard {shard:?} in PostgreSQL");
         Failure::from_error(database::exit_of(&error), error).context(what)
     })?;
-    Ok(Box::new(log))
+    Ok(log.into())
 }
 
 #[cfg(not(feature = "postgres"))]
-fn open_database(_url: &str, _settings: &Resolved) -> Result<Box<dyn Log>, Failure> {
+fn open_database(_url: &str, _settings: &Resolved) -> Result<Storage, Failure> {
     Err(database::missing())
 }
 

@@ -1,6 +1,6 @@
 //! One owner at a time.
 
-use lockgate_core::{AppendError, Epoch, RecordGroup};
+use lockgate_core::{AppendError, Epoch, Position, RecordGroup, Storage};
 
 use crate::log::{
     Fixture,
@@ -8,12 +8,12 @@ use crate::log::{
 };
 
 pub(super) fn an_old_epoch_cannot_be_begun_again(fixture: &mut dyn Fixture) -> bool {
-    let mut log = fixture.open();
+    let mut log = fixture.open().log;
     recover(&mut *log);
     log.begin_epoch(Epoch(7)).expect("any epoch above 0 begins");
     drop(log);
     for old in [0, 1, 6, 7] {
-        let mut log = fixture.open();
+        let mut log = fixture.open().log;
         let (report, _) = recover(&mut *log);
         assert_eq!(report.epoch, Epoch(7));
         match log.begin_epoch(Epoch(old)) {
@@ -23,7 +23,7 @@ pub(super) fn an_old_epoch_cannot_be_begun_again(fixture: &mut dyn Fixture) -> b
             other => panic!("epoch {old}: {other:?}"),
         }
     }
-    let mut log = fixture.open();
+    let mut log = fixture.open().log;
     recover(&mut *log);
     log.begin_epoch(Epoch(8)).expect("a higher epoch begins");
     let tail = log.tail();
@@ -43,7 +43,7 @@ pub(super) fn an_epoch_without_records_is_remembered(fixture: &mut dyn Fixture) 
         let owner = Owner::start(fixture.open());
         assert_eq!(owner.epoch, Epoch(life));
         assert!(owner.records.is_empty());
-        drop(owner.log);
+        drop((owner.log, owner.snapshots));
         fixture.kill();
     }
     true
@@ -53,7 +53,7 @@ pub(super) fn an_epoch_survives_a_power_cut(fixture: &mut dyn Fixture) -> bool {
     for life in 1..5 {
         let owner = Owner::start(fixture.open());
         assert_eq!(owner.epoch, Epoch(life));
-        drop(owner.log);
+        drop((owner.log, owner.snapshots));
         if !fixture.cut_power() {
             return false;
         }
@@ -91,7 +91,10 @@ pub(super) fn a_recovery_fences_before_it_reads(fixture: &mut dyn Fixture) -> bo
     }
     let mut old = Owner::start(fixture.open());
     old.append(&[payload(1, 10)]);
-    let mut new = fixture.open();
+    let Storage {
+        log: mut new,
+        snapshots,
+    } = fixture.open();
     let (report, records) = recover(&mut *new);
     assert_eq!(records, old.records);
     // Whatever the old owner could append now would be missing in what was recovered.
@@ -103,6 +106,7 @@ pub(super) fn a_recovery_fences_before_it_reads(fixture: &mut dyn Fixture) -> bo
         fixture,
         Owner {
             log: new,
+            snapshots,
             epoch,
             report,
             records,
@@ -111,11 +115,26 @@ pub(super) fn a_recovery_fences_before_it_reads(fixture: &mut dyn Fixture) -> bo
     true
 }
 
+/// A log that has lost everything may not know of epochs that there were.
+pub(super) fn no_epoch_up_to_the_one_that_recovery_is_told_of_begins(
+    fixture: &mut dyn Fixture,
+) -> bool {
+    let mut log = fixture.open().log;
+    let report = log.recover(Position(0), Epoch(7), &mut |_, _| {});
+    assert_eq!(report.expect("the log recovers").epoch, Epoch(7));
+    match log.begin_epoch(Epoch(7)) {
+        Err(AppendError::Fenced { theirs, .. }) => assert_eq!(theirs, Epoch(7)),
+        other => panic!("{other:?}"),
+    }
+    log.begin_epoch(Epoch(8)).expect("a higher epoch begins");
+    true
+}
+
 pub(super) fn of_two_that_recover_the_later_one_begins(fixture: &mut dyn Fixture) -> bool {
     if !fixture.shares_storage() {
         return false;
     }
-    let (mut first, mut second) = (fixture.open(), fixture.open());
+    let (mut first, mut second) = (fixture.open().log, fixture.open().log);
     recover(&mut *first);
     recover(&mut *second);
     match first.begin_epoch(Epoch(1)) {
@@ -138,7 +157,7 @@ pub(super) fn a_deposed_owner_changes_nothing(fixture: &mut dyn Fixture) -> bool
     let first = old.snapshot(&[b"first"]);
     old.append(&[payload(30, 500)]);
     old.sync();
-    let mut unfinished = old.log.begin_snapshot().expect("a snapshot begins");
+    let mut unfinished = old.begin_snapshot().expect("a snapshot begins");
     unfinished.write(b"of the old").expect("a piece is written");
 
     // As long as it pleases, the old owner stands still; meanwhile another one is made.
@@ -165,13 +184,13 @@ pub(super) fn a_deposed_owner_changes_nothing(fixture: &mut dyn Fixture) -> bool
         .begin_epoch(Epoch(new.epoch.0 + 1))
         .expect_err("what it recovered is not all any more");
 
-    assert_eq!(new.log.snapshots().list().expect("listed"), [first]);
+    assert_eq!(new.snapshots.list().expect("listed"), [first]);
     new.append(&[payload(60, 500)]);
     new.check_reads();
     let mut expected = old.records;
     expected.retain(|record| record.position < new.records[0].position);
     expected.append(&mut new.records.clone());
-    drop((old.log, new.log));
+    drop((old.log, old.snapshots, new.log, new.snapshots));
     fixture.kill();
     let again = Owner::start(fixture.open());
     assert_eq!(again.records, expected);

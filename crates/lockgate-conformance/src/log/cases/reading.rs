@@ -133,7 +133,7 @@ pub(super) fn numbers_are_dense_over_epochs(fixture: &mut dyn Fixture) -> bool {
                 .zip(&found)
                 .all(|(number, stamp)| stamp.number == number)
         );
-        drop(owner.log);
+        drop((owner.log, owner.snapshots));
         fixture.kill();
     }
     true
@@ -171,7 +171,7 @@ pub(super) fn damage_is_told_apart_counted_and_passed_over(fixture: &mut dyn Fix
     }
     let bad = owner.records.remove(7);
     let expected = owner.records;
-    drop(owner.log);
+    drop((owner.log, owner.snapshots));
     fixture.kill();
     if !fixture.damage(&bad.payload) {
         return false;

@@ -16,7 +16,7 @@ use crate::log::{
 };
 
 pub(super) fn empty_storage_recovers_empty(fixture: &mut dyn Fixture) -> bool {
-    let mut log = fixture.open();
+    let mut log = fixture.open().log;
     let (report, records) = recover(&mut *log);
     assert!(records.is_empty());
     let empty = RecoveryReport {
@@ -29,15 +29,15 @@ pub(super) fn empty_storage_recovers_empty(fixture: &mut dyn Fixture) -> bool {
 }
 
 pub(super) fn capabilities_are_consistent(fixture: &mut dyn Fixture) -> bool {
-    let log = fixture.open();
-    let capabilities = log.capabilities();
+    let storage = fixture.open();
+    let capabilities = storage.log.capabilities();
     assert!(capabilities.sync_level >= Level::Disk);
     assert!(capabilities.append_level <= capabilities.sync_level);
     assert!(
         capabilities.record_bytes_max > 0,
         "a log that takes no record is none"
     );
-    let owner = Owner::start(log);
+    let owner = Owner::start(storage);
     assert_eq!(owner.log.capabilities(), capabilities, "constant");
     true
 }
@@ -61,7 +61,7 @@ pub(super) fn records_come_back_in_order_after_a_kill(fixture: &mut dyn Fixture)
         owner.sync();
     }
     let expected = owner.records;
-    drop(owner.log);
+    drop((owner.log, owner.snapshots));
     fixture.kill();
     let owner = Owner::start(fixture.open());
     assert_eq!(owner.records, expected);
@@ -83,7 +83,7 @@ pub(super) fn records_come_back_in_order_over_many_lives(fixture: &mut dyn Fixtu
         owner.sync();
         owner.check_reads();
         expected = owner.records;
-        drop(owner.log);
+        drop((owner.log, owner.snapshots));
         fixture.kill();
     }
     true
@@ -144,7 +144,7 @@ pub(super) fn one_group_may_be_larger_than_any_unit_of_storage(fixture: &mut dyn
     owner.sync();
     owner.check_reads();
     let expected = owner.records;
-    drop(owner.log);
+    drop((owner.log, owner.snapshots));
     fixture.kill();
     assert_eq!(Owner::start(fixture.open()).records, expected);
     true
@@ -192,14 +192,14 @@ pub(super) fn a_record_that_is_too_large_is_refused(fixture: &mut dyn Fixture) -
 pub(super) fn recovering_twice_gives_the_same(fixture: &mut dyn Fixture) -> bool {
     let mut owner = Owner::start(fixture.open());
     owner.append(&payloads(&*owner.log));
-    drop(owner.log);
+    drop((owner.log, owner.snapshots));
     fixture.kill();
-    let mut log = fixture.open();
+    let mut log = fixture.open().log;
     let first = recover(&mut *log);
     assert_eq!(recover(&mut *log).1, first.1, "the same instance");
     let tail = log.tail();
     drop(log);
-    let mut log = fixture.open();
+    let mut log = fixture.open().log;
     let second = recover(&mut *log);
     assert_eq!(second.1, first.1, "another instance");
     assert_eq!(second.0.epoch, first.0.epoch);
@@ -229,7 +229,7 @@ pub(super) fn synced_records_survive_a_power_cut(fixture: &mut dyn Fixture) -> b
     let durable = owner.sync();
     owner.append(&[payload(1, 100)]);
     let mut expected = owner.records;
-    drop(owner.log);
+    drop((owner.log, owner.snapshots));
     if !fixture.cut_power() {
         return false;
     }

@@ -10,22 +10,23 @@ use crate::log::{
 };
 
 pub(super) fn a_snapshot_is_of_the_tail_at_which_it_began(fixture: &mut dyn Fixture) -> bool {
-    let mut log = fixture.open();
-    match log.begin_snapshot().map(|writer| writer.position()) {
+    let storage = fixture.open();
+    let begun = storage.snapshots.begin(Position(0), 1);
+    match begun.map(|writer| writer.position()) {
         Err(LogError::Unsupported { .. }) => {}
         other => panic!("before there is an owner: {other:?}"),
     }
-    let mut owner = Owner::start(log);
+    let mut owner = Owner::start(storage);
     owner.append(&[payload(1, 100)]);
     let tail = owner.log.tail();
-    let mut writer = owner.log.begin_snapshot().expect("a snapshot begins");
+    let mut writer = owner.begin_snapshot().expect("a snapshot begins");
     owner.append(&[payload(2, 100)]);
     writer.write(b"piece").expect("a piece is written");
     assert_eq!(writer.position(), tail);
     owner.append(&[payload(3, 100)]);
     owner.sync();
     writer.finish().expect("the snapshot is finished");
-    assert_eq!(owner.log.snapshots().list().expect("listed"), [tail]);
+    assert_eq!(owner.snapshots.list().expect("listed"), [tail]);
     owner.check_reads();
     true
 }
@@ -47,13 +48,12 @@ pub(super) fn snapshots_are_listed_newest_first_and_read_back(fixture: &mut dyn 
         written.push(owner.snapshot(&content));
     }
     let newest_first: Vec<Position> = written.iter().rev().copied().collect();
-    assert_eq!(owner.log.snapshots().list().expect("listed"), newest_first);
-    drop(owner.log);
+    assert_eq!(owner.snapshots.list().expect("listed"), newest_first);
+    drop((owner.log, owner.snapshots));
     fixture.kill();
 
     // From the opening on, before anything is recovered.
-    let log = fixture.open();
-    let store = log.snapshots();
+    let store = fixture.open().snapshots;
     assert_eq!(store.list().expect("listed"), newest_first);
     for (at, content) in written.iter().zip(&contents) {
         assert_eq!(pieces(&*store, *at).expect("it reads back"), *content);
@@ -86,7 +86,7 @@ pub(super) fn an_unfinished_snapshot_is_never_there(fixture: &mut dyn Fixture) -
     owner.sync();
     let at = owner.log.tail();
     let begin = |owner: &mut Owner| {
-        let mut writer = owner.log.begin_snapshot().expect("a snapshot begins");
+        let mut writer = owner.begin_snapshot().expect("a snapshot begins");
         for seed in 0..5 {
             writer
                 .write(&payload(seed, 1_000))
@@ -95,19 +95,19 @@ pub(super) fn an_unfinished_snapshot_is_never_there(fixture: &mut dyn Fixture) -
         writer
     };
     let given_up = begin(&mut owner);
-    assert_eq!(owner.log.snapshots().list().expect("listed"), []);
+    assert_eq!(owner.snapshots.list().expect("listed"), []);
     drop(given_up);
-    assert_eq!(owner.log.snapshots().list().expect("listed"), []);
+    assert_eq!(owner.snapshots.list().expect("listed"), []);
     // The death of the process asks nobody to clean up.
     mem::forget(begin(&mut owner));
-    drop(owner.log);
+    drop((owner.log, owner.snapshots));
     fixture.kill();
     let mut owner = Owner::start(fixture.open());
-    assert_eq!(owner.log.snapshots().list().expect("listed"), []);
+    assert_eq!(owner.snapshots.list().expect("listed"), []);
     assert!(owner.report.damaged.is_empty(), "{:?}", owner.report);
     assert!(owner.log.tail() >= at);
     let at = owner.snapshot(&[b"whole"]);
-    let store = owner.log.snapshots();
+    let store = owner.snapshots;
     assert_eq!(pieces(&*store, at).expect("it reads back"), ["whole"]);
     true
 }
@@ -125,10 +125,10 @@ pub(super) fn recovery_starts_at_a_snapshot(fixture: &mut dyn Fixture) -> bool {
     owner.append(&[payload(99, 10)]);
     owner.sync();
     let all = owner.records;
-    drop(owner.log);
+    drop((owner.log, owner.snapshots));
     fixture.kill();
     for &from in snapshots.iter().rev().chain([&Position(0)]) {
-        let mut log = fixture.open();
+        let mut log = fixture.open().log;
         let (report, records) = recover_from(&mut *log, from);
         let expected = all.iter().filter(|record| record.position >= from);
         assert!(records.iter().eq(expected), "from {from}");
@@ -153,21 +153,22 @@ pub(super) fn a_snapshot_survives_a_power_cut(fixture: &mut dyn Fixture) -> bool
     let at = owner.snapshot(&[b"one", b"two"]);
     // Not synced: it may be lost, and the snapshot then stands at the very end.
     owner.append(&[payload(50, 100)]);
-    drop(owner.log);
+    drop((owner.log, owner.snapshots));
     if !fixture.cut_power() {
         return false;
     }
-    let log = fixture.open();
-    let store = log.snapshots();
+    let storage = fixture.open();
+    let store = storage.snapshots.clone();
     assert_eq!(store.list().expect("listed"), [at]);
     assert_eq!(pieces(&*store, at).expect("it reads back"), ["one", "two"]);
-    let mut owner = Owner::start_from(log, at);
+    drop(store);
+    let mut owner = Owner::start_from(storage, at);
     assert!(owner.records.len() <= 1);
     assert!(owner.log.tail() >= at, "positions are not used again");
     owner.append(&[payload(60, 100)]);
     owner.sync();
     let expected = owner.records;
-    drop(owner.log);
+    drop((owner.log, owner.snapshots));
     fixture.kill();
     let owner = Owner::start_from(fixture.open(), at);
     assert_eq!(owner.records, expected);
@@ -182,13 +183,13 @@ pub(super) fn a_damaged_snapshot_says_so(fixture: &mut dyn Fixture) -> bool {
     let content = [payload(2, 500), payload(3, 500), payload(4, 500)];
     let content: Vec<&[u8]> = content.iter().map(Vec::as_slice).collect();
     let at = owner.snapshot(&content);
-    drop(owner.log);
+    drop((owner.log, owner.snapshots));
     fixture.kill();
     if !fixture.damage(content[1]) {
         return false;
     }
-    let log = fixture.open();
-    let mut reader = log.snapshots().open(at).expect("it opens");
+    let storage = fixture.open();
+    let mut reader = storage.snapshots.open(at).expect("it opens");
     let first = reader.next_piece().expect("the first verifies");
     assert_eq!(first.as_deref(), Some(content[0]));
     match reader.next_piece() {

@@ -20,7 +20,7 @@ pub(super) fn trim_keeps_everything_from_its_position_on(fixture: &mut dyn Fixtu
         }
     }
     let expected = owner.records;
-    drop(owner.log);
+    drop((owner.log, owner.snapshots));
     fixture.kill();
     let owner = Owner::start(fixture.open());
     // Space may come back in larger pieces, but the records that stay are whole and in order.
@@ -48,7 +48,7 @@ pub(super) fn trim_of_everything_keeps_epoch_and_order(fixture: &mut dyn Fixture
         owner.records.clear();
         owner.append(&[payload(99, 10)]);
         owner.check_reads();
-        drop(owner.log);
+        drop((owner.log, owner.snapshots));
         fixture.kill();
     }
     true
@@ -152,7 +152,7 @@ pub(super) fn a_released_range_is_gone_and_all_others_stay(fixture: &mut dyn Fix
     owner.sync();
 
     let kept = owner.records;
-    drop(owner.log);
+    drop((owner.log, owner.snapshots));
     fixture.kill();
     let mut owner = Owner::start_from(fixture.open(), snapshot);
     assert_eq!(owner.records[..], kept[kept.len() - 2..]);
@@ -195,7 +195,7 @@ pub(super) fn upkeep_changes_nothing_that_can_be_read(fixture: &mut dyn Fixture)
     }
     owner.check_reads();
     let expected = owner.records;
-    drop(owner.log);
+    drop((owner.log, owner.snapshots));
     fixture.kill();
     let owner = Owner::start(fixture.open());
     assert_eq!(owner.records, expected);

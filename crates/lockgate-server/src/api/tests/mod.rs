@@ -52,12 +52,8 @@ impl Shop {
             ..LocalLogOptions::default()
         };
         let log = LocalLog::open(Arc::new(FaultyDisk::new()), options).unwrap();
-        let (engine, _) = Engine::start(
-            Box::new(log),
-            Arc::new(clock.clone()),
-            EngineOptions::default(),
-        )
-        .unwrap();
+        let (engine, _) =
+            Engine::start(log, Arc::new(clock.clone()), EngineOptions::default()).unwrap();
         let (trigger, drain) = drain::drain();
         Self {
             service: Service::new(engine.clone(), drain, Arc::default()),

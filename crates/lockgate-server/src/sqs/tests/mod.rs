@@ -75,7 +75,7 @@ impl Shop {
         };
         let log = LocalLog::open(Arc::new(disk.clone()), options).unwrap();
         let (engine, _) = Engine::start(
-            Box::new(log),
+            log,
             Arc::new(clock.clone()),
             EngineOptions {
                 shard,
