@@ -156,7 +156,8 @@ impl State {
     /// Whether somebody waits for what no sync on its way makes durable.
     fn wants_sync(&self) -> bool {
         let synced = self.syncs.back().map(|(position, _)| *position);
-        self.wanted > synced.unwrap_or(self.progress.durable)
+        // Who waits for more than was filed does so until that is.
+        self.wanted.min(self.submitted) > synced.unwrap_or(self.progress.durable)
     }
 
     /// Whether the sync thread must be told. Beside a stream of records that nobody waits for it is
@@ -452,9 +453,9 @@ impl Desk {
             } else {
                 drop(state);
             }
-            let progress = log.now();
+            // First the failure: with a certain one, what is written by then is all that is.
             let failure = (was_told || started.is_err()).then(|| log.failure());
-            let failure = failure.flatten();
+            let (failure, progress) = (failure.flatten(), log.now());
 
             state = self.lock();
             let before = state.progress;

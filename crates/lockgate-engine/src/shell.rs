@@ -13,8 +13,7 @@ use std::{
 };
 
 use lockgate_core::{
-    Clock, Incarnation, LogProgress, LogReader, Now, Position, ReadError, Storage, Term,
-    with_sources,
+    Clock, Incarnation, LogReader, Now, Position, ReadError, Storage, Term, with_sources,
 };
 use lockgate_machine::{Answer, Command, Delivery, SettleAction};
 
@@ -51,7 +50,6 @@ pub(crate) struct Shared {
     reader: Arc<dyn LogReader>,
     readers: Arc<Readers>,
     pub(crate) desk: Arc<Desk>,
-    log: Arc<dyn LogProgress>,
     /// Rung when there may be something to do for the keeper.
     keeper: Bell,
     owner: Mutex<Option<JoinHandle<()>>>,
@@ -113,7 +111,6 @@ pub(crate) fn start(
             driver.capabilities().syncs_in_flight,
             driver.keeper_counts(),
         )),
-        log: driver.progress(),
         keeper: maintenance.bell(),
         owner: Mutex::default(),
         overloaded: AtomicU64::new(0),
@@ -133,14 +130,15 @@ pub(crate) fn start(
     });
 
     let desk = shared.desk.clone();
-    shared.log.watch(Box::new(move || desk.tell()));
+    let log = driver.progress();
+    log.watch(Box::new(move || desk.tell()));
     let sync_thread = spawn(format!("{}-sync", options.thread_name), {
-        let shared = shared.clone();
+        let (shared, log) = (shared.clone(), log.clone());
         move || {
             // As for the owner: a panic is a bug of ours, and nobody may wait for ever.
             let synced = panic::catch_unwind(AssertUnwindSafe(|| {
                 shared.desk.run(
-                    &*shared.log,
+                    &*log,
                     |output| shared.deliver(output),
                     || shared.inbox.poke(),
                 )
@@ -152,21 +150,28 @@ pub(crate) fn start(
         }
     })?;
     let (upkeep, snapshots) = (driver.log.upkeep(), driver.snapshots());
-    let keeper = Keeper::new(shared.clone(), upkeep, snapshots);
-    let kept = shared.keeper.add(Box::new(keeper));
-    let kept = kept.map_err(StartError::Threads);
-    let owner_thread = kept.and_then(|kept| {
-        spawn(options.thread_name.clone(), {
-            let shared = shared.clone();
-            let helpers = Helpers {
-                sync: sync_thread,
-                keeper: kept,
-            };
-            move || own(&shared, driver, helpers, &options)
-        })
+    // The owner comes first: the keeper asks it, and who gives a keeper up waits until it has been answered.
+    let (hand_over, helpers) = mpsc::sync_channel(1);
+    let owner_thread = spawn(options.thread_name.clone(), {
+        let shared = shared.clone();
+        move || {
+            if let Ok(helpers) = helpers.recv() {
+                own(&shared, driver, helpers, &options);
+            }
+        }
     });
-    match owner_thread {
-        Ok(thread) => *shared.owner_thread() = Some(thread),
+    let kept = owner_thread.and_then(|thread| {
+        *shared.owner_thread() = Some(thread);
+        let keeper = Keeper::new(shared.clone(), upkeep, snapshots);
+        let kept = shared.keeper.add(Box::new(keeper));
+        kept.map_err(StartError::Threads)
+    });
+    match kept {
+        Ok(keeper) => {
+            let sync = sync_thread;
+            // It waits for just that.
+            let _taken = hand_over.send(Helpers { sync, keeper });
+        }
         Err(error) => {
             shared.inbox.close(StopReason::ShutDown);
             shared.desk.finish();
@@ -240,7 +245,7 @@ fn own(shared: &Shared, mut driver: Driver<Ticket>, helpers: Helpers, options: &
 }
 
 fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) {
-    let pins = driver.pins.clone();
+    let (pins, log) = (driver.pins.clone(), driver.progress());
     let mut taken = Taken::default();
     let mut held = Vec::new();
     let mut timeout = None;
@@ -320,7 +325,7 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
         let filing = Filing {
             outputs: &mut held,
             submitted: driver.tail(),
-            written: shared.log.now().written,
+            written: log.now().written,
             wanted: driver.promised(),
             room,
             known_durable: durable,

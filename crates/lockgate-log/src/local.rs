@@ -448,13 +448,10 @@ impl LocalLog {
         writing.file.sync()?;
         self.disk.sync_folder()?;
         writing.written_until = end;
-        writing.allocated_until = end;
-        if writing
-            .file
-            .allocate(self.options.segment_bytes.into())
-            .is_ok()
-        {
-            writing.allocated_until = self.options.segment_bytes;
+        // As much as it had: a little one stays little.
+        let allocated = std::mem::replace(&mut writing.allocated_until, end);
+        if writing.file.allocate(allocated.into()).is_ok() {
+            writing.allocated_until = allocated;
         }
         self.next_number = before.next_number;
         self.phase = Phase::Serving(writing);

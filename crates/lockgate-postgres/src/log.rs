@@ -106,6 +106,10 @@ const APPEND: &str = "
     FROM head, turn, unnest($8::integer[], $9::bigint[], $10::bytea[])
         WITH ORDINALITY AS row (checksum, position, payload, index)";
 
+/// Draws the number of a lock from 2^62.
+const DRAW_TURNS: &str = "
+    SELECT (floor(random() * 2147483648)::bigint << 31) + floor(random() * 2147483648)::bigint";
+
 const FIRST_TURN: &str = "SELECT pg_advisory_lock($1)";
 
 /// Of writers that are gone. One that is deposed only finds that its snapshot is gone.
@@ -571,13 +575,16 @@ impl Log for PostgresLog {
             .map_err(|failure| self.unknown(failure))?;
         // That commit was flushed, and with it everything recovered.
         self.shared.set_durable(self.tail());
+        let appending = self.appending.session();
+        let drawn = appending.query_opt(DRAW_TURNS, &[]);
+        let drawn = drawn.map_err(|failure| self.unknown(failure))?;
         let fence = Fence {
             claim,
             epoch: number,
+            turns: drawn.map_or(0, |row| row.get(0)),
         };
         let first = fence.turn(self.shared.next_turn());
-        self.appending
-            .session()
+        appending
             .query_opt(FIRST_TURN, &[&first])
             .map_err(|failure| self.unknown(failure))?;
         self.shared.fence.get_or_init(|| fence);
@@ -702,7 +709,7 @@ impl Log for PostgresLog {
     fn trim(&mut self, before: Position) -> Result<(), LogError> {
         let before = before.min(self.tail());
         let shard = &self.shared.shard;
-        self.as_owner("trimming", |session, Fence { claim, epoch }| {
+        self.as_owner("trimming", |session, Fence { claim, epoch, .. }| {
             session.execute(TRIM, &[shard, &claim, &epoch, &to_database(before.0)])
         })?;
         self.trimmed = self.trimmed.max(before);
@@ -719,9 +726,12 @@ impl Log for PostgresLog {
         }
         let shard = &self.shared.shard;
         let (first, stop) = (to_database(range.start), to_database(range.end));
-        self.as_owner("releasing a range", |session, Fence { claim, epoch }| {
-            session.execute(RELEASE, &[shard, &claim, &epoch, &first, &stop])
-        })?;
+        self.as_owner(
+            "releasing a range",
+            |session, Fence { claim, epoch, .. }| {
+                session.execute(RELEASE, &[shard, &claim, &epoch, &first, &stop])
+            },
+        )?;
         self.shared
             .space(|space| space.released.insert(range.start, range.end));
         let is_handed_out = Arc::strong_count(&self.upkeep) > 1;

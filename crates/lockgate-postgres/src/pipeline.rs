@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    marker::PhantomData,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -17,7 +18,6 @@ type Step = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// one after the other, each in a transaction of its own, and their answers are taken in that order.
 pub(crate) struct Pipeline {
     session: Arc<Session>,
-    runtime: Handle,
     steps: mpsc::UnboundedSender<Step>,
 }
 
@@ -29,11 +29,7 @@ impl Pipeline {
                 step.await;
             }
         });
-        Self {
-            session,
-            runtime: runtime.clone(),
-            steps,
-        }
+        Self { session, steps }
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -42,29 +38,59 @@ impl Pipeline {
 
     /// Sends what `asking` sends when it is first polled, before this returns. `done` is called once: in the
     /// thread that moves bytes, and must not wait there, if `is_quick` says so of the answer; else, and for a
-    /// failure, in a thread that may wait. Nothing that was sent later is done before.
+    /// failure, in a thread that may wait. Nothing that was sent later is done before. The time that an answer
+    /// may take begins when the one before it is done.
     pub(crate) fn send<T: Send + 'static>(
         &self,
         asking: impl Future<Output = Result<T, tokio_postgres::Error>> + Send + 'static,
         is_quick: fn(&T) -> bool,
         done: impl FnOnce(Result<T, Failure>) + Send + 'static,
     ) {
-        // For its timer and its threads.
-        let _entered = self.runtime.enter();
         let session = self.session.clone();
-        let mut step: Step = Box::pin(async move {
-            match time::timeout(session.timeout(), asking).await {
-                Ok(Ok(answer)) if is_quick(&answer) => done(Ok(answer)),
+        let done = Done(Some(done), PhantomData);
+        let mut asking = Box::pin(asking);
+        // Polled once here, so that statements go out in the order of these calls. Who wakes nobody is asked
+        // again by the task.
+        let mut nobody = Context::from_waker(Waker::noop());
+        let mut sent = match asking.as_mut().poll(&mut nobody) {
+            Poll::Ready(answer) => Some(answer),
+            Poll::Pending => None,
+        };
+        let step: Step = Box::pin(async move {
+            let answer = match sent.take() {
+                Some(answer) => Ok(answer),
+                None => time::timeout(session.timeout(), asking).await,
+            };
+            match answer {
+                Ok(Ok(answer)) if is_quick(&answer) => done.call(Ok(answer)),
                 answer => {
-                    let judging = task::spawn_blocking(move || done(session.judge(answer.ok())));
+                    let judging =
+                        task::spawn_blocking(move || done.call(session.judge(answer.ok())));
                     let _panicked = judging.await;
                 }
             }
         });
-        let mut nobody = Context::from_waker(Waker::noop());
-        if let Poll::Pending = step.as_mut().poll(&mut nobody) {
-            // It can only be gone with the whole connection, and then nobody asks any more.
-            let _gone = self.steps.send(step);
+        // If the task is gone, the step is dropped here, and done with that.
+        let _gone = self.steps.send(step);
+    }
+}
+
+/// Called once, also if the step that has it is dropped: nobody waits for an answer that never comes.
+struct Done<T, F: FnOnce(Result<T, Failure>)>(Option<F>, PhantomData<fn(T)>);
+
+impl<T, F: FnOnce(Result<T, Failure>)> Done<T, F> {
+    fn call(mut self, answer: Result<T, Failure>) {
+        if let Some(done) = self.0.take() {
+            done(answer);
+        }
+    }
+}
+
+impl<T, F: FnOnce(Result<T, Failure>)> Drop for Done<T, F> {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            let why = "what waited for the answer has ended".to_owned();
+            done(Err(Failure::Ended(why)));
         }
     }
 }

@@ -60,12 +60,14 @@ pub(crate) struct Fence {
     /// The number of the recovery that it rests on.
     pub(crate) claim: i64,
     pub(crate) epoch: i64,
+    /// Where the numbers of its locks begin, see [`Fence::turn`].
+    pub(crate) turns: i64,
 }
 
 impl Fence {
-    /// The lock of a turn: of this owner only, since claims are drawn at random.
+    /// The lock of a turn. Such locks are of the whole database, so where they begin is drawn from 2^62 numbers.
     pub(crate) fn turn(self, turn: u64) -> i64 {
-        (self.claim / 2).wrapping_add(to_database(turn))
+        self.turns.wrapping_add(to_database(turn))
     }
 }
 
@@ -221,8 +223,8 @@ impl Shared {
     }
 
     pub(crate) fn set_written(&self, written: Position, turn: u64) {
-        self.turn_written.store(turn, Ordering::Release);
-        self.written.store(written.0, Ordering::Release);
+        self.turn_written.fetch_max(turn, Ordering::AcqRel);
+        self.written.fetch_max(written.0, Ordering::AcqRel);
     }
 
     /// The turn of the next append.

@@ -197,7 +197,7 @@ impl Writing {
         if let Some(id) = self.id {
             return Ok(id);
         }
-        let Fence { claim, epoch } = self.fence;
+        let Fence { claim, epoch, .. } = self.fence;
         let (at, number) = (to_database(self.point.at.0), to_database(self.point.number));
         let row = self.shared.working.run("beginning a snapshot", |session| {
             session.query_opt(BEGIN, &[&self.shared.shard, &claim, &epoch, &at, &number])
@@ -221,7 +221,7 @@ impl SnapshotWriter for Writing {
         }
         let (id, index) = (self.id()?, self.pieces);
         let checksum = piece_checksum(self.point.at, index, piece);
-        let Fence { claim, epoch } = self.fence;
+        let Fence { claim, epoch, .. } = self.fence;
         let shared = &self.shared;
         let written = shared
             .working
@@ -250,7 +250,7 @@ impl SnapshotWriter for Writing {
     fn finish(mut self: Box<Self>) -> Result<(), LogError> {
         let id = self.id()?;
         let shared = &self.shared;
-        let Fence { claim, epoch } = self.fence;
+        let Fence { claim, epoch, .. } = self.fence;
         let (at, bytes) = (to_database(self.point.at.0), to_database(self.bytes));
         let finished = shared.working.run("finishing a snapshot", |session| {
             session.execute(

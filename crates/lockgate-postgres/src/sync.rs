@@ -153,11 +153,22 @@ impl Syncing {
     ) -> Result<(), LogError> {
         let session = self.pipeline.session();
         let failed = |failure: Failure| failure.while_doing(WHAT);
-        let Some(row) = answer.map_err(failed)? else {
+        let mut row = answer.map_err(failed)?;
+        if row.is_none() {
             // An append that was refused says it better.
             if self.wait_written(tail).is_err() {
                 return self.shared.check_running();
             }
+            // It may not have waited for that append.
+            let parameters: crate::session::Parameters<'_> = &[
+                &self.shared.shard,
+                &fence.claim,
+                &fence.epoch,
+                &to_database(tail.0),
+            ];
+            row = session.query_opt(SYNC, parameters).map_err(failed)?;
+        }
+        let Some(row) = row else {
             let head = session.query_opt(HEAD, &[&self.shared.shard]);
             let head = head.map_err(failed)?;
             let is_ours =

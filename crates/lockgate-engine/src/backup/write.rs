@@ -102,6 +102,10 @@ impl<T: Ticket> Driver<T> {
     /// See [`BackupError`].
     pub fn backup(&mut self, now: Now, out: &mut dyn Write) -> Result<BackupReport, BackupError> {
         let source = Source::of(self, now);
+        let written = self.log.progress().wait_written(source.position);
+        written.map_err(|error| BackupError::Stopped {
+            reason: StopReason::of(&error),
+        })?;
         write(source, &*self.reader(), out, &|| Ok(()))
     }
 }
