@@ -8,14 +8,14 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use lockgate_core::{Epoch, Log, Position, RecordGroup};
+//! use lockgate_core::{Epoch, Log, LogSource, Position, RecordGroup};
 //! use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("data");
 //! let disk = Arc::new(FolderDisk::open(&path)?);
 //! let mut log = LocalLog::open(disk, LocalLogOptions::default())?;
-//! let report = log.recover(Position(0), &mut |record| println!("{} bytes", record.payload.len()))?;
+//! let report = log.recover(Position(0), Epoch(0), &mut |record, _| println!("{record:?}"))?;
 //! log.begin_epoch(Epoch(report.epoch.0 + 1))?;
 //!
 //! let mut group = RecordGroup::new(log.capabilities().gap);

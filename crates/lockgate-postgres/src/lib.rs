@@ -5,13 +5,13 @@
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use lockgate_core::{Log, Position, RecordGroup};
+//! use lockgate_core::{Epoch, Log, LogSource, Position, RecordGroup};
 //! use lockgate_postgres::{PostgresLog, PostgresLogOptions};
 //!
 //! # let Ok(url) = std::env::var("LOCKGATE_TEST_POSTGRES") else { return Ok(()) };
 //! # let shard = &format!("example-{}", std::process::id());
 //! let mut log = PostgresLog::open(&url, shard, PostgresLogOptions::default())?;
-//! let report = log.recover(Position(0), &mut |record| println!("{:?}", record.payload))?;
+//! let report = log.recover(Position(0), Epoch(0), &mut |record, _| println!("{record:?}"))?;
 //! let epoch = report.epoch.next();
 //! log.begin_epoch(epoch)?;
 //!

@@ -11,21 +11,15 @@
 
 use std::{
     error::Error,
-    io,
+    io::{self, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::mpsc,
+    thread,
     time::{Duration, Instant},
 };
 
 use lockgate::{Lockgate, Message, Queue};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        TcpListener, TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
-    sync::mpsc,
-    task::JoinHandle,
-    time::{sleep, sleep_until},
-};
+use tokio::time::sleep;
 use tokio_postgres::NoTls;
 
 /// Added to each way.
@@ -38,7 +32,7 @@ const BODY: &[u8] = &[b'x'; 1024];
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("LOCKGATE_TEST_POSTGRES")?;
-    let url = delayed(&url).await?;
+    let url = delayed(&url)?;
     let shard = format!("delayed-{}", std::process::id());
     let lockgate = Lockgate::postgres(&url, &shard).open().await?;
     let sends = lockgate.queue("sends").create().await?;
@@ -127,48 +121,48 @@ fn median(mut took: Vec<Duration>) -> Duration {
     took[took.len() / 2]
 }
 
-/// The same server by way of a proxy that holds each byte back for [`DELAY`], in both directions.
-async fn delayed(url: &str) -> Result<String, Box<dyn Error>> {
+/// The same server by way of a proxy that holds each byte back for [`DELAY`], in both directions. It has
+/// threads of its own, because the runtime's timers are no finer than a millisecond.
+fn delayed(url: &str) -> Result<String, Box<dyn Error>> {
     let (rest, database) = url.rsplit_once('/').ok_or("the URL names no database")?;
     let (user, server) = rest.rsplit_once('@').ok_or("the URL names no user")?;
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
     let proxy = listener.local_addr()?;
     let to = server.to_owned();
-    let _runs: JoinHandle<io::Result<()>> = tokio::spawn(async move {
+    thread::spawn(move || -> io::Result<()> {
         loop {
-            let (client, _) = listener.accept().await?;
-            let server = TcpStream::connect(&to).await?;
-            client.set_nodelay(true)?;
-            server.set_nodelay(true)?;
-            let (from_client, to_client) = client.into_split();
-            let (from_server, to_server) = server.into_split();
-            tokio::spawn(carry(from_client, to_server));
-            tokio::spawn(carry(from_server, to_client));
+            let (client, _) = listener.accept()?;
+            let server = TcpStream::connect(&to)?;
+            carry(client.try_clone()?, server.try_clone()?)?;
+            carry(server, client)?;
         }
     });
     Ok(format!("{user}@{proxy}/{database}"))
 }
 
-async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> io::Result<()> {
-    let (sender, mut arrived) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        while let Some((due, bytes)) = arrived.recv().await {
-            sleep_until(due).await;
-            let bytes: Vec<u8> = bytes;
-            if to.write_all(&bytes).await.is_err() {
+fn carry(mut from: TcpStream, mut to: TcpStream) -> io::Result<()> {
+    to.set_nodelay(true)?;
+    let (sender, arrived) = mpsc::channel::<(Instant, Vec<u8>)>();
+    thread::spawn(move || {
+        for (due, bytes) in arrived {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            if to.write_all(&bytes).is_err() {
+                return;
+            }
+        }
+        // The other side has closed.
+        let _closed = to.shutdown(Shutdown::Both);
+    });
+    thread::spawn(move || {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            if sender
+                .send((Instant::now() + DELAY, buffer[..count].to_vec()))
+                .is_err()
+            {
                 return;
             }
         }
     });
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        let count = from.read(&mut buffer).await?;
-        if count == 0 {
-            return Ok(());
-        }
-        let due = tokio::time::Instant::now() + DELAY;
-        if sender.send((due, buffer[..count].to_vec())).is_err() {
-            return Ok(());
-        }
-    }
+    Ok(())
 }
