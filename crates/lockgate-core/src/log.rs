@@ -349,6 +349,22 @@ pub trait LogReader: Send + Sync {
         None
     }
 
+    /// Where the record of that [number](RecordStamp::number) starts; `None` if there is none that can be read:
+    /// not yet, not any more, or because it is damaged. May read as much as a range holds.
+    ///
+    /// # Errors
+    /// If storage fails.
+    fn locate(&self, number: u64) -> Result<Option<Position>, ReadError>;
+
+    /// Waits until a record that starts at `beyond` or behind it is durable, for whoever follows the log; not
+    /// longer than `wait`, nor if there will never be one. Returns up to where records are durable, which is
+    /// how far a follower may go: what is behind it a power cut may still take back. Of a view of a standby it
+    /// is where the view ends.
+    ///
+    /// # Errors
+    /// If storage fails.
+    fn wait_tail(&self, beyond: Position, wait: Duration) -> Result<Position, LogError>;
+
     /// Visits the records that start in `from..to`, in order, and what is damaged between them, for
     /// as long as `visit` says [`Continue`](ControlFlow::Continue). `from` is where a record starts,
     /// or the first position of a range. Ranges that were released are passed over.

@@ -101,6 +101,18 @@ mod tests {
     struct One(Bytes);
 
     impl LogReader for One {
+        fn locate(&self, _: u64) -> Result<Option<Position>, ReadError> {
+            Ok(None)
+        }
+
+        fn wait_tail(
+            &self,
+            beyond: Position,
+            _: std::time::Duration,
+        ) -> Result<Position, lockgate_core::LogError> {
+            Ok(beyond)
+        }
+
         fn read(&self, _at: Position) -> Result<Bytes, ReadError> {
             Ok(self.0.clone())
         }

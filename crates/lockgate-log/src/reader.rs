@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -37,6 +38,43 @@ const RUN_BYTES_MAX: u64 = 64 << 10;
 pub(crate) struct Reader(pub(crate) Arc<Shared>);
 
 impl LogReader for Reader {
+    fn locate(&self, number: u64) -> Result<Option<Position>, ReadError> {
+        let shared = &*self.0;
+        let segment = {
+            let segments = shared.segments();
+            let begins =
+                |info: &SegmentInfo| info.first_number.is_some_and(|first| first <= number);
+            let found = segments.iter().rev().find(|(_, info)| begins(info));
+            found.map(|(&segment, _)| segment)
+        };
+        let Some(segment) = segment else {
+            return Ok(None);
+        };
+        let mut found = None;
+        let from = first_record(segment);
+        let to = shared
+            .appended()
+            .min(segment_start(segment.saturating_add(1)));
+        self.scan(from, to, &mut |scanned| {
+            if let Scanned::Record { record, stamp } = scanned
+                && stamp.number >= number
+            {
+                found = (stamp.number == number).then_some(record.position);
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(found)
+    }
+
+    fn wait_tail(&self, beyond: Position, wait: Duration) -> Result<Position, LogError> {
+        let durable = self.0.wait_synced(beyond, wait);
+        if durable <= beyond {
+            self.0.check_running()?;
+        }
+        Ok(durable)
+    }
+
     fn read(&self, at: Position) -> Result<Bytes, ReadError> {
         let shared = &*self.0;
         let (segment, offset) = (segment_of(at), offset_of(at));

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     sync::{Arc, PoisonError, atomic::Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use lockgate_core::{
@@ -17,7 +17,7 @@ use crate::{
     names::{StartMark, segment_name},
     reader::Lengths,
     spares::{Spares, StepError},
-    sync::{AtomicU64, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{AtomicU64, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 pub(crate) struct Shared {
@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     /// Where the next record goes; everything before it has been written and may be read.
     appended: AtomicU64,
     unsynced: Mutex<Unsynced>,
+    /// Something more is durable, or nothing will be any more.
+    synced: Condvar,
     /// Held for a whole sync, so that two syncs cannot report each other's work.
     sync_turn: Mutex<()>,
 }
@@ -78,6 +80,7 @@ impl Shared {
             lengths: Lengths::default(),
             appended: AtomicU64::new(0),
             unsynced: Mutex::default(),
+            synced: Condvar::new(),
             sync_turn: Mutex::default(),
         }
     }
@@ -102,6 +105,7 @@ impl Shared {
         let mut unsynced = self.unsynced();
         if unsynced.stopped.is_none() {
             unsynced.stopped = Some(with_sources(&error));
+            self.synced.notify_all();
         }
         LogError::Disk(error)
     }
@@ -119,6 +123,21 @@ impl Shared {
     /// Every record before it is durable.
     pub(crate) fn synced(&self) -> Point {
         self.unsynced().synced
+    }
+
+    /// Waits until records from `beyond` on are durable, for so long at most.
+    pub(crate) fn wait_synced(&self, beyond: Position, wait: Duration) -> Position {
+        let end = Instant::now().checked_add(wait);
+        let mut unsynced = self.unsynced();
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let is_over = left.is_some_and(|left| left.is_zero());
+            if unsynced.synced.at > beyond || unsynced.stopped.is_some() || is_over {
+                return unsynced.synced.at;
+            }
+            let waited = self.synced.wait_timeout(unsynced, left.unwrap_or(wait));
+            unsynced = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Starts a life after recovery: all before `tail` is durable.
@@ -455,6 +474,7 @@ impl LogProgress for ProgressHandle {
             });
         }
         unsynced.synced = target;
+        shared.synced.notify_all();
         Ok(target.at)
     }
 }

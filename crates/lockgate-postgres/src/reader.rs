@@ -1,8 +1,11 @@
 //! Reading records: some, or a stretch of them.
 
 use std::{
+    cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
     ops::ControlFlow,
+    thread,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -137,7 +140,76 @@ impl Shared {
     }
 }
 
+/// The first record from a position on, and its number.
+const FIRST_FROM: &str = "
+    SELECT position, number FROM lockgate.record
+    WHERE shard = $1 AND position >= $2 ORDER BY position LIMIT 1";
+
+const DURABLE: &str = "SELECT position FROM lockgate.durable WHERE shard = $1";
+
+/// How often one who follows a log that another process appends to asks how far it is.
+const FOLLOW_EVERY: Duration = Duration::from_millis(20);
+
 impl LogReader for Reader {
+    /// Numbers rise with positions, and the table is found by position: so the number is searched for.
+    fn locate(&self, number: u64) -> Result<Option<Position>, ReadError> {
+        let shared = &self.0;
+        let (mut low, mut high) = (0, to_database(shared.written().0));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let row = shared.read("looking for a record", |session| {
+                session.query_opt(FIRST_FROM, &[&shared.shard, &middle])
+            })?;
+            let Some(row) = row else {
+                high = middle;
+                continue;
+            };
+            let (position, found): (i64, i64) = (row.get(0), row.get(1));
+            match from_database(found).cmp(&number) {
+                Ordering::Less => low = position + 1,
+                Ordering::Equal => {
+                    let at = Position(from_database(position));
+                    return match self.read(at) {
+                        Ok(_) => Ok(Some(at)),
+                        Err(ReadError::Missing { .. } | ReadError::Damaged { .. }) => Ok(None),
+                        Err(error) => Err(error),
+                    };
+                }
+                Ordering::Greater => high = middle,
+            }
+        }
+        Ok(None)
+    }
+
+    fn wait_tail(&self, beyond: Position, wait: Duration) -> Result<Position, LogError> {
+        let shared = &self.0;
+        // A time without end is a day here, after which the caller asks again.
+        let until = Instant::now() + wait.min(Duration::from_hours(24));
+        if shared.fence.get().is_some() {
+            shared.wait_until_by(until, || {
+                shared.progress().durable > beyond || shared.has_stopped()
+            });
+            let durable = shared.progress().durable;
+            if durable <= beyond {
+                shared.check_running()?;
+            }
+            return Ok(durable);
+        }
+        loop {
+            let row = shared.read("following the log", |session| {
+                session.query_opt(DURABLE, &[&shared.shard])
+            })?;
+            let durable = Position(row.map_or(0, |row| from_database(row.get(0))));
+            let left = until.saturating_duration_since(Instant::now());
+            if durable > beyond || left.is_zero() {
+                // What is behind it was not there when the view began, and may be read now.
+                shared.follow(durable);
+                return Ok(durable);
+            }
+            thread::sleep(FOLLOW_EVERY.min(left));
+        }
+    }
+
     fn read(&self, at: Position) -> Result<Bytes, ReadError> {
         let found = self.0.rows_at(&[at])?;
         self.0.record(at, &found)

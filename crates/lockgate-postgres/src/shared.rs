@@ -8,6 +8,7 @@ use std::{
         Arc, Condvar, Mutex, OnceLock, PoisonError,
         atomic::{AtomicI64, AtomicU64, Ordering},
     },
+    time::Instant,
 };
 
 use crc32c::{crc32c, crc32c_append};
@@ -208,6 +209,19 @@ impl Shared {
         let in_flight = lock(&self.in_flight);
         let waited = self.news.wait_while(in_flight, |groups| !is_it(*groups));
         drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The same, not longer than that.
+    pub(crate) fn wait_until_by(&self, end: Instant, is_it: impl Fn() -> bool) {
+        let left = end.saturating_duration_since(Instant::now());
+        let in_flight = lock(&self.in_flight);
+        let waited = self.news.wait_timeout_while(in_flight, left, |_| !is_it());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Somebody else has written up to there.
+    pub(crate) fn follow(&self, written: Position) {
+        self.written.fetch_max(written.0, Ordering::AcqRel);
     }
 
     pub(crate) fn group_sent(&self) {

@@ -22,6 +22,8 @@ cases! {
         empty_storage_recovers_empty,
         capabilities_are_consistent,
         appended_records_read_back,
+        a_record_is_found_by_its_number,
+        who_follows_is_told_of_what_is_durable,
         records_come_back_in_order_after_a_kill,
         records_come_back_in_order_over_many_lives,
         place_says_where_append_puts_records,

@@ -499,6 +499,14 @@ struct WatchedReader {
 }
 
 impl LogReader for WatchedReader {
+    fn locate(&self, number: u64) -> Result<Option<Position>, ReadError> {
+        self.reader.locate(number)
+    }
+
+    fn wait_tail(&self, beyond: Position, wait: std::time::Duration) -> Result<Position, LogError> {
+        self.reader.wait_tail(beyond, wait)
+    }
+
     fn read(&self, at: Position) -> Result<Bytes, ReadError> {
         let how = {
             let state = self.controls.state.lock().unwrap();

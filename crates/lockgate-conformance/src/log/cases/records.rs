@@ -6,6 +6,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use lockgate_core::{AppendError, Epoch, Level, LogRecord, Position, RecoveryReport};
@@ -293,4 +294,49 @@ impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
+}
+
+pub(super) fn a_record_is_found_by_its_number(fixture: &mut dyn Fixture) -> bool {
+    let mut owner = Owner::start(fixture.open());
+    let first = owner.log.next_number();
+    for seed in 0..200 {
+        owner.append(&[payload(seed, 700), payload(seed, 3)]);
+    }
+    owner.sync();
+    let find = |owner: &Owner, number| owner.log.reader().locate(number).expect("it is looked for");
+    let check = |owner: &Owner| {
+        for (number, record) in (first..).zip(&owner.records).step_by(7) {
+            assert_eq!(find(owner, number), Some(record.position), "{number}");
+        }
+        assert_eq!(find(owner, owner.log.next_number()), None);
+        assert_eq!(find(owner, 0), None);
+    };
+    check(&owner);
+    drop((owner.log, owner.snapshots));
+    fixture.kill();
+    let mut owner = Owner::start(fixture.open());
+    owner.append(&[payload(9, 9)]);
+    check(&owner);
+    true
+}
+
+pub(super) fn who_follows_is_told_of_what_is_durable(fixture: &mut dyn Fixture) -> bool {
+    const LONG: Duration = Duration::from_secs(60);
+    let mut owner = Owner::start(fixture.open());
+    owner.append(&[payload(1, 100)]);
+    owner.sync();
+    let (reader, durable) = (owner.log.reader(), owner.log.tail());
+    let follow = |beyond, wait| reader.wait_tail(beyond, wait).expect("the log is followed");
+    assert_eq!(follow(Position(0), LONG), durable);
+    assert_eq!(follow(durable, Duration::ZERO), durable);
+    owner.append(&[payload(2, 100)]);
+    assert_eq!(follow(durable, Duration::ZERO), durable, "it is not synced");
+    let follower = thread::spawn({
+        let reader = reader.clone();
+        move || reader.wait_tail(durable, LONG)
+    });
+    owner.sync();
+    let told = follower.join().expect("it does not panic");
+    assert_eq!(told.expect("the log is followed"), owner.log.tail());
+    true
 }
