@@ -66,9 +66,7 @@ fn a_folder_keeps_its_number() {
         check_told(&sandbox, folder, shard);
         let server = serve(&sandbox, folder, shard);
         let url = &server.url;
-        let received = sandbox
-            .run(&format!("receive -q q --json --endpoint {url}"))
-            .ok();
+        let received = sandbox.run(&format!("receive -q q --endpoint {url}")).ok();
         assert!(received.contains("hello"), "{received}");
         stop(server);
     }
