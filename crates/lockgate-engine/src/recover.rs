@@ -205,7 +205,7 @@ pub fn try_start(
 }
 
 /// Refuses a start on what somebody else may own, before that one is deposed, as far as little reading tells:
-/// what a newer version wrote lately, snapshots of which none can be begun to load, parts of the log that are
+/// another shard's number, what a newer version wrote lately, snapshots of which none can be begun to load, parts of the log that are
 /// not there. The rest is found out when the log is claimed; what is refused here would be refused then.
 fn look_first(
     log: &dyn Log,
@@ -216,13 +216,14 @@ fn look_first(
         return Ok(());
     };
     let limits = limits(&log.capabilities());
+    let mut held = None;
     let mut listed = store.list().map_err(StartError::Recover)?;
     let from = loop {
         let mut unreadable = Vec::new();
         let mut from = None;
         for &at in &listed {
             match begin_loading(store, at, &limits) {
-                Ok(()) => from = Some(at),
+                Ok(shard) => (from, held) = (Some(at), shard),
                 // Whether it can be loaded is not known.
                 Err(LoadError::Read(ReadError::Log(error)))
                     if !matches!(error, LogError::NewerFormat { .. }) =>
@@ -246,15 +247,32 @@ fn look_first(
         }
         listed = now;
     };
-    for record in &preview.newest {
-        if record.position >= from
-            && let Err(error @ DecodeError::NewerFormat { .. }) = decode_record(&record.payload)
-        {
-            return Err(StartError::NewerFormat {
-                at: record.position,
-                reason: with_sources(&error),
-            });
+    for record in preview
+        .newest
+        .iter()
+        .filter(|record| record.position >= from)
+    {
+        match decode_record(&record.payload) {
+            Ok(effects) => {
+                for effect in effects {
+                    if let Effect::TermStarted { term, .. } = effect {
+                        held = Some(term.shard);
+                    }
+                }
+            }
+            Err(error @ DecodeError::NewerFormat { .. }) => {
+                return Err(StartError::NewerFormat {
+                    at: record.position,
+                    reason: with_sources(&error),
+                });
+            }
+            // What cannot be decoded is counted, by the start.
+            Err(_) => {}
         }
+    }
+    if let Some(held) = held.filter(|held| *held != options.shard) {
+        let given = options.shard;
+        return Err(StartError::OtherShard { held, given });
     }
     if preview.missing.is_empty() || options.accept_loss {
         return Ok(());
@@ -268,19 +286,19 @@ fn look_first(
     })
 }
 
-/// Loads the first piece of a snapshot.
+/// Loads the first piece of a snapshot, which tells the shard's number.
 fn begin_loading(
     store: &dyn SnapshotStore,
     at: Position,
     limits: &MachineLimits,
-) -> Result<(), LoadError> {
+) -> Result<Option<ShardId>, LoadError> {
     let mut loader = ImageLoader::new(limits.clone());
     match store.open(at)?.next_piece()? {
         Some(piece) => loader.part(ImagePart::decode(&piece)?)?,
         // There is none: it says what is wrong.
-        None => drop(loader.finish()?),
+        None => return Ok(loader.finish()?.shard()),
     }
-    Ok(())
+    Ok(loader.shard())
 }
 
 /// The reason for which a snapshot cannot be loaded, unless the start is refused for it.

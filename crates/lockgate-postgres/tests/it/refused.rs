@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockgate_core::{Level, LogSource};
+use lockgate_core::{Level, LogSource, ShardId};
 use lockgate_engine::{Engine, EngineOptions, StartError, Status};
 use lockgate_log::SystemClock;
 use lockgate_postgres::{PostgresLog, PostgresLogOptions};
@@ -15,13 +15,16 @@ use crate::{
 };
 
 fn start(url: &str, shard: &str) -> Result<Engine, StartError> {
+    start_as(url, shard, EngineOptions::default())
+}
+
+fn start_as(url: &str, shard: &str, options: EngineOptions) -> Result<Engine, StartError> {
     let small_ranges = PostgresLogOptions {
         range_bits: 12,
         ..PostgresLogOptions::default()
     };
     let log = PostgresLog::open(url, shard, small_ranges).unwrap();
-    let (clock, options) = (Arc::new(SystemClock::new()), EngineOptions::default());
-    Engine::start(log, clock, options).map(|(engine, _)| engine)
+    Engine::start(log, Arc::new(SystemClock::new()), options).map(|(engine, _)| engine)
 }
 
 /// One that serves a shard with two messages, which are not in the same range.
@@ -52,6 +55,25 @@ fn goes_on(runtime: &Runtime, engine: &Engine) {
 }
 
 const SHARD: &str = "(SELECT id FROM lockgate.shard WHERE name = $1)";
+
+#[test]
+fn an_owner_outlives_a_start_under_another_number() {
+    let Some(url) = shared_server("an_owner_outlives_a_start_under_another_number") else {
+        return;
+    };
+    let (runtime, shard) = (Runtime::new().unwrap(), new_shard());
+    let engine = serving(&runtime, &url, &shard);
+    let options = EngineOptions {
+        shard: ShardId::new(7).unwrap(),
+        ..EngineOptions::default()
+    };
+    let refused = start_as(&url, &shard, options).unwrap_err();
+    assert!(
+        matches!(refused, StartError::OtherShard { .. }),
+        "{refused:?}"
+    );
+    goes_on(&runtime, &engine);
+}
 
 #[test]
 fn an_owner_outlives_a_start_that_finds_no_snapshot() {

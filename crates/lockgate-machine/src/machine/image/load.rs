@@ -176,6 +176,12 @@ impl ImageLoader {
         Ok(())
     }
 
+    /// The shard's number, as soon as the first piece was taken; `None` for a machine that had no term.
+    #[must_use]
+    pub fn shard(&self) -> Option<ShardId> {
+        self.machine.shard()
+    }
+
     /// The machine, when all pieces were taken. Everything it holds counts as durable.
     ///
     /// # Errors
