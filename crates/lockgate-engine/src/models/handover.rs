@@ -7,14 +7,14 @@ use std::{
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use lockgate_core::{
-    AppendError, LogError, LogProgress, Message, Position, Progress, QueueName, Watcher,
+    AppendError, Epoch, LogError, LogProgress, Message, Position, Progress, QueueName, Watcher,
 };
 use lockgate_machine::{Command, Query, SendMessage, SyncWindow};
 use lockgate_sim::ManualClock;
@@ -60,6 +60,9 @@ struct SmallLog {
     is_slow: bool,
     /// With that: what is written, and what [`SmallLog::carry`] is to do.
     written: AtomicU64,
+    /// From that record on it refuses, for certain.
+    refuses_at: Option<u64>,
+    refused: AtomicBool,
     way: Mutex<Way>,
     arrived: Condvar,
     watcher: Mutex<Option<Watcher>>,
@@ -132,6 +135,10 @@ impl SmallLog {
             drop(way);
             turn();
             match step {
+                Step::Write(end) if self.refuses_at.is_some_and(|at| at <= end) => {
+                    self.refused.store(true, Relaxed);
+                }
+                Step::Sync(end) if end > self.written() => {}
                 Step::Write(end) => {
                     self.written.fetch_max(end, Relaxed);
                     if self.bug == Some(Bug::NewsForgotten) {
@@ -163,7 +170,13 @@ impl LogProgress for SmallLog {
     }
 
     fn failure(&self) -> Option<AppendError> {
-        None
+        turn();
+        let refused = self.refused.load(Relaxed);
+        turn();
+        refused.then_some(AppendError::Fenced {
+            ours: Epoch(1),
+            theirs: Epoch(2),
+        })
     }
 
     fn start_sync(&self) -> Result<(), LogError> {
@@ -280,6 +293,11 @@ impl Shard {
     fn failed(&self, reason: StopReason) {
         self.inbox.close(reason.clone());
         self.desk.fail(reason, |output, error| {
+            let is_certain = matches!(error, EngineError::Stopped { .. });
+            assert!(
+                !is_certain || output.written.0 > self.log.written(),
+                "one was told that nothing was done, and it is written"
+            );
             if let What::Answer { ticket, .. } = output.what {
                 self.unknown.fetch_add(1, Relaxed);
                 ticket.send(Err(error));
@@ -548,6 +566,30 @@ fn a_failed_sync_leaves_nobody_waiting() {
         owner.join().unwrap();
         let waited = waiter.join().unwrap();
         assert!(waited.is_err() || shard.log.durable.load(Relaxed) >= 3);
+    });
+}
+
+/// Who is told for certain that nothing was done can rely on it.
+#[test]
+fn a_group_that_is_refused_leaves_nobody_waiting() {
+    check(|| {
+        let shard = Shard::new(SmallLog {
+            refuses_at: Some(3),
+            ..SmallLog::slow(None)
+        });
+        let owner = shard.own();
+        let callers = [SENDS, RECEIVES, SENDS].map(|kinds| caller(&shard, kinds));
+        for caller in callers {
+            for outcome in caller.join().unwrap() {
+                let is_told = matches!(
+                    outcome,
+                    Ok(()) | Err(EngineError::Stopped { .. } | EngineError::UnknownOutcome { .. })
+                );
+                assert!(is_told, "{outcome:?}");
+            }
+        }
+        shard.inbox.close(StopReason::ShutDown);
+        owner.join().unwrap();
     });
 }
 
