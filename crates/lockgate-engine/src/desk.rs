@@ -673,6 +673,7 @@ mod tests {
         let end = Instant::now() + Duration::from_secs(3_600);
         let in_window = SyncThread::InWindow(end);
         state.unsynced_max = 3;
+        state.submitted = Position(9);
         state.sync_by = Some(end);
         let mut wakes = |records, wanted, sync_thread| {
             state.unsynced_records = records;
