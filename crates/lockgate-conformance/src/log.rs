@@ -1,4 +1,4 @@
-//! What every [`Log`] must do.
+//! What every [`Log`](lockgate_core::Log) must do.
 
 mod cases;
 mod owner;

@@ -56,7 +56,7 @@ pub(crate) fn segments(bytes: &[u8]) -> Result<(), String> {
     let mut log = LocalLog::open(Arc::new(disk.clone()), options()).map_err(|e| e.to_string())?;
     let mut recovered = Vec::new();
     let report = log.recover(Position(0), Epoch(0), &mut |record, _| {
-        recovered.push(record)
+        recovered.push(record);
     });
     let (report, inspection) = match (report, inspection) {
         (Ok(report), Ok(inspection)) => (report, inspection),

@@ -18,7 +18,7 @@ fn start(path: &Path, epoch: u64) -> (LocalLog, Vec<Position>) {
     let mut log = LocalLog::open(Arc::new(disk), options).unwrap();
     let mut records = Vec::new();
     log.recover(Position(0), Epoch(0), &mut |record, _| {
-        records.push(record.position)
+        records.push(record.position);
     })
     .unwrap();
     log.begin_epoch(Epoch(epoch)).unwrap();

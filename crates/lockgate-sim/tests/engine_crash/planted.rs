@@ -164,7 +164,7 @@ impl LogSource for WatchedLog {
             .log
             .lock()
             .recover(from, lowest, &mut |record, stamp| {
-                records.push((record, stamp))
+                records.push((record, stamp));
             })?;
         self.witness.lock().recovered(
             from,
