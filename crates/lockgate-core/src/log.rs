@@ -54,7 +54,7 @@ pub trait LogSource: Send {
     /// A handle that reads, for any thread.
     fn reader(&self) -> Arc<dyn LogReader>;
 
-    /// All ranges whose space the log holds, in order: what could be [released](Self::release)
+    /// All ranges whose space the log holds, in order: what could be [released](Log::release)
     /// sooner or later. Empty without [`LogCapabilities::releases_ranges`].
     fn ranges(&self) -> Vec<LogRange> {
         Vec::new()

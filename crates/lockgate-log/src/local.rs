@@ -199,7 +199,7 @@ const FILLED_BYTES_MAX: u32 = 1 << 20;
 
 impl LocalLog {
     /// Opens the log in the folder and takes the folder for this instance alone. Reads nothing yet;
-    /// [`Log::recover`] does.
+    /// [`LogSource::recover`] does.
     ///
     /// # Errors
     /// If the options are out of range or the folder belongs to somebody else.

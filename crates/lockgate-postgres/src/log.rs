@@ -134,7 +134,7 @@ const TRANSACTION_BYTES_MAX: usize = 32 << 20;
 impl PostgresLog {
     /// Opens the shard called `shard` in the database at `url`, such as
     /// `postgres://user@host:5432/database`, making it and the tables if they are not there. Reads
-    /// nothing yet and deposes nobody; [`Log::recover`] does both.
+    /// nothing yet and deposes nobody; [`LogSource::recover`] does both.
     ///
     /// With `?sslmode=require` (or `verify-full`, which is the same here) it speaks TLS with a server
     /// whose certificate is for that host and from an authority that the system trusts, or that is in
