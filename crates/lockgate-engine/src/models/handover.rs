@@ -539,6 +539,20 @@ fn closes(log: SmallLog) {
     );
 }
 
+/// Callers of a log that fails: each is told what is known.
+fn everybody_is_told(shard: &Arc<Shard>) {
+    let callers = [SENDS, RECEIVES, SENDS].map(|kinds| caller(shard, kinds));
+    for caller in callers {
+        for outcome in caller.join().unwrap() {
+            let is_told = matches!(
+                outcome,
+                Ok(()) | Err(EngineError::Stopped { .. } | EngineError::UnknownOutcome { .. })
+            );
+            assert!(is_told, "{outcome:?}");
+        }
+    }
+}
+
 /// Nobody is told that something is durable which is not, and nobody waits for it.
 #[test]
 fn a_failed_sync_leaves_nobody_waiting() {
@@ -552,16 +566,7 @@ fn a_failed_sync_leaves_nobody_waiting() {
             let shard = shard.clone();
             move || shard.desk.wait_durable(Position(3))
         });
-        let callers = [SENDS, RECEIVES, SENDS].map(|kinds| caller(&shard, kinds));
-        for caller in callers {
-            for outcome in caller.join().unwrap() {
-                let is_told = matches!(
-                    outcome,
-                    Ok(()) | Err(EngineError::Stopped { .. } | EngineError::UnknownOutcome { .. })
-                );
-                assert!(is_told, "{outcome:?}");
-            }
-        }
+        everybody_is_told(&shard);
         shard.inbox.close(StopReason::ShutDown);
         owner.join().unwrap();
         let waited = waiter.join().unwrap();
@@ -578,16 +583,7 @@ fn a_group_that_is_refused_leaves_nobody_waiting() {
             ..SmallLog::slow(None)
         });
         let owner = shard.own();
-        let callers = [SENDS, RECEIVES, SENDS].map(|kinds| caller(&shard, kinds));
-        for caller in callers {
-            for outcome in caller.join().unwrap() {
-                let is_told = matches!(
-                    outcome,
-                    Ok(()) | Err(EngineError::Stopped { .. } | EngineError::UnknownOutcome { .. })
-                );
-                assert!(is_told, "{outcome:?}");
-            }
-        }
+        everybody_is_told(&shard);
         shard.inbox.close(StopReason::ShutDown);
         owner.join().unwrap();
     });
