@@ -2,8 +2,15 @@
 
 use std::{
     fs,
-    io::{BufReader, Read as _},
+    io::{self, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
     process::{Child, Stdio},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
 };
 
 use rustix::process::Signal;
@@ -101,6 +108,67 @@ fn messages_of_a_key_run_in_order_and_one_at_a_time_and_keys_side_by_side() {
     let done = town.exec("--queue sqs.fifo", "false");
     assert_eq!(done.code, Some(0));
     assert_eq!(done.stderr, "nothing received: sqs.fifo is empty\n");
+}
+
+/// Passes bytes on between a client and the server of this address. The first answer that says "no message"
+/// waits until the command has been let go (by a file) and settling it has been answered.
+fn hold_the_first_empty_answer(listener: TcpListener, server: SocketAddr, go: PathBuf) {
+    let settled = Arc::new((Mutex::new(false), Condvar::new()));
+    let held = Arc::new(AtomicBool::new(false));
+    for client in listener.incoming() {
+        let (client, server) = (client.unwrap(), TcpStream::connect(server).unwrap());
+        let (mut requests, mut to_server) =
+            (client.try_clone().unwrap(), server.try_clone().unwrap());
+        thread::spawn(move || io::copy(&mut requests, &mut to_server));
+        let (settled, held, go) = (settled.clone(), held.clone(), go.clone());
+        let (mut answers, mut to_client) = (server, client);
+        thread::spawn(move || {
+            let mut answer = [0; 65536];
+            while let Ok(length @ 1..) = answers.read(&mut answer) {
+                let text = String::from_utf8_lossy(&answer[..length]);
+                let empty = text.contains("\"messages\":[]");
+                if empty && !held.swap(true, Ordering::SeqCst) {
+                    fs::write(&go, "").unwrap();
+                    let (settled, changed) = &*settled;
+                    let settled = settled.lock().unwrap();
+                    drop(changed.wait_while(settled, |settled| !*settled).unwrap());
+                }
+                if to_client.write_all(&answer[..length]).is_err() {
+                    return;
+                }
+                if text.contains("\"results\"") {
+                    *settled.0.lock().unwrap() = true;
+                    settled.1.notify_all();
+                }
+            }
+        });
+    }
+}
+
+/// The next message of a key can be had once the command of the one before has ended. An answer from before
+/// that says nothing about it, however late it comes.
+#[test]
+fn an_empty_answer_from_before_a_command_ended_does_not_end_the_run() {
+    let town = Town::new();
+    town.run("queue create q.fifo").ok();
+    town.send_lines(
+        "--queue q.fifo --key k",
+        "{\"body\":\"a\"}\n{\"body\":\"b\"}\n",
+    )
+    .ok();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let server = town
+        .server
+        .url
+        .trim_start_matches("http://")
+        .parse()
+        .unwrap();
+    let go = town.sandbox.path().join("go");
+    thread::spawn(move || hold_the_first_empty_answer(listener, server, go));
+    let options = format!("--endpoint {endpoint} --queue q.fifo --concurrency 2");
+    let done = town.exec(&options, "until [ -e go ]; do sleep 0.01; done; cat; echo");
+    assert_eq!((done.code, &*done.stdout), (Some(0), "a\nb\n"), "{done:?}");
 }
 
 #[test]

@@ -223,6 +223,8 @@ impl<'a> Run<'a> {
         let mut received = false;
         // Nothing was there: of use again when a command has ended, which may have let a key go on.
         let mut empty = false;
+        // A command has ended since the receive under way was asked: what it finds empty may be so no more.
+        let mut ended_since = false;
         let mut waiting = why::Waiting::default();
         loop {
             if self.stop.is_some()
@@ -239,6 +241,7 @@ impl<'a> Run<'a> {
                     (false, true) => Duration::ZERO,
                     (false, false) => first_by.saturating_duration_since(Instant::now()),
                 };
+                ended_since = false;
                 receiving = client.take().map(|client| self.receive(client, wait));
             }
             if receiving.is_none() && self.jobs.is_empty() {
@@ -256,6 +259,7 @@ impl<'a> Run<'a> {
                 }
                 Some(done) = self.jobs.join_next(), if !self.jobs.is_empty() => {
                     empty = false;
+                    ended_since = true;
                     self.count(done);
                 }
                 (back, answer) = next(&mut receiving), if receiving.is_some() => {
@@ -274,7 +278,7 @@ impl<'a> Run<'a> {
                     let client = client.insert(back);
                     if messages.is_empty() {
                         let waited = received || Instant::now() >= first_by;
-                        empty = waited && !self.args.follow;
+                        empty = waited && !self.args.follow && !ended_since;
                         if self.args.follow && self.jobs.is_empty() {
                             waiting.tell(client, &self.args.queue).await;
                         }
