@@ -1,6 +1,8 @@
 //! Every command and flag, defined once: parsing, help, completions and `docs/cli.md` come from here.
 
 mod admin;
+mod queue;
+mod setting_flags;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -8,13 +10,15 @@ use clap::{Args, Parser, Subcommand};
 use lockgate_core::ShardId;
 
 pub(crate) use admin::*;
+pub(crate) use queue::*;
+pub(crate) use setting_flags::{Given, SettingFlags};
 
 use crate::{
     bench::Level,
     exit::Exit,
     output::Color,
     settings::{AllFlags, ClientFlags, ServeFlags},
-    units::{duration, lease, queue_name, receive_lease, size, whole_seconds},
+    units::{duration, queue_name, receive_lease, size, whole_seconds},
 };
 
 /// A durable keyed queue: messages of one key in order, one holder at a time; every other key flows.
@@ -278,163 +282,6 @@ pub(crate) struct Ack {
     /// Receipts of the messages
     #[arg(value_name = "RECEIPT", required = true)]
     pub(crate) receipts: Vec<String>,
-}
-
-/// List, create, show, change, pause, purge and delete queues
-#[derive(Debug, Subcommand)]
-pub(crate) enum Queue {
-    List(QueueList),
-    Create(Box<QueueCreate>),
-    Apply(QueueApply),
-    Show(QueueShow),
-    Settings(QueueSettings),
-    Set(Box<QueueSet>),
-    Pause(QueuePause),
-    Resume(QueueResume),
-    Purge(QueuePurge),
-    Delete(QueueDelete),
-}
-
-/// List queues with what they hold
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  lockgate queue list
-  lockgate queue list --prefix orders --json | jq -r .name")]
-pub(crate) struct QueueList {
-    /// Only queues whose name starts with this
-    #[arg(long, short, value_name = "PREFIX")]
-    pub(crate) prefix: Option<String>,
-
-    /// Print one JSON object for each queue
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    #[command(flatten)]
-    pub(crate) settings: ClientFlags,
-}
-
-/// Create a queue
-///
-/// A queue whose name ends in .fifo keeps the messages of a key in order, one holder at a time.
-/// Creating a queue that is there changes nothing. It succeeds if what is named here is as the queue has it,
-/// else it exits with 4. Together with --attribute, which goes over the SQS API, times are held to its rules:
-/// whole seconds, and a delay of up to 15m.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  lockgate queue create mail --delay 5s --retention 14d
-  lockgate queue create orders-dead.fifo
-  lockgate queue create orders.fifo --dead-letter orders-dead.fifo --attempts 5 --lease 1m
-  lockgate queue create clicks.fifo --attribute ContentBasedDeduplication=true --tag team=ads")]
-pub(crate) struct QueueCreate {
-    /// Make a keyed queue; the name must end in .fifo, which alone says the same
-    #[arg(long)]
-    pub(crate) fifo: bool,
-
-    /// Attribute of the SQS API, NAME=VALUE; repeatable
-    #[arg(long, short, value_name = "NAME=VALUE", value_parser = pair)]
-    pub(crate) attribute: Vec<(String, String)>,
-
-    /// Tag, NAME=VALUE; repeatable
-    #[arg(long, short, value_name = "NAME=VALUE", value_parser = pair)]
-    pub(crate) tag: Vec<(String, String)>,
-
-    /// Queue for messages that fail too often; it must exist
-    #[arg(long, value_name = "NAME", value_parser = queue_name)]
-    pub(crate) dead_letter: Option<String>,
-
-    /// Attempts a message has before it goes to the dead-letter queue
-    #[arg(long, value_name = "N", requires = "dead_letter", default_value = "5", value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub(crate) attempts: u16,
-
-    /// How long messages wait before their first delivery [default: 0s]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub(crate) delay: Option<Duration>,
-
-    /// How long a lease lasts, up to 12h [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = lease)]
-    pub(crate) lease: Option<Duration>,
-
-    /// How long messages are kept [default: 4d]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub(crate) retention: Option<Duration>,
-
-    /// Print a JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    #[command(flatten)]
-    pub(crate) settings: ClientFlags,
-
-    /// Name of the queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
-    pub(crate) name: String,
-}
-
-/// Show a queue: attributes, counts and tags
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  lockgate queue show orders.fifo
-  lockgate queue show orders.fifo --json | jq .counts.ready")]
-pub(crate) struct QueueShow {
-    /// Print a JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    #[command(flatten)]
-    pub(crate) settings: ClientFlags,
-
-    /// Name of the queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
-    pub(crate) name: String,
-}
-
-/// Remove all messages of a queue, in flight and delayed ones too
-///
-/// Says how many there are and asks; where nobody can answer, --yes is needed.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  lockgate queue purge mail
-  lockgate queue purge mail --yes")]
-pub(crate) struct QueuePurge {
-    /// Do not ask
-    #[arg(long, short)]
-    pub(crate) yes: bool,
-
-    #[command(flatten)]
-    pub(crate) settings: ClientFlags,
-
-    /// Name of the queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
-    pub(crate) name: String,
-}
-
-/// Delete a queue and all it holds
-///
-/// Says how many messages there are and asks; where nobody can answer, --yes is needed.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  lockgate queue delete mail
-  lockgate queue delete mail --yes --if-exists")]
-pub(crate) struct QueueDelete {
-    /// Do not ask
-    #[arg(long, short)]
-    pub(crate) yes: bool,
-
-    /// Succeed if there is no such queue
-    #[arg(long)]
-    pub(crate) if_exists: bool,
-
-    #[command(flatten)]
-    pub(crate) settings: ClientFlags,
-
-    /// Name of the queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
-    pub(crate) name: String,
 }
 
 /// Take a backup of a running server

@@ -3,8 +3,6 @@
 
 use std::path::Path;
 
-use lockgate_server::ServerOptions;
-
 use crate::{
     queue_file::{Format, QueueFile},
     settings::{access_keys, file::ConfigFile},
@@ -24,8 +22,8 @@ pub fn queues_hocon(bytes: &[u8]) -> Result<(), String> {
 
 fn queues(bytes: &[u8], format: Format) -> Result<(), String> {
     let text = str::from_utf8(bytes).map_err(|error| error.to_string())?;
-    let file = QueueFile::parse(Path::new("q"), text, format, &ServerOptions::default())
-        .map_err(|failure| failure.to_string())?;
+    let file =
+        QueueFile::parse(Path::new("q"), text, format).map_err(|failure| failure.to_string())?;
     assert_eq!(file.declared(), file.declared(), "what it declares");
     Ok(())
 }

@@ -2,60 +2,15 @@
 
 use std::time::Duration;
 
-use lockgate_core::QueueName;
-use lockgate_machine::QueueSettings;
+pub(crate) use lockgate_core::units::{
+    bytes as size, round_bytes as show_bytes, show_bytes as show_size,
+};
+use lockgate_core::{QueueName, units};
+use lockgate_machine::{QueueSettings, SettingValue};
 
-/// Milliseconds per unit, longest first.
-const DURATIONS: [(&str, u64); 5] = [
-    ("d", 86_400_000),
-    ("h", 3_600_000),
-    ("m", 60_000),
-    ("s", 1_000),
-    ("ms", 1),
-];
-
-/// Bytes per unit, largest first.
-const SIZES: [(&str, u64); 7] = [
-    ("GiB", 1 << 30),
-    ("GB", 1_000_000_000),
-    ("MiB", 1 << 20),
-    ("MB", 1_000_000),
-    ("KiB", 1 << 10),
-    ("kB", 1_000),
-    ("B", 1),
-];
-
-/// Reads a duration: a whole number with `ms`, `s`, `m`, `h` or `d`; parts may follow each other
-/// (`1h30m`). A bare `0` is allowed, any other bare number is not: nobody should have to guess
-/// whether 30 is seconds.
+/// Reads a duration as [`units::millis`] does.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let mut rest = text;
-    let mut total: u64 = 0;
-    let mut last_unit = u64::MAX;
-    while !rest.is_empty() {
-        let (number, unit, after) = number_and_unit(rest).ok_or_else(|| bad_duration(text))?;
-        let (_, millis) = DURATIONS
-            .into_iter()
-            .find(|(name, _)| *name == unit)
-            .ok_or_else(|| bad_duration(text))?;
-        // `5s1h` and `1s2s` are slips of the pen.
-        if millis >= last_unit {
-            return Err(bad_duration(text));
-        }
-        last_unit = millis;
-        total = number
-            .checked_mul(millis)
-            .and_then(|part| total.checked_add(part))
-            .ok_or_else(|| format!("{text:?} is too long a time"))?;
-        rest = after;
-    }
-    if text.is_empty() {
-        return Err(bad_duration(text));
-    }
-    Ok(Duration::from_millis(total))
+    units::millis(text).map(Duration::from_millis)
 }
 
 /// Reads a duration that the SQS protocol can carry: whole seconds.
@@ -111,80 +66,20 @@ pub(crate) fn queue_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Reads a size in bytes: a whole number with `B`, `KiB`, `MiB`, `GiB` (or the decimal `kB`, `MB`,
-/// `GB`); a bare number is bytes.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let bad = || format!("{text:?} is no size: write a number with a unit, such as 512B or 10MiB");
-    if let Ok(bytes) = text.parse() {
-        return Ok(bytes);
-    }
-    let (number, unit, rest) = number_and_unit(text).ok_or_else(bad)?;
-    let (_, bytes) = SIZES
-        .into_iter()
-        .find(|(name, _)| *name == unit)
-        .filter(|_| rest.is_empty())
-        .ok_or_else(bad)?;
-    number
-        .checked_mul(bytes)
-        .ok_or_else(|| format!("{text:?} is too large a size"))
-}
-
 /// Writes a duration so that [`duration`] reads it back.
 pub(crate) fn show_duration(duration: Duration) -> String {
-    let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    if rest == 0 {
-        return "0s".to_owned();
-    }
-    let mut text = String::new();
-    for (unit, millis) in DURATIONS {
-        if rest >= millis {
-            text.push_str(&format!("{}{unit}", rest / millis));
-            rest %= millis;
-        }
-    }
-    text
+    units::show_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Writes a size so that [`size`] reads it back: in the largest binary unit that leaves no rest.
-pub(crate) fn show_size(bytes: u64) -> String {
-    let unit = SIZES
-        .into_iter()
-        .filter(|(name, _)| name.ends_with("iB"))
-        .find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));
-    match unit {
-        Some((name, unit)) => format!("{}{name}", bytes / unit),
-        None => format!("{bytes}B"),
+/// The value of a queue's setting as JSON.
+pub(crate) fn setting_json(value: &SettingValue) -> serde_json::Value {
+    match value {
+        SettingValue::None => serde_json::Value::Null,
+        SettingValue::Flag(flag) => (*flag).into(),
+        SettingValue::Word(word) => (*word).into(),
+        SettingValue::Number(number) => (*number).into(),
+        SettingValue::Queue(queue) => queue.as_str().into(),
     }
-}
-
-/// Writes a size for people: three digits or so, `1.4 MiB`.
-pub(crate) fn show_bytes(bytes: u64) -> String {
-    let unit = SIZES
-        .into_iter()
-        .filter(|(name, _)| name.ends_with("iB"))
-        .find(|(_, unit)| bytes >= *unit);
-    match unit {
-        Some((name, unit)) => {
-            let tenths = u128::from(bytes) * 10 / u128::from(unit);
-            format!("{}.{} {name}", tenths / 10, tenths % 10)
-        }
-        None => format!("{bytes} B"),
-    }
-}
-
-fn bad_duration(text: &str) -> String {
-    format!("{text:?} is no duration: write a number with a unit, such as 500ms, 5s, 5m or 2h")
-}
-
-/// Splits `12ms…` into 12, `ms` and the rest.
-fn number_and_unit(text: &str) -> Option<(u64, &str, &str)> {
-    let digits = text.find(|c: char| !c.is_ascii_digit())?;
-    let number = text[..digits].parse().ok()?;
-    let after = &text[digits..];
-    let letters = after
-        .find(|c: char| !c.is_ascii_alphabetic())
-        .unwrap_or(after.len());
-    Some((number, &after[..letters], &after[letters..]))
 }
 
 #[cfg(test)]
@@ -192,69 +87,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_and_written_back() {
-        for (text, millis) in [
-            ("0", 0),
-            ("500ms", 500),
-            ("5s", 5_000),
-            ("5m", 300_000),
-            ("2h", 7_200_000),
-            ("1h30m", 5_400_000),
-            ("4d", 345_600_000),
-        ] {
-            let read = duration(text).unwrap();
-            assert_eq!(read, Duration::from_millis(millis), "{text}");
-            assert_eq!(duration(&show_duration(read)).unwrap(), read, "{text}");
-        }
-        for text in [
-            "",
-            "5",
-            "s",
-            "-5s",
-            "5 s",
-            "1.5s",
-            "5s1h",
-            "1s1s",
-            "5parsec",
-            "99999999999999999999s",
-            "9999999999999999d",
-        ] {
-            assert!(duration(text).is_err(), "{text:?} was read");
-        }
+    fn only_whole_seconds_are() {
         assert!(whole_seconds("1500ms").is_err());
         assert_eq!(whole_seconds("2000ms").unwrap(), Duration::from_secs(2));
-    }
-
-    #[test]
-    fn sizes_for_people_are_short() {
-        for (bytes, text) in [
-            (0, "0 B"),
-            (1_023, "1023 B"),
-            (1_024, "1.0 KiB"),
-            (1_500_000, "1.4 MiB"),
-            (u64::MAX, "17179869183.9 GiB"),
-        ] {
-            assert_eq!(show_bytes(bytes), text);
-        }
-    }
-
-    #[test]
-    fn sizes_are_read_and_written_back() {
-        for (text, bytes) in [
-            ("0", 0),
-            ("512", 512),
-            ("512B", 512),
-            ("1KiB", 1024),
-            ("10MiB", 10 << 20),
-            ("3kB", 3000),
-            ("2GiB", 2 << 30),
-        ] {
-            let read = size(text).unwrap();
-            assert_eq!(read, bytes, "{text}");
-            assert_eq!(size(&show_size(read)).unwrap(), read, "{text}");
-        }
-        for text in ["", "MiB", "1mib", "-1", "1MiB2", "1.5MiB", "99999999999GiB"] {
-            assert!(size(text).is_err(), "{text:?} was read");
-        }
     }
 }

@@ -27,6 +27,7 @@ mod log;
 mod message;
 mod names;
 mod time;
+pub mod units;
 
 pub use clock::{BootId, Clock};
 pub use disk::{

@@ -83,10 +83,7 @@ impl Directory {
     #[must_use]
     pub fn dead_letter_sources(&self, target: &QueueName) -> Vec<Arc<QueueEntry>> {
         let mut sources = self.all();
-        sources.retain(|entry| {
-            let dead_letter = entry.settings.dead_letter.as_ref();
-            dead_letter.is_some_and(|dead_letter| dead_letter.queue == *target)
-        });
+        sources.retain(|entry| entry.settings.dead_letter.as_ref() == Some(target));
         sources
     }
 

@@ -94,6 +94,6 @@ pub use reply::{
     StaleReason, Stuck, StuckReason,
 };
 pub use settings::{
-    DeadLetter, Dedup, DedupScope, KeyPolicy, KeyProfile, QueueSettings, Quota, SettingsError,
-    SyncWindow,
+    DedupScope, KeyPolicy, KeyProfile, Kind as SettingKind, QueueSettings, SETTINGS, Setting,
+    SettingsError, SyncWindow, Value as SettingValue,
 };

@@ -48,6 +48,7 @@
 mod answer;
 mod api;
 mod auth;
+mod declare;
 mod fault;
 mod few;
 mod hex;
@@ -74,10 +75,10 @@ pub mod fuzzing {
 pub use auth::{
     AccessKey, AccessKeys, Authentication, Grant, KeyError, Secret, SignError, Verb, sign_request,
 };
-pub use http::tls::{Certificate, TlsError, TlsFiles};
-pub use server::{BindError, Deadlines, Limits, RunReport, Server, ServerOptions};
-pub use sqs::{
+pub use declare::{
     DeclareError, DeclareProblem, Declared, DeclaredPart, DeclaredQueue, check_queues,
     declare_queues,
 };
+pub use http::tls::{Certificate, TlsError, TlsFiles};
+pub use server::{BindError, Deadlines, Limits, RunReport, Server, ServerOptions};
 pub use watched::{FileBytes, FileKinds, WatchedFiles};

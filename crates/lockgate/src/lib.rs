@@ -72,9 +72,9 @@ pub use lockgate_engine::{
 };
 pub use lockgate_log::LocalLogOptions;
 pub use lockgate_machine::{
-    DeadLetter, DeadLetterReason, Dedup, DedupScope, DroppedCounts, KeyPolicy, KeyProfile,
-    KeyStatus, KeyWait, Origin, QueueCounts, QueueDescription, QueueSettings, QueueTotals, Quota,
-    Rejection, Sent, SettingsError, StaleReason,
+    DeadLetterReason, DedupScope, DroppedCounts, KeyPolicy, KeyProfile, KeyStatus, KeyWait, Origin,
+    QueueCounts, QueueDescription, QueueSettings, QueueTotals, Rejection, SETTINGS, Sent, Setting,
+    SettingKind, SettingValue, SettingsError, StaleReason,
 };
 #[cfg(feature = "postgres")]
 pub use lockgate_postgres::PostgresLogOptions;

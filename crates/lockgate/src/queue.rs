@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use lockgate_core::{Key, Level, Message, MessageId, Millis, QueueName, WallTime};
 use lockgate_engine::{Engine, EngineError};
 use lockgate_machine::{
-    Answer, Command, CreateQueue, DeadLetter, DedupScope, KeyAction, KeyPolicy, KeyProfile,
-    KeyStatus, Query, QueueDescription, QueueSettings, Rejection, Reply, SendMessage, Sent,
+    Answer, Command, CreateQueue, DedupScope, KeyAction, KeyPolicy, KeyProfile, KeyStatus, Query,
+    QueueDescription, QueueSettings, Rejection, Reply, SendMessage, Sent,
 };
 
 use crate::{Error, ReceiveBuilder, error::mismatched};
@@ -25,7 +25,7 @@ pub struct Queue {
 pub struct QueueBuilder {
     engine: Engine,
     name: String,
-    dead_letter: Option<(String, u16)>,
+    dead_letter: Option<String>,
     settings: QueueSettings,
     tags: BTreeMap<String, String>,
 }
@@ -74,10 +74,10 @@ impl QueueBuilder {
         self
     }
 
-    /// Messages that had `attempts_max` leases (1 to 1,000) go to the queue of that name, which must
-    /// be there, and be keyed exactly if this one is. Default: none, they are tried for ever.
-    pub fn dead_letter(mut self, queue: &str, attempts_max: u16) -> Self {
-        self.dead_letter = Some((queue.to_owned(), attempts_max));
+    /// Messages that are rejected, or had [`attempts_max`](Self::attempts_max) leases, go to the queue of that
+    /// name, which must be there, and be keyed exactly if this one is. Default: none, they are tried for ever.
+    pub fn dead_letter(mut self, queue: &str) -> Self {
+        self.dead_letter = Some(queue.to_owned());
         self
     }
 
@@ -88,9 +88,10 @@ impl QueueBuilder {
         self
     }
 
-    /// After how many attempts [`KeyPolicy::Park`] freezes the key; 1 to 1,000. Default: 5.
-    pub fn park_after(mut self, attempts: u16) -> Self {
-        self.settings.park_after = attempts;
+    /// How many attempts a message has before it goes to the dead-letter queue, or before
+    /// [`KeyPolicy::Park`] freezes its key; 1 to 1,000. Default: 5.
+    pub fn attempts_max(mut self, attempts: u16) -> Self {
+        self.settings.attempts_max = attempts;
         self
     }
 
@@ -102,13 +103,13 @@ impl QueueBuilder {
 
     /// How long a unique id is remembered; zero: not at all. Default: 5 min.
     pub fn dedup_window(mut self, window: Duration) -> Self {
-        self.settings.dedup.window = millis(window);
+        self.settings.dedup_window = millis(window);
         self
     }
 
     /// Within what a unique id is unique. Default: the queue.
     pub fn dedup_scope(mut self, scope: DedupScope) -> Self {
-        self.settings.dedup.scope = scope;
+        self.settings.dedup_scope = scope;
         self
     }
 
@@ -118,11 +119,16 @@ impl QueueBuilder {
         self
     }
 
-    /// How much the queue may hold, in messages and in bytes; sends beyond it are refused. Default:
-    /// no limit.
-    pub fn quota(mut self, messages_max: u64, bytes_max: u64) -> Self {
-        self.settings.quota.messages_max = messages_max;
-        self.settings.quota.bytes_max = bytes_max;
+    /// How many messages the queue may hold; sends beyond it are refused. 1 or more; default: no limit.
+    pub fn quota_messages(mut self, max: u64) -> Self {
+        self.settings.quota_messages = Some(max);
+        self
+    }
+
+    /// How many bytes of bodies and headers the queue may hold; sends beyond it are refused. 1 or more;
+    /// default: no limit.
+    pub fn quota_bytes(mut self, max: u64) -> Self {
+        self.settings.quota_bytes = Some(max);
         self
     }
 
@@ -194,11 +200,8 @@ impl QueueBuilder {
 
     fn checked_settings(&self) -> Result<QueueSettings, Error> {
         let mut settings = self.settings.clone();
-        if let Some((queue, attempts_max)) = &self.dead_letter {
-            settings.dead_letter = Some(DeadLetter {
-                queue: QueueName::new(queue)?,
-                attempts_max: *attempts_max,
-            });
+        if let Some(queue) = &self.dead_letter {
+            settings.dead_letter = Some(QueueName::new(queue)?);
         }
         Ok(settings)
     }

@@ -1,14 +1,12 @@
 //! The commands that speak the admin API.
 
-use std::{path::PathBuf, str::FromStr, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 
-use super::pair;
 use crate::{
-    queue_file::Format,
     settings::ClientFlags,
-    units::{duration, lease, queue_name, size},
+    units::{duration, lease, queue_name},
 };
 
 /// Put received messages back by their receipts; the attempt counts
@@ -213,213 +211,6 @@ pub(crate) struct Transact {
     /// The new message
     #[arg(value_name = "BODY", requires = "queue")]
     pub(crate) body: Option<String>,
-}
-
-/// Make the queues that a file declares, or change them to be so, on a running server
-///
-/// The file is that of `lockgate serve --queues`: TOML with a [[queue]] for each (name, lease, delay,
-/// retention, dead_letter, attributes, tags), or a configuration file of ElasticMQ. What it does not
-/// name is left alone, queues too. Again with the same file: nothing changes.
-///
-/// Everything is checked before the first queue is made, and what is wrong is told by file and line. If
-/// the server refuses something after all, the queues before it are done: put it right and apply again.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  lockgate queue apply queues.toml --dry-run
-  lockgate queue apply queues.toml
-  lockgate queue apply elasticmq.conf --json | jq 'select(.outcome != \"unchanged\")'")]
-pub(crate) struct QueueApply {
-    /// Say what would be done, and do nothing
-    #[arg(long, short = 'n')]
-    pub(crate) dry_run: bool,
-
-    /// What the file is written in: toml, elasticmq, or auto
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        default_value = "auto",
-        help = "What the file is written in: toml, elasticmq, or auto, by its extension"
-    )]
-    pub(crate) format: Format,
-
-    /// Print one JSON object for each queue: queue, outcome, changes
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    #[command(flatten)]
-    pub(crate) settings: ClientFlags,
-
-    /// File that declares queues
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
-}
-
-/// Stop giving messages to consumers; sending and settling go on
-///
-/// Durable: a paused queue is paused after a restart, until `lockgate queue resume`. Again: nothing.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  lockgate queue pause mail")]
-pub(crate) struct QueuePause {
-    #[command(flatten)]
-    pub(crate) settings: ClientFlags,
-
-    /// Name of the queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
-    pub(crate) name: String,
-}
-
-/// Give messages to consumers again
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  lockgate queue resume mail")]
-pub(crate) struct QueueResume {
-    #[command(flatten)]
-    pub(crate) settings: ClientFlags,
-
-    /// Name of the queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
-    pub(crate) name: String,
-}
-
-/// Show all settings of a queue, also those that SQS has no words for
-///
-/// `lockgate queue show` has what SQS says of the queue.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  lockgate queue settings orders.fifo
-  lockgate queue settings orders.fifo --json | jq .dead_letter")]
-pub(crate) struct QueueSettings {
-    /// Print a JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    #[command(flatten)]
-    pub(crate) settings: ClientFlags,
-
-    /// Name of the queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
-    pub(crate) name: String,
-}
-
-/// Change settings and tags of a queue; what is not named stays
-///
-/// Takes effect at once, for messages that are there already too. The value `default` sets a setting
-/// back.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  lockgate queue set orders.fifo --lease 2m --dead-letter orders-dead.fifo --attempts 5
-  lockgate queue set orders.fifo --key-policy park --park-after 3
-  lockgate queue set clicks --level process --messages-max 1000000
-  lockgate queue set mail --delay default --dead-letter none --tag team=ads --untag owner")]
-pub(crate) struct QueueSet {
-    /// What an answered send survives: memory, process, disk or replicated
-    #[arg(long, value_name = "LEVEL")]
-    pub(crate) level: Option<String>,
-
-    /// How long a lease lasts when the receive does not say, up to 12h
-    #[arg(long, value_name = "TIME", value_parser = or_default(lease))]
-    pub(crate) lease: Option<Given<Duration>>,
-
-    /// How long messages wait before their first delivery when they do not say; any length
-    #[arg(long, value_name = "TIME", value_parser = or_default(duration))]
-    pub(crate) delay: Option<Given<Duration>>,
-
-    /// How long messages are kept
-    #[arg(long, value_name = "TIME", value_parser = or_default(duration))]
-    pub(crate) retention: Option<Given<Duration>>,
-
-    /// How long a receive waits when it does not say, up to 20s
-    #[arg(long, value_name = "TIME", value_parser = or_default(duration))]
-    pub(crate) receive_wait: Option<Given<Duration>>,
-
-    /// The largest message, up to 16MiB
-    #[arg(long, value_name = "SIZE", value_parser = or_default(size))]
-    pub(crate) message_max: Option<Given<u64>>,
-
-    /// How many messages may be in flight
-    #[arg(long, value_name = "N", value_parser = or_default(number))]
-    pub(crate) in_flight_max: Option<Given<u64>>,
-
-    /// For how many keys messages are numbered key by key; 0 or default: they are not
-    #[arg(long, value_name = "KEYS", value_parser = or_default(number))]
-    pub(crate) key_sequences_max: Option<Given<u64>>,
-
-    /// Below level disk: for how long at most what was answered may be unsynced; up to 1h, default as the server
-    #[arg(long, value_name = "TIME", value_parser = or_default(duration))]
-    pub(crate) sync_window: Option<Given<Duration>>,
-
-    /// Below level disk: how many records at most may be unsynced
-    #[arg(long, value_name = "N", value_parser = or_default(number))]
-    pub(crate) sync_records: Option<Given<u64>>,
-
-    /// How long a unique id is remembered
-    #[arg(long, value_name = "TIME", value_parser = or_default(duration))]
-    pub(crate) dedup_window: Option<Given<Duration>>,
-
-    /// Within what a unique id is unique: queue, key or default
-    #[arg(long, value_name = "SCOPE")]
-    pub(crate) dedup_scope: Option<String>,
-
-    /// Whether a message without a unique id takes the SHA-256 of its body as one: true, false or default
-    #[arg(long, value_name = "BOOL", value_parser = or_default(boolean))]
-    pub(crate) dedup_content: Option<Given<bool>>,
-
-    /// Memory for remembered unique ids; when it is used up, sends with one are refused
-    #[arg(long, value_name = "SIZE", value_parser = or_default(size))]
-    pub(crate) dedup_bytes: Option<Given<u64>>,
-
-    /// Whether a purge leaves remembered unique ids in place: true, false or default
-    #[arg(long, value_name = "BOOL", value_parser = or_default(boolean))]
-    pub(crate) dedup_survives_purge: Option<Given<bool>>,
-
-    /// Queue for messages that fail too often, or none
-    #[arg(long, value_name = "NAME", value_parser = queue_name)]
-    pub(crate) dead_letter: Option<String>,
-
-    /// Attempts a message has before it goes to the dead-letter queue [default: as it is, else 5]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub(crate) attempts: Option<u16>,
-
-    /// What a failing message does to its key: block, skip, park or default
-    #[arg(long, value_name = "POLICY")]
-    pub(crate) key_policy: Option<String>,
-
-    /// Which rules a batch of one key follows: sqs, strict or default
-    #[arg(long, value_name = "PROFILE")]
-    pub(crate) key_profile: Option<String>,
-
-    /// After how many attempts the policy park parks the key
-    #[arg(long, value_name = "N", value_parser = or_default(number))]
-    pub(crate) park_after: Option<Given<u64>>,
-
-    /// How many messages the queue may hold; default is no limit
-    #[arg(long, value_name = "N", value_parser = or_default(number))]
-    pub(crate) messages_max: Option<Given<u64>>,
-
-    /// How many bytes of messages the queue may hold; default is no limit
-    #[arg(long, value_name = "SIZE", value_parser = or_default(size))]
-    pub(crate) bytes_max: Option<Given<u64>>,
-
-    /// Tag, NAME=VALUE; repeatable
-    #[arg(long, short, value_name = "NAME=VALUE", value_parser = pair)]
-    pub(crate) tag: Vec<(String, String)>,
-
-    /// Tag to remove; repeatable
-    #[arg(long, value_name = "NAME")]
-    pub(crate) untag: Vec<String>,
-
-    #[command(flatten)]
-    pub(crate) settings: ClientFlags,
-
-    /// Name of the queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
-    pub(crate) name: String,
 }
 
 /// List keys and explain why they do not move; park, resume and drop them
@@ -671,33 +462,7 @@ pub(crate) struct DlqList {
     pub(crate) name: String,
 }
 
-/// A value, or that it is to be the default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Given<T> {
-    Default,
-    Value(T),
-}
-
 /// Reads a value, or the word `default`.
-fn or_default<T>(
-    read: impl Fn(&str) -> Result<T, String> + Clone,
-) -> impl Fn(&str) -> Result<Given<T>, String> + Clone {
-    move |text| {
-        if text == "default" {
-            return Ok(Given::Default);
-        }
-        read(text).map(Given::Value)
-    }
-}
-
-fn boolean(text: &str) -> Result<bool, String> {
-    bool::from_str(text).map_err(|_| format!("{text:?} is neither true nor false"))
-}
-
-fn number(text: &str) -> Result<u64, String> {
-    u64::from_str(text).map_err(|_| format!("{text:?} is no whole number"))
-}
-
 fn instant(text: &str) -> Result<jiff::Timestamp, String> {
     text.parse()
         .map_err(|_| format!("{text:?} is no instant, such as 2027-01-01T00:00:00Z"))

@@ -10,7 +10,7 @@ use lockgate_core::{
     ShardId, Term, UniqueId, WallTime,
 };
 use lockgate_machine::{
-    Command, CreateQueue, Dedup, Machine, MachineLimits, QueueSettings, Receive, SendMessage,
+    Command, CreateQueue, Machine, MachineLimits, QueueSettings, Receive, SendMessage,
 };
 use serde_json::json;
 
@@ -176,10 +176,8 @@ impl Shard {
                 settings: QueueSettings {
                     keyed: matches!(kind, Kind::Keyed | Kind::Key),
                     in_flight_max: u32::MAX,
-                    dedup: Dedup {
-                        bytes_max: u64::MAX,
-                        ..usual.dedup
-                    },
+                    // As much as there may be.
+                    dedup_bytes_max: 1 << 40,
                     ..usual
                 },
                 annotations: std::collections::BTreeMap::new(),

@@ -19,11 +19,7 @@ macro_rules! actions {
 actions! {
     CreateQueue => QueueUrl, "CreateQueue";
     GetQueueUrl => QueueUrl, "GetQueueUrl";
-    DeleteQueue => Nothing, "DeleteQueue";
     GetQueueAttributes => Attributes, "GetQueueAttributes";
-    SetQueueAttributes => Nothing, "SetQueueAttributes";
-    ListQueueTags => Tags, "ListQueueTags";
-    TagQueue => Nothing, "TagQueue";
     SendMessageBatch => SendMessageBatchAnswer, "SendMessageBatch";
     ReceiveMessage => Messages, "ReceiveMessage";
     DeleteMessageBatch<'_> => BatchAnswer, "DeleteMessageBatch";
@@ -47,35 +43,9 @@ pub(crate) struct GetQueueUrl {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct DeleteQueue {
-    pub(crate) queue_url: String,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
 pub(crate) struct GetQueueAttributes {
     pub(crate) queue_url: String,
     pub(crate) attribute_names: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct SetQueueAttributes {
-    pub(crate) queue_url: String,
-    pub(crate) attributes: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct TagQueue {
-    pub(crate) queue_url: String,
-    pub(crate) tags: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct ListQueueTags {
-    pub(crate) queue_url: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -144,9 +114,6 @@ pub(crate) struct ReceiptEntry {
 }
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct Nothing {}
-
-#[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct QueueUrl {
     pub(crate) queue_url: String,
@@ -157,13 +124,6 @@ pub(crate) struct QueueUrl {
 pub(crate) struct Attributes {
     #[serde(default)]
     pub(crate) attributes: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct Tags {
-    #[serde(default)]
-    pub(crate) tags: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -4,7 +4,7 @@ use hyper::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{block_on, client, message, part, peek, purge, queue_settings::NOTHING};
+use super::{NOTHING, block_on, client, message, part, peek, purge};
 use crate::{
     args::{Dlq, DlqDrop, DlqList, DlqRedrive},
     client::Client,
@@ -63,7 +63,7 @@ async fn list(client: &mut Client, args: &DlqList) -> Result<(), Failure> {
     if letters.is_empty() && args.source.is_none() {
         // Often the queue is named whose letters are meant.
         let queue: Value = client.admin(Method::GET, &queue, NOTHING).await?;
-        if let Some(target) = queue["settings"]["dead_letter"]["queue"].as_str() {
+        if let Some(target) = queue["settings"]["dead_letter"].as_str() {
             return Err(Failure::failed(format!(
                 "{} holds no dead letters; its own go to {target}",
                 args.name

@@ -3,7 +3,7 @@
 use hyper::Method;
 use serde::{Deserialize, Serialize};
 
-use super::{block_on, client, part, peek, queue_settings::NOTHING};
+use super::{NOTHING, block_on, client, part, peek};
 use crate::{
     args::{Key, KeyDrop, KeyExplain, KeyList, OfQueue},
     client::Client,

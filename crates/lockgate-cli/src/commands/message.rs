@@ -4,7 +4,7 @@ use hyper::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{block_on, client, millis, part, queue_settings::NOTHING};
+use super::{NOTHING, block_on, client, millis, part};
 use crate::{
     args::{Cancel, Reschedule},
     client::{CallError, Client},

@@ -12,7 +12,6 @@ mod message;
 mod peek;
 mod queue;
 mod queue_apply;
-mod queue_settings;
 mod receive;
 mod restore;
 pub(crate) mod send;
@@ -30,7 +29,6 @@ use tokio::{
     sync::oneshot,
 };
 
-use self::queue_settings::NOTHING;
 use crate::{
     args::Command,
     bench,
@@ -265,7 +263,7 @@ fn part(name: &str) -> impl std::fmt::Display {
 async fn queue_url(client: &mut Client, name: &str) -> Result<String, Failure> {
     match find_queue(client, name).await? {
         Some(url) => Ok(url),
-        None => Err(no_such_queue(client, name)),
+        None => Err(no_such_queue(client, name).await),
     }
 }
 
@@ -289,17 +287,28 @@ struct Counts {
     delayed: u64,
 }
 
+/// A request without a body.
+const NOTHING: Option<&()> = None;
+
 impl Counts {
     /// What the queue of that name holds now.
     async fn of(client: &mut Client, name: &str) -> Result<Self, Failure> {
+        match Self::find(client, name).await? {
+            Some(counts) => Ok(counts),
+            None => Err(no_such_queue(client, name).await),
+        }
+    }
+
+    /// The same, or `None` where there is no such queue.
+    async fn find(client: &mut Client, name: &str) -> Result<Option<Self>, Failure> {
         #[derive(Deserialize)]
         struct Queue {
             counts: Counts,
         }
         let target = format!("/queues/{}", part(name));
         match client.admin(Method::GET, &target, NOTHING).await {
-            Ok(Queue { counts }) => Ok(counts),
-            Err(error) if error.is_queue_missing() => Err(no_such_queue(client, name)),
+            Ok(Queue { counts }) => Ok(Some(counts)),
+            Err(error) if error.is_queue_missing() => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -348,12 +357,38 @@ async fn purge(
     Ok(())
 }
 
-fn no_such_queue(client: &Client, name: &str) -> Failure {
-    Failure::new(
+/// That there is no queue of that name, with the one that may be meant.
+async fn no_such_queue(client: &mut Client, name: &str) -> Failure {
+    let failure = Failure::new(
         Exit::NotFound,
         format!("there is no queue {name:?} at {}", client.endpoint()),
-    )
-    .hint(format!(
-        "see what queues there are with `lockgate queue list`, or make it with `lockgate queue create {name}`"
-    ))
+    );
+    match similar_queue(client, name).await {
+        Some(similar) => failure.hint(format!("did you mean {similar}?")),
+        None => failure.hint(format!(
+            "see what queues there are with `lockgate queue list`, or make it with `lockgate queue create {name}`"
+        )),
+    }
+}
+
+/// A queue whose name is nearly this one; `None` too where the caller may not list queues.
+async fn similar_queue(client: &mut Client, name: &str) -> Option<String> {
+    /// Two names that differ by a letter or two are closer than this.
+    const SIMILAR: f64 = 0.8;
+
+    #[derive(Deserialize)]
+    struct Queues {
+        queues: Vec<Queue>,
+    }
+    #[derive(Deserialize)]
+    struct Queue {
+        name: String,
+    }
+    let queues = client.admin(Method::GET, "/queues?limit=1000", NOTHING);
+    let Queues { queues } = queues.await.ok()?;
+    let rated = (queues.into_iter())
+        .map(|queue| (strsim::jaro_winkler(&queue.name, name), queue.name))
+        .filter(|(similarity, _)| *similarity > SIMILAR);
+    let best = rated.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    best.map(|(_, name)| name)
 }

@@ -3,7 +3,7 @@
 use hyper::Method;
 use serde_json::Value;
 
-use super::{block_on, client, part, queue_settings::NOTHING};
+use super::{NOTHING, block_on, client, part};
 use crate::{
     args::Peek,
     client::Client,

@@ -1,24 +1,23 @@
-//! `lockgate queue …`.
-
-use std::{collections::BTreeMap, time::Duration};
+//! `lockgate queue ...`.
 
 use hyper::Method;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use lockgate_machine::{QueueSettings, SETTINGS, Setting, SettingKind, SettingValue};
+use serde_json::{Map, Value, json};
 
 use super::{
-    Counts, agree, block_on, client, client_of, environment, find_queue, millis, no_such_queue,
-    part, peek, purge, queue_apply,
-    queue_settings::{self, NOTHING},
-    queue_url,
+    Counts, NOTHING, agree, block_on, client, client_of, environment, no_such_queue, part, peek,
+    purge, queue_apply,
 };
 use crate::{
-    args::{Queue, QueueCreate, QueueDelete, QueueList, QueuePurge, QueueShow},
-    client::{Client, CreateQueue, DeleteQueue, GetQueueAttributes, ListQueueTags},
+    args::{
+        Given, Queue, QueueCreate, QueueDelete, QueueExport, QueueList, QueuePurge, QueueSet,
+        QueueShow, SettingFlags,
+    },
+    client::Client,
     exit::{Exit, Failure},
     output::{Output, Table, note},
-    settings::resolve,
-    units::show_duration,
+    settings::{ClientFlags, resolve},
+    units::{setting_json, show_duration},
 };
 
 pub(crate) fn run(args: Queue) -> Result<(), Failure> {
@@ -29,20 +28,26 @@ pub(crate) fn run(args: Queue) -> Result<(), Failure> {
         }
         Queue::Create(args) => {
             let mut client = client(&args.settings)?;
-            block_on(async { create(&mut client, *args).await })
-        }
-        Queue::Apply(args) => {
-            let settings = resolve(&args.settings.0, &environment)?;
-            queue_apply::run(&args, &settings, client_of(&settings)?)
+            block_on(async { create(&mut client, &args).await })
         }
         Queue::Show(args) => {
             let mut client = client(&args.settings)?;
             block_on(async { show(&mut client, &args).await })
         }
-        Queue::Settings(args) => queue_settings::show(&args),
-        Queue::Set(args) => queue_settings::set(*args),
-        Queue::Pause(args) => queue_settings::pause(&args.settings, &args.name, true),
-        Queue::Resume(args) => queue_settings::pause(&args.settings, &args.name, false),
+        Queue::Set(args) => {
+            let mut client = client(&args.settings)?;
+            block_on(async { set(&mut client, &args).await })
+        }
+        Queue::Apply(args) => {
+            let settings = resolve(&args.settings.0, &environment)?;
+            queue_apply::run(&args, client_of(&settings)?)
+        }
+        Queue::Export(args) => {
+            let mut client = client(&args.settings)?;
+            block_on(async { export(&mut client, &args).await })
+        }
+        Queue::Pause(args) => pause(&args.settings, &args.name, true),
+        Queue::Resume(args) => pause(&args.settings, &args.name, false),
         Queue::Purge(args) => {
             let mut client = client(&args.settings)?;
             let QueuePurge { name, yes, .. } = &args;
@@ -56,326 +61,330 @@ pub(crate) fn run(args: Queue) -> Result<(), Failure> {
     }
 }
 
-/// As much of a queue as is listed.
-#[derive(Deserialize)]
-struct Listed {
-    name: String,
-    keyed: bool,
-    paused: bool,
-    counts: Counts,
-    settings: Value,
+/// A queue as the server has it, or `None` if there is none.
+pub(super) async fn find(client: &mut Client, name: &str) -> Result<Option<Value>, Failure> {
+    let target = format!("/queues/{}", part(name));
+    match client.admin(Method::GET, &target, NOTHING).await {
+        Ok(queue) => Ok(Some(queue)),
+        Err(error) if error.is_queue_missing() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The value of a setting as the server writes it.
+pub(super) fn value_of(setting: &Setting, settings: &Value) -> SettingValue {
+    let value = &settings[setting.json_name()];
+    let known = match setting.kind {
+        SettingKind::Flag => value.as_bool().map(SettingValue::Flag),
+        SettingKind::Count { .. } | SettingKind::Time { .. } | SettingKind::Bytes { .. } => {
+            value.as_u64().map(SettingValue::Number)
+        }
+        SettingKind::Word(_) | SettingKind::Queue => {
+            let text = value.as_str();
+            text.and_then(|text| setting.parse(text).ok())
+        }
+    };
+    known.unwrap_or(SettingValue::None)
+}
+
+/// The settings of a request; `null` is the default.
+fn changes(flags: &SettingFlags) -> Map<String, Value> {
+    let field = |(setting, given): &(&Setting, Given)| {
+        let value = match given {
+            Given::Default => Value::Null,
+            Given::Value(value) => setting_json(value),
+        };
+        (setting.json_name().to_owned(), value)
+    };
+    flags.0.iter().map(field).collect()
+}
+
+/// All queues whose names begin so, in order of their names.
+async fn all(client: &mut Client, prefix: Option<&str>) -> Result<Vec<Value>, Failure> {
+    let mut target = "/queues?limit=1000".to_owned();
+    if let Some(prefix) = prefix {
+        target.push_str(&format!("&prefix={}", part(prefix)));
+    }
+    peek::pages(client, &target, "queues", u64::MAX).await
 }
 
 async fn list(client: &mut Client, args: &QueueList) -> Result<(), Failure> {
-    let mut output = Output::new();
-    let mut table = Table::new(["NAME", "READY", "IN FLIGHT", "DELAYED", "STATE"]);
-    let mut target = "/queues?limit=1000".to_owned();
-    if let Some(prefix) = &args.prefix {
-        target.push_str(&format!("&prefix={}", part(prefix)));
+    let queues = all(client, args.prefix.as_deref()).await?;
+    let header = [
+        "NAME",
+        "KEYED",
+        "READY",
+        "IN FLIGHT",
+        "DELAYED",
+        "OLDEST",
+        "DEAD LETTERS",
+        "STATE",
+    ];
+    peek::print(args.json, &queues, header, |queue| {
+        let count = |name: &str| peek::text(&queue["counts"][name]);
+        [
+            peek::text(&queue["name"]),
+            yes(&queue["keyed"]).to_owned(),
+            count("ready"),
+            count("in_flight"),
+            count("delayed"),
+            age(&queue["counts"]["oldest_at"]),
+            peek::text(&queue["settings"]["dead_letter"]),
+            state(queue).to_owned(),
+        ]
+    })
+}
+
+fn yes(value: &Value) -> &'static str {
+    if *value == true { "yes" } else { "no" }
+}
+
+fn state(queue: &Value) -> &'static str {
+    if queue["paused"] == true {
+        "paused"
+    } else {
+        "active"
     }
-    for queue in peek::pages(client, &target, "queues", u64::MAX).await? {
-        let queue = Listed::deserialize(queue)
-            .map_err(|error| Failure::failed(format!("the server lists a queue so: {error}")))?;
-        let Listed {
-            name,
-            keyed,
-            paused,
-            counts,
-            ..
-        } = queue;
-        if args.json {
-            // A queue that was deleted since the page was made is not one any more.
-            let Some(url) = find_queue(client, &name).await? else {
-                continue;
+}
+
+/// How long ago something was, to the second.
+fn age(instant: &Value) -> String {
+    let at = instant.as_str().and_then(|text| text.parse().ok());
+    let Some(at) = at else {
+        return String::new();
+    };
+    let age = jiff::Timestamp::now().duration_since(at);
+    let seconds = u64::try_from(age.as_secs()).unwrap_or(0);
+    show_duration(std::time::Duration::from_secs(seconds))
+}
+
+async fn create(client: &mut Client, args: &QueueCreate) -> Result<(), Failure> {
+    let settings = changes(&args.of_queue);
+    let tags: Map<_, _> = (args.tag.iter())
+        .map(|(name, value)| (name.clone(), json!(value)))
+        .collect();
+    let body = json!({"name": args.name, "settings": settings, "tags": tags});
+    let queue = match client
+        .admin::<Value>(Method::POST, "/queues", Some(&body))
+        .await
+    {
+        // The server compares all settings. As with SQS, what is not named may be as it is.
+        Err(error) if error.is_queue_there() => {
+            let Some(queue) = find(client, &args.name).await? else {
+                return Err(error.into());
             };
-            output.json(&json!({
-                "name": name,
-                "url": url,
-                "fifo": keyed,
-                "paused": paused,
-                "counts": counts,
-            }))?;
-        } else {
-            table.row([
-                name,
-                counts.ready.to_string(),
-                counts.in_flight.to_string(),
-                counts.delayed.to_string(),
-                state(paused).to_owned(),
-            ]);
+            check_is_so(args, &queue, &tags)?;
+            queue
         }
-    }
-    if !args.json {
-        output.table(&table)?;
-    }
-    output.flush()
+        made => made?,
+    };
+    tell(args.json, &queue, &format!("{} is there", args.name))
 }
 
-fn state(paused: bool) -> &'static str {
-    if paused { "paused" } else { "active" }
-}
-
-async fn create(client: &mut Client, args: QueueCreate) -> Result<(), Failure> {
-    let fifo = is_fifo(&args.name);
-    if args.fifo && !fifo {
-        return Err(Failure::usage(format!(
-            "the name of a FIFO queue ends in .fifo, {:?} does not",
+/// Refuses a queue that is there and has something otherwise than it is named.
+fn check_is_so(
+    args: &QueueCreate,
+    queue: &Value,
+    tags: &Map<String, Value>,
+) -> Result<(), Failure> {
+    let exists = |what: String| {
+        Failure::new(
+            Exit::Conflict,
+            format!("queue {} exists with {what}", args.name),
+        )
+        .hint(format!(
+            "see it with `lockgate queue show {0}`, change it with `lockgate queue set {0}`",
             args.name
         ))
-        .hint(format!("`lockgate queue create {}.fifo`", args.name)));
-    }
-    let (attributes, tags) = if args.attribute.is_empty() {
-        create_by_settings(client, &args).await?;
-        // The queue is there. What follows gives its URL.
-        (BTreeMap::new(), BTreeMap::new())
-    } else {
-        let tags = args.tag.iter().cloned().collect();
-        (attributes_to_create(client, &args).await?, tags)
-    };
-    let fifo_queue = fifo.then(|| ("FifoQueue".to_owned(), "true".to_owned()));
-    let answer = client
-        .call(&CreateQueue {
-            queue_name: args.name.clone(),
-            attributes: fifo_queue.into_iter().chain(attributes).collect(),
-            tags,
-        })
-        .await?;
-    let mut output = Output::new();
-    if args.json {
-        output.json(&json!({"name": args.name, "url": answer.queue_url, "fifo": fifo}))?;
-    } else {
-        output.line(&answer.queue_url)?;
-    }
-    output.flush()
-}
-
-/// Makes a queue over the admin API, whose times are those of `queue set`. One that is there is left as it
-/// is, and must have the settings that are named.
-async fn create_by_settings(client: &mut Client, args: &QueueCreate) -> Result<(), Failure> {
-    let mut settings: BTreeMap<&str, Value> = [
-        ("delay_ms", args.delay),
-        ("lease_ms", args.lease),
-        ("retention_ms", args.retention),
-    ]
-    .into_iter()
-    .filter_map(|(name, time)| Some((name, json!(millis(time?)))))
-    .collect();
-    if let Some(queue) = &args.dead_letter {
-        // That it is missing is told in words of its own.
-        queue_url(client, queue).await?;
-        let dead_letter = json!({"queue": queue, "attempts_max": args.attempts});
-        settings.insert("dead_letter", dead_letter);
-    }
-    let tags: BTreeMap<_, _> = args.tag.iter().cloned().collect();
-    let body = json!({"name": args.name, "settings": settings, "tags": tags});
-    let made = client.admin::<Value>(Method::POST, "/queues", Some(&body));
-    let exists = match made.await {
-        Err(error) if error.is_queue_there() => error,
-        made => return made.map(drop).map_err(Failure::from),
-    };
-    // The server compares all settings. As with SQS, what is not named may be as it is.
-    if settings.is_empty() && tags.is_empty() {
-        return Ok(());
-    }
-    let target = format!("/queues/{}", part(&args.name));
-    let Ok(queue) = client.admin::<Value>(Method::GET, &target, NOTHING).await else {
-        return Err(exists.into());
     };
     if let Some((tag, _)) = tags
         .iter()
-        .find(|(tag, value)| queue["tags"][tag.as_str()] != value.as_str())
+        .find(|(tag, value)| queue["tags"][*tag] != **value)
     {
-        return Err(Failure::new(
-            Exit::Conflict,
-            format!(
-                "queue {} exists with another value of the tag {tag}",
-                args.name
-            ),
-        )
-        .hint(format!(
-            "see its tags with `lockgate queue show {}`",
-            args.name
-        )));
+        return Err(exists(format!("another value of the tag {tag}")));
     }
-    let differs = |(name, value): &(&&str, &Value)| queue["settings"][**name] != **value;
-    match settings.iter().find(differs) {
-        None => Ok(()),
-        Some((name, _)) => {
-            let what = name.trim_end_matches("_ms").replace('_', "-");
-            Err(Failure::new(
-                Exit::Conflict,
-                format!("queue {} exists with another --{what}", args.name),
-            )
-            .hint(format!(
-                "see it with `lockgate queue settings {0}`, change it with `lockgate queue set {0}`",
-                args.name
-            )))
+    for (setting, given) in &args.of_queue.0 {
+        let is = value_of(setting, &queue["settings"]);
+        if let Given::Value(value) = given
+            && is != *value
+        {
+            let (name, is) = (setting.flag_name(), setting.show(&is));
+            return Err(exists(format!("another --{name}: {is}")));
         }
     }
+    Ok(())
 }
 
-/// What a queue is made with if an attribute of SQS is named: SQS counts in seconds.
-async fn attributes_to_create(
-    client: &mut Client,
-    args: &QueueCreate,
-) -> Result<BTreeMap<String, String>, Failure> {
-    let mut attributes: BTreeMap<String, String> = BTreeMap::new();
-    let times = [
-        ("DelaySeconds", "--delay", args.delay),
-        ("VisibilityTimeout", "--lease", args.lease),
-        ("MessageRetentionPeriod", "--retention", args.retention),
-    ];
-    for (attribute, flag, time) in times {
-        let Some(time) = time else { continue };
-        if time.subsec_nanos() != 0 {
-            let time = show_duration(time);
-            return Err(Failure::usage(format!(
-                "{flag} {time} with --attribute: SQS counts in whole seconds there"
-            ))
-            .hint(format!(
-                "leave {flag} away and set it afterwards: `lockgate queue set {} {flag} {time}`",
-                args.name
-            )));
-        }
-        attributes.insert(attribute.to_owned(), time.as_secs().to_string());
+/// Prints the queue, or says what was done.
+fn tell(json: bool, queue: &Value, done: &str) -> Result<(), Failure> {
+    if !json {
+        note(done);
+        return Ok(());
     }
-    if let Some(dead_letter) = &args.dead_letter {
-        attributes.insert(
-            "RedrivePolicy".to_owned(),
-            redrive_policy(client, dead_letter, args.attempts.into()).await?,
-        );
-    }
-    for (name, value) in &args.attribute {
-        if attributes.insert(name.clone(), value.clone()).is_some() {
-            return Err(Failure::usage(format!("attribute {name} is given twice")));
-        }
-    }
-    Ok(attributes)
-}
-
-/// The attribute that names a dead-letter queue, which SQS wants as an ARN.
-pub(super) async fn redrive_policy(
-    client: &mut Client,
-    dead_letter: &str,
-    attempts: u64,
-) -> Result<String, Failure> {
-    let url = queue_url(client, dead_letter).await?;
-    let arn = attributes(client, &url)
-        .await?
-        .and_then(|mut attributes| attributes.remove("QueueArn"))
-        .ok_or_else(|| no_such_queue(client, dead_letter))?;
-    Ok(json!({"deadLetterTargetArn": arn, "maxReceiveCount": attempts}).to_string())
+    let mut output = Output::new();
+    output.json(queue)?;
+    output.flush()
 }
 
 async fn show(client: &mut Client, args: &QueueShow) -> Result<(), Failure> {
-    let url = queue_url(client, &args.name).await?;
-    let attributes = attributes(client, &url)
-        .await?
-        .ok_or_else(|| no_such_queue(client, &args.name))?;
-    let tags = client
-        .call(&ListQueueTags {
-            queue_url: url.clone(),
-        })
-        .await?
-        .tags;
-    let target = format!("/queues/{}", part(&args.name));
-    let Listed {
-        keyed,
-        paused,
-        counts,
-        settings,
-        ..
-    } = client.admin(Method::GET, &target, NOTHING).await?;
-    // SQS has no word for a change that does not hold yet.
-    let scope_pending = settings["dedup"]["scope_pending_ms"].as_u64();
+    let Some(queue) = find(client, &args.name).await? else {
+        return Err(no_such_queue(client, &args.name).await);
+    };
     let mut output = Output::new();
     if args.json {
-        let mut shown = json!({
-            "name": args.name,
-            "url": url,
-            "fifo": keyed,
-            "paused": paused,
-            "counts": counts,
-            "attributes": attributes,
-            "tags": tags,
-        });
-        if let Some(left) = scope_pending {
-            shown["dedup_scope_pending_ms"] = json!(left);
-        }
-        output.json(&shown)?;
+        output.json(&queue)?;
         return output.flush();
     }
     let mut table = Table::plain(2);
     table.row(["name", &args.name]);
-    table.row(["url", &url]);
-    table.row(["state", state(paused)]);
-    table.row(["ready", &counts.ready.to_string()]);
-    table.row(["in flight", &counts.in_flight.to_string()]);
-    table.row(["delayed", &counts.delayed.to_string()]);
-    for (name, value) in &attributes {
-        if !name.starts_with("ApproximateNumberOf") {
-            table.row([name, value]);
-        }
+    table.row(["keyed", yes(&queue["keyed"])]);
+    table.row(["state", state(&queue)]);
+    for part in ["created_at", "changed_at"] {
+        table.row([&words(part), &peek::text(&queue[part])]);
     }
-    if let Some(left) = scope_pending {
-        let left = show_duration(Duration::from_millis(left));
+    for part in ["counts", "totals"] {
+        rows(&mut table, "", &queue[part]);
+    }
+    for setting in SETTINGS {
+        let value = value_of(setting, &queue["settings"]);
+        table.row([words(setting.name), setting.show(&value)]);
+    }
+    if let Some(left) = queue["settings"]["dedup_scope_pending_ms"].as_u64() {
+        let left = lockgate_core::units::show_millis(left);
         table.row([
-            "deduplication scope",
-            &format!("changed; sends follow the former one for another {left}"),
+            "dedup scope pending",
+            &format!("sends follow the former one for another {left}"),
         ]);
     }
-    for (name, value) in &tags {
-        table.row([&format!("tag {name}"), value]);
+    for (name, value) in queue["tags"].as_object().into_iter().flatten() {
+        table.row([&format!("tag {name}"), &peek::text(value)]);
     }
     output.table(&table)?;
     output.flush()
 }
 
+fn words(name: &str) -> String {
+    name.replace('_', " ")
+}
+
+/// Names and values; what is nested with its path.
+fn rows(table: &mut Table, path: &str, fields: &Value) {
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        let name = format!("{path}{}", words(name));
+        match value {
+            Value::Object(_) => rows(table, &format!("{name}: "), value),
+            value => {
+                table.row([&name, &peek::text(value)]);
+            }
+        }
+    }
+}
+
+async fn set(client: &mut Client, args: &QueueSet) -> Result<(), Failure> {
+    let settings = changes(&args.of_queue);
+    let set = args.tag.iter().map(|(name, value)| (name, json!(value)));
+    let removed = args.untag.iter().map(|name| (name, Value::Null));
+    let tags: Map<_, _> = set
+        .chain(removed)
+        .map(|(name, value)| (name.clone(), value))
+        .collect();
+    if settings.is_empty() && tags.is_empty() {
+        return Err(Failure::usage("nothing to change was named")
+            .hint("`lockgate queue set --help` has the list"));
+    }
+    let queue = change(client, &args.name, settings, tags).await?;
+    tell(args.json, &queue, &format!("changed {}", args.name))
+}
+
+/// Changes settings and tags of a queue.
+pub(super) async fn change(
+    client: &mut Client,
+    name: &str,
+    settings: Map<String, Value>,
+    tags: Map<String, Value>,
+) -> Result<Value, Failure> {
+    let target = format!("/queues/{}", part(name));
+    let change = json!({"settings": settings, "tags": tags});
+    match client.admin(Method::PATCH, &target, Some(&change)).await {
+        Err(error) if error.is_queue_missing() => Err(no_such_queue(client, name).await),
+        changed => Ok(changed?),
+    }
+}
+
+async fn export(client: &mut Client, args: &QueueExport) -> Result<(), Failure> {
+    let queues = all(client, args.prefix.as_deref()).await?;
+    let mut output = Output::new();
+    for queue in &queues {
+        output.line("[[queue]]")?;
+        output.line(&format!("name = {}", quoted(&peek::text(&queue["name"]))))?;
+        let default = QueueSettings::over_http(queue["keyed"] == true);
+        for setting in SETTINGS {
+            let value = value_of(setting, &queue["settings"]);
+            if value == setting.get(&default) {
+                continue;
+            }
+            let text = match (&value, setting.kind) {
+                (SettingValue::Number(number), SettingKind::Count { .. }) => number.to_string(),
+                (SettingValue::Flag(flag), _) => flag.to_string(),
+                (SettingValue::None, _) => quoted("none"),
+                (value, _) => quoted(&setting.show(value)),
+            };
+            output.line(&format!("{} = {text}", setting.name))?;
+        }
+        let tags: Vec<_> = (queue["tags"].as_object().into_iter().flatten())
+            .map(|(tag, value)| format!("{} = {}", quoted(tag), quoted(&peek::text(value))))
+            .collect();
+        if !tags.is_empty() {
+            output.line(&format!("tags = {{ {} }}", tags.join(", ")))?;
+        }
+        output.line("")?;
+    }
+    output.flush()
+}
+
+/// A text as TOML has it.
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+fn pause(settings: &ClientFlags, name: &str, paused: bool) -> Result<(), Failure> {
+    let mut client = client(settings)?;
+    block_on(async {
+        let action = if paused { "pause" } else { "resume" };
+        let target = format!("/queues/{}/{action}", part(name));
+        match client.admin::<Value>(Method::POST, &target, NOTHING).await {
+            Err(error) if error.is_queue_missing() => Err(no_such_queue(&mut client, name).await),
+            done => {
+                done?;
+                note(&format!("{action}d {name}"));
+                Ok(())
+            }
+        }
+    })
+}
+
 async fn delete(client: &mut Client, args: &QueueDelete) -> Result<(), Failure> {
-    let Some(url) = find_queue(client, &args.name).await? else {
-        if args.if_exists {
-            note(&format!("there is no queue {:?}", args.name));
+    let name = &args.name;
+    let missing = format!("there is no queue {name:?}");
+    let counts = match Counts::find(client, name).await? {
+        Some(counts) => counts,
+        None if args.if_exists => {
+            note(&missing);
             return Ok(());
         }
-        return Err(no_such_queue(client, &args.name));
+        None => return Err(no_such_queue(client, name).await),
     };
-    let counts = Counts::of(client, &args.name).await?;
-    agree(
-        args.yes,
-        &args.name,
-        counts,
-        "Delete the queue with all of them?",
-    )?;
-    match client.call(&DeleteQueue { queue_url: url }).await {
+    agree(args.yes, name, counts, "Delete the queue with all of them?")?;
+    let target = format!("/queues/{}", part(name));
+    match client
+        .admin::<Value>(Method::DELETE, &target, NOTHING)
+        .await
+    {
         Err(error) if error.is_queue_missing() && args.if_exists => {}
-        result => {
-            result?;
+        done => {
+            done?;
         }
     }
-    note(&format!("deleted {}", args.name));
+    note(&format!("deleted {name}"));
     Ok(())
-}
-
-/// All attributes of a queue, or `None` if it is gone.
-pub(super) async fn attributes(
-    client: &mut Client,
-    url: &str,
-) -> Result<Option<BTreeMap<String, String>>, Failure> {
-    let call = GetQueueAttributes {
-        queue_url: url.to_owned(),
-        attribute_names: vec!["All".to_owned()],
-    };
-    match client.call(&call).await {
-        Ok(answer) => Ok(Some(answer.attributes)),
-        Err(error) if error.is_queue_missing() => Ok(None),
-        Err(error) => {
-            let failure = Failure::from(error);
-            debug_assert_ne!(failure.exit(), Exit::NotFound);
-            Err(failure)
-        }
-    }
-}
-
-pub(super) fn is_fifo(name: &str) -> bool {
-    name.ends_with(".fifo")
 }

@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 use lockgate_core::{MachineTime, Message, Now, QueueId, WallTime};
-use lockgate_machine::{DeadLetterReason, Effect, QueueSettings, StoredMessage, SyncWindow};
+use lockgate_machine::{DeadLetterReason, Effect, QueueSettings, SETTINGS, StoredMessage};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+
+use crate::units::setting_json;
 
 /// Whether what users wrote is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,43 +261,9 @@ fn text_or_hex(name: &str, bytes: &Bytes) -> Map<String, Value> {
 }
 
 fn settings_json(settings: &QueueSettings) -> Value {
-    let mut json = json!({
-        "keyed": settings.keyed,
-        "level": settings.level.to_string(),
-        "lease_ms": settings.lease,
-        "delay_ms": settings.delay,
-        "retention_ms": settings.retention,
-        "receive_wait_ms": settings.receive_wait,
-        "message_bytes_max": settings.message_bytes_max,
-        "dedup": {
-            "window_ms": settings.dedup.window,
-            "scope": format!("{:?}", settings.dedup.scope).to_lowercase(),
-            "content_based": settings.dedup.content_based,
-            "bytes_max": settings.dedup.bytes_max,
-            "survives_purge": settings.dedup.survives_purge,
-        },
-        "dead_letter": settings.dead_letter.as_ref().map(|dead_letter| json!({
-            "queue": dead_letter.queue.as_str(),
-            "attempts_max": dead_letter.attempts_max,
-        })),
-        "key_policy": settings.key_policy.map(|policy| format!("{policy:?}").to_lowercase()),
-        "park_after": settings.park_after,
-        "key_profile": format!("{:?}", settings.key_profile).to_lowercase(),
-        "quota": {
-            "messages_max": settings.quota.messages_max,
-            "bytes_max": settings.quota.bytes_max,
-        },
-        "in_flight_max": settings.in_flight_max,
-    });
-    // Shown where they say something: most queues number no keys and sync as the log does.
-    if settings.key_sequences_max > 0 {
-        json["key_sequences_max"] = settings.key_sequences_max.into();
-    }
-    if settings.sync_window != SyncWindow::default() {
-        json["sync_window"] = json!({
-            "after_ms": settings.sync_window.after,
-            "records": settings.sync_window.records,
-        });
+    let mut json = json!({"keyed": settings.keyed});
+    for setting in SETTINGS {
+        json[setting.json_name()] = setting_json(&setting.get(settings));
     }
     json
 }

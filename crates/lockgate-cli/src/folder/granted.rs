@@ -27,7 +27,6 @@ impl Granted {
         // What is moved there is past the quota.
         let takes_dead_letters: BTreeSet<_> = (queues.iter())
             .filter_map(|queue| queue.settings.dead_letter.as_ref())
-            .map(|dead_letter| &dead_letter.queue)
             .collect();
         let mut granted = Self {
             messages_max: Some(0),
@@ -38,9 +37,8 @@ impl Granted {
         for queue in queues {
             let settings = &queue.settings;
             let is_held = !takes_dead_letters.contains(&queue.name);
-            let limit = |max: u64| Some(max).filter(|&max| is_held && max < u64::MAX);
-            let messages = limit(settings.quota.messages_max);
-            let bytes = limit(settings.quota.bytes_max);
+            let messages = settings.quota_messages.filter(|_| is_held);
+            let bytes = settings.quota_bytes.filter(|_| is_held);
             let memory = settings.memory_bytes_max().filter(|_| is_held);
             add(&mut granted.messages_max, messages);
             add(&mut granted.message_bytes_max, bytes);

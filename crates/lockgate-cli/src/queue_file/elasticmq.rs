@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use lockgate_core::{QueueName, units};
+use lockgate_machine::{Setting, SettingValue};
+
 use super::{
     Entry, Parsed, Remark,
     hocon::{self, Node, Object, Value},
@@ -75,11 +78,17 @@ fn name_dead_letters(entries: &mut [Entry]) {
         .map(|entry| entry.queue.name.clone())
         .collect();
     for entry in entries {
-        if let Some((target, _)) = &mut entry.queue.dead_letter
-            && !names.contains(target)
-            && names.contains(&format!("{target}.fifo"))
-        {
-            target.push_str(".fifo");
+        for (_, value) in &mut entry.queue.settings {
+            let SettingValue::Queue(target) = value else {
+                continue;
+            };
+            let fifo = format!("{target}.fifo");
+            if !names.iter().any(|name| name == target.as_str())
+                && names.contains(&fifo)
+                && let Ok(fifo) = QueueName::new(&fifo)
+            {
+                *target = fifo;
+            }
         }
     }
 }
@@ -110,16 +119,16 @@ impl Reading<'_> {
         let mut fifo = false;
         for (key, node) in &object.members {
             let line = node.line;
-            let attribute = match key.as_str() {
-                "defaultVisibilityTimeout" => Some(("VisibilityTimeout", seconds(node))),
-                "delay" => Some(("DelaySeconds", seconds(node))),
-                "receiveMessageWait" => Some(("ReceiveMessageWaitTimeSeconds", seconds(node))),
+            let setting = match key.as_str() {
+                "defaultVisibilityTimeout" => Some(("lease", time(node))),
+                "delay" => Some(("delay", time(node))),
+                "receiveMessageWait" => Some(("receive_wait", time(node))),
                 "contentBasedDeduplication" => {
                     let truth = truth(node);
-                    // Its own default, which a standard queue may not even name.
+                    // Its own default, which says nothing.
                     let is_default = truth == Ok(false);
                     let truth = truth.map(|truth| truth.to_string());
-                    (!is_default).then_some(("ContentBasedDeduplication", truth))
+                    (!is_default).then_some(("dedup_content", truth))
                 }
                 "fifo" => {
                     match truth(node) {
@@ -129,9 +138,11 @@ impl Reading<'_> {
                     None
                 }
                 "deadLettersQueue" => {
-                    entry.dead_letter_line = line;
                     match dead_letter(node) {
-                        Ok(dead_letter) => entry.queue.dead_letter = Some(dead_letter),
+                        Ok([queue, attempts]) => {
+                            self.set(&mut entry, line, key, "dead_letter", Ok(queue));
+                            self.set(&mut entry, line, key, "attempts_max", Ok(attempts));
+                        }
                         Err((line, what)) => {
                             self.problem(line, format!("deadLettersQueue: {what}"));
                         }
@@ -160,13 +171,8 @@ impl Reading<'_> {
                     None
                 }
             };
-            match attribute {
-                Some((name, Ok(value))) => {
-                    entry.queue.attributes.insert(name.to_owned(), value);
-                    entry.attribute_lines.insert(name.to_owned(), line);
-                }
-                Some((_, Err(what))) => self.problem(line, format!("{key}: {what}")),
-                None => {}
+            if let Some((name, text)) = setting {
+                self.set(&mut entry, line, key, name, text);
             }
         }
         let suffix = if fifo && !self.name.ends_with(".fifo") {
@@ -176,6 +182,25 @@ impl Reading<'_> {
         };
         entry.queue.name = format!("{}{suffix}", self.name);
         Some(entry)
+    }
+
+    /// Takes over what the file calls `key`.
+    fn set(
+        &mut self,
+        entry: &mut Entry,
+        line: usize,
+        key: &str,
+        name: &str,
+        text: Result<String, String>,
+    ) {
+        let Some(setting) = Setting::named(name) else {
+            return;
+        };
+        let value = text.and_then(|text| setting.parse(&text).map_err(|error| error.to_string()));
+        match value {
+            Ok(value) => entry.set(line, setting, value),
+            Err(what) => self.problem(line, format!("{key}: {what}")),
+        }
     }
 }
 
@@ -195,8 +220,8 @@ fn truth(node: &Node) -> Result<bool, String> {
     }
 }
 
-/// A duration as whole seconds.
-fn seconds(node: &Node) -> Result<String, String> {
+/// A duration, as settings are written.
+fn time(node: &Node) -> Result<String, String> {
     let text = text(node)?;
     let bad = || format!("{text:?} is no duration such as 10 seconds");
     let digits = text
@@ -209,19 +234,17 @@ fn seconds(node: &Node) -> Result<String, String> {
         .find(|(names, _)| names.contains(&unit))
         .ok_or_else(bad)?;
     let millis = number.checked_mul(*millis).ok_or_else(bad)?;
-    if millis % 1_000 == 0 {
-        Ok((millis / 1_000).to_string())
-    } else if unit.is_empty() {
+    if unit.is_empty() && millis % 1_000 != 0 {
         // What ElasticMQ makes 0 of in silence, and nobody means.
-        Err(format!(
+        return Err(format!(
             "{text:?} without a unit is milliseconds in HOCON: write {text} seconds"
-        ))
-    } else {
-        Err(format!("{text:?} is no whole number of seconds"))
+        ));
     }
+    Ok(units::show_millis(millis))
 }
 
-fn dead_letter(node: &Node) -> Result<(String, u64), (usize, String)> {
+/// The dead-letter queue, and how many attempts a message has.
+fn dead_letter(node: &Node) -> Result<[String; 2], (usize, String)> {
     let here = |what: String| (node.line, what);
     let Value::Object(object) = &node.value else {
         return Err(here(
@@ -235,11 +258,7 @@ fn dead_letter(node: &Node) -> Result<(String, u64), (usize, String)> {
         text(node).map_err(|what| (node.line, format!("{name}: {what}")))
     };
     let name = member("name")?.to_owned();
-    let attempts = member("maxReceiveCount")?;
-    let attempts = attempts
-        .parse()
-        .map_err(|_| here(format!("maxReceiveCount: {attempts:?} is no number")))?;
-    Ok((name, attempts))
+    Ok([name, member("maxReceiveCount")?.to_owned()])
 }
 
 fn tags(node: &Node) -> Result<BTreeMap<String, String>, (usize, String)> {

@@ -1,6 +1,6 @@
 //! The file that declares queues: read in one of two forms into one.
 //!
-//! What the attributes mean is the server's business ([`lockgate_server::check_queues`]); here each
+//! What the settings mean is the server's business ([`lockgate_server::check_queues`]); here each
 //! is found with the line it stands on, so that whatever is wrong with it can be told by place.
 
 mod elasticmq;
@@ -14,7 +14,8 @@ use std::{
     str::FromStr,
 };
 
-use lockgate_server::{DeclareProblem, DeclaredPart, DeclaredQueue, ServerOptions, check_queues};
+use lockgate_machine::{Setting, SettingValue};
+use lockgate_server::{DeclareProblem, DeclaredPart, DeclaredQueue, check_queues};
 
 use crate::{
     exit::{Exit, Failure},
@@ -59,10 +60,19 @@ pub(crate) struct QueueFile {
 struct Entry {
     queue: DeclaredQueue,
     line: usize,
-    /// By attribute.
-    attribute_lines: BTreeMap<String, usize>,
-    dead_letter_line: usize,
+    /// By the names of settings.
+    setting_lines: BTreeMap<&'static str, usize>,
     tags_line: usize,
+}
+
+impl Entry {
+    /// Takes over a setting, which its form has once.
+    fn set(&mut self, line: usize, setting: &'static Setting, value: SettingValue) {
+        self.setting_lines.insert(setting.name, line);
+        self.queue.settings.push((setting, value));
+        // The order of the file means nothing.
+        self.queue.settings.sort_by_key(|(setting, _)| setting.name);
+    }
 }
 
 /// What a form makes of a text: queues and warnings, or problems; each of those with its line.
@@ -89,11 +99,7 @@ impl QueueFile {
     ///
     /// # Errors
     /// If it cannot be read, or anything in it is wrong; all problems are in the message, one a line.
-    pub(crate) fn read(
-        path: &Path,
-        format: Format,
-        options: &ServerOptions,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn read(path: &Path, format: Format) -> Result<Self, Failure> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             let exit = match error.kind() {
                 io::ErrorKind::NotFound => Exit::NotFound,
@@ -102,15 +108,10 @@ impl QueueFile {
             Failure::from_error(exit, error)
                 .context(format!("reading the queues in {}", path.display()))
         })?;
-        Self::parse(path, &text, format, options)
+        Self::parse(path, &text, format)
     }
 
-    pub(crate) fn parse(
-        path: &Path,
-        text: &str,
-        format: Format,
-        options: &ServerOptions,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn parse(path: &Path, text: &str, format: Format) -> Result<Self, Failure> {
         let is_elasticmq = match format {
             Format::Auto => path
                 .extension()
@@ -135,7 +136,7 @@ impl QueueFile {
             queues,
             warnings: tell(warnings),
         };
-        let problems = check_queues(&file.declared(), options);
+        let problems = check_queues(&file.declared());
         if problems.is_empty() {
             Ok(file)
         } else {
@@ -155,12 +156,11 @@ impl QueueFile {
     pub(crate) fn refused(&self, problems: &[DeclareProblem]) -> Failure {
         let tell = |problem: &DeclareProblem| {
             let entry = &self.queues[problem.queue];
-            let line = match &problem.part {
+            let line = match problem.part {
                 DeclaredPart::Name => entry.line,
-                DeclaredPart::Attribute(name) => {
-                    *entry.attribute_lines.get(name).unwrap_or(&entry.line)
+                DeclaredPart::Setting(name) => {
+                    *entry.setting_lines.get(name).unwrap_or(&entry.line)
                 }
-                DeclaredPart::DeadLetter => entry.dead_letter_line,
                 DeclaredPart::Tags => entry.tags_line,
             };
             let place = format!("{}:{line}", self.path.display());
@@ -183,18 +183,17 @@ mod tests {
     use super::*;
 
     fn read(name: &str, text: &str) -> Result<QueueFile, String> {
-        let options = ServerOptions::default();
-        QueueFile::parse(Path::new(name), text, Format::Auto, &options)
-            .map_err(|failure| failure.to_string())
+        QueueFile::parse(Path::new(name), text, Format::Auto).map_err(|failure| failure.to_string())
     }
 
-    fn queue(name: &str, attributes: &[(&str, &str)]) -> DeclaredQueue {
+    fn queue(name: &str, settings: &[(&str, &str)]) -> DeclaredQueue {
+        let read = |&(name, value): &(&str, &str)| {
+            let setting = Setting::named(name).unwrap();
+            (setting, setting.parse(value).unwrap())
+        };
         DeclaredQueue {
             name: name.to_owned(),
-            attributes: attributes
-                .iter()
-                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-                .collect(),
+            settings: settings.iter().map(read).collect(),
             ..DeclaredQueue::default()
         }
     }
@@ -206,8 +205,10 @@ mod tests {
             [[queue]]
             name = "orders.fifo"
             lease = "45s"
-            attributes = { ContentBasedDeduplication = true, ReceiveMessageWaitTimeSeconds = "10s" }
-            dead_letter = { queue = "orders-dead.fifo", attempts = 3 }
+            dedup_content = true
+            receive_wait = "10s"
+            dead_letter = "orders-dead.fifo"
+            attempts_max = 3
             tags = { team = "shop", tier = "1" }
 
             [[queue]]
@@ -237,16 +238,17 @@ mod tests {
         let mut orders = queue(
             "orders.fifo",
             &[
-                ("ContentBasedDeduplication", "true"),
-                ("ReceiveMessageWaitTimeSeconds", "10"),
-                ("VisibilityTimeout", "45"),
+                ("attempts_max", "3"),
+                ("dead_letter", "orders-dead.fifo"),
+                ("dedup_content", "true"),
+                ("lease", "45s"),
+                ("receive_wait", "10s"),
             ],
         );
-        orders.dead_letter = Some(("orders-dead.fifo".to_owned(), 3));
         orders.tags = [("team", "shop"), ("tier", "1")]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into();
-        let mail = queue("mail", &[("DelaySeconds", "90")]);
+        let mail = queue("mail", &[("delay", "90s")]);
         let expected = [orders, queue("orders-dead.fifo", &[]), mail];
         let own = read("queues.toml", own).unwrap();
         assert_eq!(own.declared(), expected);
@@ -271,13 +273,8 @@ mod tests {
             ),
             (
                 "q.toml",
-                "[[queue]]\nname = \"a\"\n[queue.attributes]\nDelaySeconds = 3\nVisibilityTimeout = 50000\n",
-                "q.toml:5: queue \"a\": Invalid value for the parameter VisibilityTimeout.",
-            ),
-            (
-                "q.toml",
-                "[[queue]]\nname = \"a\"\nattributes = { Colour = \"red\" }\n",
-                "q.toml:3: queue \"a\": Unknown Attribute Colour.",
+                "[[queue]]\nname = \"a\"\ndelay = \"3s\"\nlease = \"13h\"\n",
+                "q.toml:4: lease must be a time from 0s to 12h, not 13h",
             ),
             (
                 "q.toml",
@@ -287,12 +284,12 @@ mod tests {
             (
                 "q.toml",
                 "[[queue]]\nname = \"a\"\nlease = 3\n",
-                "q.toml:3: lease: 3 is no duration",
+                "q.toml:3: lease must be a time from 0s to 12h, not 3",
             ),
             (
                 "q.toml",
-                "[[queue]]\nname = \"a\"\ndelay = \"1500ms\"\n",
-                "q.toml:3: delay: ",
+                "[[queue]]\nname = \"a\"\ndelay = [1]\n",
+                "q.toml:3: delay: a value of type array does not fit here",
             ),
             (
                 "q.toml",
@@ -303,8 +300,8 @@ mod tests {
             ("q.toml", "a = \n", "q.toml:1: "),
             (
                 "q.toml",
-                "[[queue]]\nname = \"a\"\ndelay = \"1s\"\nattributes = { DelaySeconds = 1 }\n",
-                "q.toml:3: DelaySeconds is given twice",
+                "[[queue]]\nname = \"a\"\nkey_policy = \"skip\"\n",
+                "q.toml:3: queue \"a\": key_policy skip needs a dead-letter queue",
             ),
             (
                 "q.toml",
@@ -313,13 +310,13 @@ mod tests {
             ),
             (
                 "q.toml",
-                "[[queue]]\nname = \"a\"\n\ndead_letter = { queue = \"a.fifo\", attempts = 3 }\n[[queue]]\nname = \"a.fifo\"",
+                "[[queue]]\nname = \"a\"\n\ndead_letter = \"a.fifo\"\n[[queue]]\nname = \"a.fifo\"",
                 "q.toml:4: queue \"a\": ",
             ),
             (
                 "q.toml",
-                "[[queue]]\nname = \"a\"\ndead_letter = { queue = \"d\", attempts = 0 }\n",
-                "q.toml:3: queue \"a\": ",
+                "[[queue]]\nname = \"a\"\nattempts_max = 0\n",
+                "q.toml:3: attempts_max must be a number from 1 to 1000, not 0",
             ),
             (
                 "q.conf",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use lockgate_machine::{SETTINGS, Setting, SettingValue};
 use lockgate_server::DeclaredQueue;
 use toml::{
     Spanned,
@@ -9,26 +10,6 @@ use toml::{
 };
 
 use super::{Entry, Parsed, Remark};
-use crate::units;
-
-/// Times that have words of their own here, as they have for `lockgate queue create`.
-const TIMES: [(&str, &str); 3] = [
-    ("lease", "VisibilityTimeout"),
-    ("delay", "DelaySeconds"),
-    ("retention", "MessageRetentionPeriod"),
-];
-/// Attributes whose numbers are seconds, and may be written with a unit.
-const SECONDS: [&str; 5] = [
-    "VisibilityTimeout",
-    "DelaySeconds",
-    "MessageRetentionPeriod",
-    "ReceiveMessageWaitTimeSeconds",
-    "KmsDataKeyReusePeriodSeconds",
-];
-/// The attribute whose number is bytes.
-const BYTES: &str = "MaximumMessageSize";
-const KNOWN: &str = "there are name, lease, delay, retention, dead_letter, attributes and tags";
-const EXAMPLE: &str = "dead_letter = { queue = \"orders-dead\", attempts = 5 }";
 
 pub(super) fn parse(text: &str) -> Parsed {
     let ends = text.match_indices('\n').map(|(at, _)| at);
@@ -93,36 +74,23 @@ impl Reading {
         for (key, value) in table {
             let at = key.span().start;
             let name = key.get_ref().as_ref();
-            let time = TIMES.iter().find(|(word, _)| *word == name);
             match (name, value.get_ref()) {
                 ("name", DeValue::String(name)) => {
                     entry.line = self.line(at);
                     entry.queue.name = name.to_string();
                 }
-                ("attributes", DeValue::Table(table)) => {
-                    for (key, value) in table {
-                        let (at, name) = (key.span().start, key.get_ref().as_ref());
-                        self.attribute(&mut entry, at, name, attribute(name, value.get_ref()));
-                    }
-                }
                 ("tags", DeValue::Table(table)) => {
                     entry.tags_line = self.line(at);
                     entry.queue.tags = self.tags(table);
                 }
-                ("dead_letter", DeValue::Table(table)) => {
-                    entry.dead_letter_line = self.line(at);
-                    entry.queue.dead_letter = self.dead_letter(at, table);
-                }
                 ("name", _) => self.problem(at, "name: expected a text"),
-                ("attributes" | "tags", _) => {
-                    self.problem(at, format!("{name}: expected a table, {name} = {{ ... }}"));
-                }
-                ("dead_letter", _) => self.problem(at, format!("dead_letter: expected {EXAMPLE}")),
-                (_, value) => match time {
-                    Some((_, attribute)) => {
-                        self.attribute(&mut entry, at, attribute, time_of(name, value));
-                    }
-                    None => self.problem(at, format!("unknown key {name:?}; {KNOWN}")),
+                ("tags", _) => self.problem(at, "tags: expected a table, tags = { ... }"),
+                (_, value) => match Setting::named(name) {
+                    Some(setting) => match read(setting, value) {
+                        Ok(value) => entry.set(self.line(at), setting, value),
+                        Err(what) => self.problem(at, what),
+                    },
+                    None => self.problem(at, format!("unknown key {name:?}; {}", known())),
                 },
             }
         }
@@ -130,30 +98,6 @@ impl Reading {
             self.problem(start, "a queue needs a name: name = \"orders\"");
         }
         Some(entry)
-    }
-
-    fn attribute(
-        &mut self,
-        entry: &mut Entry,
-        at: usize,
-        name: &str,
-        value: Result<String, String>,
-    ) {
-        let line = self.line(at);
-        match value {
-            Err(what) => self.problem(at, what),
-            Ok(value) => {
-                if entry
-                    .queue
-                    .attributes
-                    .insert(name.to_owned(), value)
-                    .is_some()
-                {
-                    self.problem(at, format!("{name} is given twice; keep one"));
-                }
-                entry.attribute_lines.insert(name.to_owned(), line);
-            }
-        }
     }
 
     fn tags(&mut self, table: &DeTable<'_>) -> BTreeMap<String, String> {
@@ -171,63 +115,25 @@ impl Reading {
         }
         tags
     }
-
-    fn dead_letter(&mut self, at: usize, table: &DeTable<'_>) -> Option<(String, u64)> {
-        let mut queue = None;
-        let mut attempts = None;
-        for (key, value) in table {
-            match (key.get_ref().as_ref(), value.get_ref()) {
-                ("queue", DeValue::String(name)) => queue = Some(name.to_string()),
-                ("attempts", value) => {
-                    attempts = plain(value).and_then(|text| text.parse().ok());
-                }
-                _ => {}
-            }
-        }
-        let whole = queue.zip(attempts).filter(|_| table.len() == 2);
-        if whole.is_none() {
-            self.problem(at, format!("dead_letter: expected {EXAMPLE}"));
-        }
-        whole
-    }
 }
 
-/// The value of an attribute as SQS takes it.
-fn attribute(name: &str, value: &DeValue<'_>) -> Result<String, String> {
+/// The value of a setting: a text as people write it, or a bare number or truth.
+fn read(setting: &Setting, value: &DeValue<'_>) -> Result<SettingValue, String> {
     let text = plain(value).ok_or_else(|| {
         let found = value.type_str();
-        format!("{name}: a value of type {found} does not fit here; write a text or a number")
+        format!(
+            "{}: a value of type {found} does not fit here; it must be {}",
+            setting.name,
+            setting.values()
+        )
     })?;
-    // A bare number is what SQS says it is.
-    if text.parse::<u64>().is_ok() {
-        return Ok(text);
-    }
-    let told = |what| format!("{name}: {what}");
-    if SECONDS.contains(&name) {
-        let time = units::whole_seconds(&text).map_err(told)?;
-        Ok(time.as_secs().to_string())
-    } else if name == BYTES {
-        units::size(&text)
-            .map(|bytes| bytes.to_string())
-            .map_err(told)
-    } else {
-        Ok(text)
-    }
+    setting.parse(&text).map_err(|error| error.to_string())
 }
 
-/// A time under a word of ours, which always has a unit.
-fn time_of(word: &str, value: &DeValue<'_>) -> Result<String, String> {
-    match value {
-        DeValue::String(text) => units::whole_seconds(text)
-            .map(|time| time.as_secs().to_string())
-            .map_err(|what| format!("{word}: {what}")),
-        other => {
-            let text = plain(other).unwrap_or_else(|| other.type_str().to_owned());
-            Err(format!(
-                "{word}: {text} is no duration: write it with a unit, such as \"30s\""
-            ))
-        }
-    }
+/// What a queue may have, in words.
+fn known() -> String {
+    let settings: Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();
+    format!("there are name, tags, {}", settings.join(", "))
 }
 
 fn plain(value: &DeValue<'_>) -> Option<String> {

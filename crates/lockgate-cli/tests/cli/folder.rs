@@ -140,7 +140,7 @@ fn the_sum_of_all_limits_is_told() {
     }
     for name in ["a", "dead"] {
         run(&format!(
-            "queue set {name} --messages-max 1000 --bytes-max 1MiB"
+            "queue set {name} --quota-messages 1000 --quota-bytes 1MiB"
         ));
     }
     server.signal(Signal::TERM);
@@ -166,7 +166,7 @@ fn the_sum_of_all_limits_is_told() {
     let run = |command: &str| sandbox.run(&format!("{command} --endpoint {url}")).ok();
     for name in ["b", "later", "other"] {
         run(&format!(
-            "queue set {name} --messages-max 1000 --bytes-max 1MiB"
+            "queue set {name} --quota-messages 1000 --quota-bytes 1MiB"
         ));
     }
     server.signal(Signal::TERM);
@@ -190,7 +190,7 @@ fn the_sum_of_all_limits_is_told() {
     let url = server.url.clone();
     sandbox
         .run(&format!(
-            "queue set a --dead-letter dead --attempts 3 --endpoint {url}"
+            "queue set a --dead-letter dead --attempts-max 3 --endpoint {url}"
         ))
         .ok();
     server.signal(Signal::TERM);

@@ -13,8 +13,9 @@ const FILE: &str = r#"
 [[queue]]
 name = "orders.fifo"
 lease = "45s"
-attributes = { ContentBasedDeduplication = true }
-dead_letter = { queue = "orders-dead.fifo", attempts = 3 }
+dedup_content = true
+dead_letter = "orders-dead.fifo"
+attempts_max = 3
 tags = { team = "shop" }
 
 [[queue]]
@@ -37,10 +38,9 @@ fn a_server_has_the_queues_of_its_file() {
     sandbox.write("queues.toml", FILE);
     let mut server = Server::start(&sandbox);
     let orders = shown(&sandbox, &server, "orders.fifo");
-    assert_eq!(orders["attributes"]["VisibilityTimeout"], "45");
+    assert_eq!(orders["settings"]["lease_ms"], 45_000);
     assert_eq!(orders["tags"]["team"], "shop");
-    let policy = orders["attributes"]["RedrivePolicy"].as_str().unwrap();
-    assert!(policy.contains(":orders-dead.fifo"), "{policy}");
+    assert_eq!(orders["settings"]["dead_letter"], "orders-dead.fifo");
     let url = server.url.clone();
     sandbox
         .run(&format!("queue create other --delay 5s --endpoint {url}"))
@@ -54,11 +54,9 @@ fn a_server_has_the_queues_of_its_file() {
     server.signal(rustix::process::Signal::KILL);
     server.wait();
     server = Server::start(&sandbox);
-    assert_eq!(shown(&sandbox, &server, "orders.fifo")["attributes"], {
-        let mut attributes = orders["attributes"].clone();
-        attributes["ApproximateNumberOfMessages"] = "1".into();
-        attributes
-    });
+    let again = shown(&sandbox, &server, "orders.fifo");
+    assert_eq!(again["settings"], orders["settings"]);
+    assert_eq!(again["changed_at"], orders["changed_at"]);
 
     server.signal(rustix::process::Signal::KILL);
     server.wait();
@@ -68,14 +66,14 @@ fn a_server_has_the_queues_of_its_file() {
     );
     let server = Server::start(&sandbox);
     let changed = shown(&sandbox, &server, "orders.fifo");
-    assert_eq!(changed["attributes"]["VisibilityTimeout"], "60");
-    assert_eq!(changed["attributes"]["RedrivePolicy"], policy);
+    assert_eq!(changed["settings"]["lease_ms"], 60_000);
+    assert_eq!(changed["settings"]["dead_letter"], "orders-dead.fifo");
     assert_eq!(changed["counts"]["ready"], 1);
     let tags: BTreeMap<String, String> = serde_json::from_value(changed["tags"].clone()).unwrap();
     assert_eq!(tags.into_keys().collect::<Vec<_>>(), ["team", "tier"]);
     assert_eq!(
-        shown(&sandbox, &server, "other")["attributes"]["DelaySeconds"],
-        "5"
+        shown(&sandbox, &server, "other")["settings"]["delay_ms"],
+        5_000
     );
 }
 
@@ -107,15 +105,8 @@ fn a_file_is_applied_to_a_running_server() {
     for queue in ["orders.fifo", "orders-dead.fifo"] {
         let is = town.run(&format!("queue show {queue} --json")).json();
         let should = shown(&declared, &as_declared, queue);
-        for part in ["attributes", "tags"] {
-            let known = |queue: &Value| {
-                let mut part = queue[part].clone();
-                for time in ["CreatedTimestamp", "LastModifiedTimestamp"] {
-                    part.as_object_mut().unwrap().remove(time);
-                }
-                part
-            };
-            assert_eq!(known(&is[0]), known(&should));
+        for part in ["settings", "tags"] {
+            assert_eq!(is[0][part], should[part]);
         }
     }
     assert_eq!(outcomes(apply("--json")), ["unchanged", "unchanged"]);
@@ -125,7 +116,7 @@ fn a_file_is_applied_to_a_running_server() {
         .ok();
     let file = FILE
         .replace("45s", "1m")
-        .replace("attempts = 3", "attempts = 4");
+        .replace("attempts_max = 3", "attempts_max = 4");
     town.sandbox
         .write("queues.toml", &file.replace("shop", "ads"));
     let plans = apply("--json --dry-run").json();
@@ -133,19 +124,17 @@ fn a_file_is_applied_to_a_running_server() {
         plans[0],
         json!({"queue": "orders.fifo", "outcome": "changed", "changes": [
             {"tag": "team", "before": "shop", "after": "ads"},
-            {"attribute": "VisibilityTimeout", "before": "45", "after": "60"},
-            {"dead_letter": "orders-dead.fifo", "before": "orders-dead.fifo after 3",
-             "after": "orders-dead.fifo after 4"},
+            {"setting": "attempts_max", "before": "3", "after": "4"},
+            {"setting": "lease", "before": "45s", "after": "1m"},
         ]})
     );
     assert_eq!(outcomes(apply("--json")), ["changed", "unchanged"]);
     assert_eq!(outcomes(apply("--json")), ["unchanged", "unchanged"]);
-    let settings = town.run("queue settings orders.fifo --json").json();
-    let after = ["lease_ms", "delay_ms", "dead_letter"].map(|name| &settings[0][name]);
-    let dead_letter = json!({"queue": "orders-dead.fifo", "attempts_max": 4});
-    assert_eq!(json!(after), json!([60_000, 3_000, dead_letter]));
-    let tags = &town.run("queue show orders.fifo --json").json()[0]["tags"];
-    assert_eq!(*tags, json!({"team": "ads", "owner": "eve"}));
+    let queue = &town.run("queue show orders.fifo --json").json()[0];
+    let after = ["lease_ms", "delay_ms", "dead_letter", "attempts_max"]
+        .map(|name| &queue["settings"][name]);
+    assert_eq!(json!(after), json!([60_000, 3_000, "orders-dead.fifo", 4]));
+    assert_eq!(queue["tags"], json!({"team": "ads", "owner": "eve"}));
 }
 
 /// Tags allow attributes, and dead-letter queues allow tags: the order of the steps is the command's.
@@ -153,16 +142,16 @@ fn a_file_is_applied_to_a_running_server() {
 fn what_is_applied_needs_no_order() {
     let town = Town::new();
     let file = "[[queue]]\nname = \"a.fifo\"\ndelay = \"1h\"\n\
-                dead_letter = { queue = \"d.fifo\", attempts = 3 }\n\
+                dead_letter = \"d.fifo\"\n\
                 tags = { \"lockgate:key-policy\" = \"skip\", \"lockgate:delay-max\" = \"2h\" }\n\
                 [[queue]]\nname = \"d.fifo\"\n";
     town.sandbox.write("queues.toml", file);
     town.run("queue apply queues.toml").ok();
     let again = town.run("queue apply queues.toml --json").json();
     assert_eq!(again[0]["outcome"], "unchanged", "{again:?}");
-    let settings = town.run("queue settings a.fifo --json").json();
+    let settings = town.run("queue show a.fifo --json").json()[0]["settings"].clone();
     assert_eq!(
-        json!([settings[0]["key_policy"], settings[0]["delay_ms"]]),
+        json!([settings["key_policy"], settings["delay_ms"]]),
         json!(["skip", 3_600_000])
     );
     // And for a queue that is there already.
@@ -183,16 +172,53 @@ fn what_is_applied_needs_no_order() {
     assert_eq!(again[0]["outcome"], "unchanged", "{again:?}");
 }
 
+/// What is exported makes the same queues where there are none.
+#[test]
+fn what_is_exported_can_be_applied() {
+    let town = Town::new();
+    town.run("queue create dead.fifo --quota-bytes 1GiB").ok();
+    town.run(
+        "queue create orders.fifo --lease 1m30s --dead-letter dead.fifo --attempts-max 3 \
+         --dedup-content true --level process --key-profile strict --tag team=a=\"b",
+    )
+    .ok();
+    town.run("queue create plain").ok();
+    let exported = town.run("queue export").ok();
+    assert!(
+        exported.contains(
+            "[[queue]]\nname = \"orders.fifo\"\nlevel = \"process\"\nlease = \"1m30s\"\n"
+        ),
+        "{exported}"
+    );
+    assert!(
+        exported.contains("[[queue]]\nname = \"plain\"\n\n"),
+        "{exported}"
+    );
+    let other = Town::new();
+    other.sandbox.write("queues.toml", &exported);
+    other.run("queue apply queues.toml").ok();
+    for queue in ["dead.fifo", "orders.fifo", "plain"] {
+        let show = format!("queue show {queue} --json");
+        let (one, two) = (town.run(&show).json(), other.run(&show).json());
+        for part in ["settings", "tags", "keyed"] {
+            assert_eq!(one[0][part], two[0][part], "{queue}");
+        }
+    }
+    assert_eq!(other.run("queue export").ok(), exported);
+    let one = town.run("queue export --prefix pl").ok();
+    assert_eq!(one, "[[queue]]\nname = \"plain\"\n\n");
+}
+
 #[test]
 fn a_wrong_file_is_not_applied() {
     let town = Town::new();
     for (text, says) in [
         (
             "[[queue]]\nname = \"a\"\n[[queue]]\nname = \"b\"\nlease = \"13h\"\n",
-            "queues.toml:5: queue \"b\": ",
+            "queues.toml:5: lease must be a time from 0s to 12h, not 13h",
         ),
         (
-            "[[queue]]\nname = \"a\"\n[[queue]]\nname = \"b\"\ndead_letter = { queue = \"d\", attempts = 3 }\n",
+            "[[queue]]\nname = \"a\"\n[[queue]]\nname = \"b\"\ndead_letter = \"d\"\n",
             "queues.toml:5: queue \"b\": its dead-letter queue d is neither declared nor there",
         ),
     ] {
@@ -213,7 +239,7 @@ fn a_wrong_file_does_nothing() {
     let sandbox = Sandbox::new();
     sandbox.write(
         "queues.toml",
-        &format!("{FILE}\n[[queue]]\nname = \"mail\"\nretention = \"5s\"\n"),
+        &format!("{FILE}\n[[queue]]\nname = \"mail\"\nretention = \"5ms\"\n"),
     );
     let arguments = "--queues queues.toml --log-format text";
     let error = sandbox
@@ -221,8 +247,7 @@ fn a_wrong_file_does_nothing() {
             "serve --listen 127.0.0.1:0 --data data {arguments}"
         ))
         .fails_with(2);
-    let place =
-        "queues.toml:14: queue \"mail\": Invalid value for the parameter MessageRetentionPeriod";
+    let place = "queues.toml:15: retention must be a time, 1s or more, not 5ms";
     assert!(error.contains(place), "{error}");
     assert!(!sandbox.path().join("data").exists());
     let checked = sandbox
@@ -235,7 +260,7 @@ fn a_wrong_file_does_nothing() {
 #[test]
 fn a_dead_letter_queue_that_is_nowhere_is_refused() {
     let sandbox = Sandbox::new();
-    let text = "[[queue]]\nname = \"b\"\n\n[[queue]]\nname = \"a\"\ndead_letter = { queue = \"d\", attempts = 3 }\n";
+    let text = "[[queue]]\nname = \"b\"\n\n[[queue]]\nname = \"a\"\ndead_letter = \"d\"\n";
     sandbox.write("queues.toml", text);
     let arguments = "--queues queues.toml --log-format text";
     let error = sandbox
@@ -274,7 +299,10 @@ fn elasticmqs_file_is_imported() {
     sandbox.write("lockgate.toml", "queues = \"elasticmq.conf\"\n");
     let server = Server::start(&sandbox);
     let dead = shown(&sandbox, &server, "d.fifo");
-    assert_eq!(dead["attributes"]["VisibilityTimeout"], "10");
-    let policy = &shown(&sandbox, &server, "a.fifo")["attributes"]["RedrivePolicy"];
-    assert!(policy.as_str().unwrap().contains(":d.fifo"), "{policy}");
+    assert_eq!(dead["settings"]["lease_ms"], 10_000);
+    let settings = &shown(&sandbox, &server, "a.fifo")["settings"];
+    assert_eq!(
+        json!([settings["dead_letter"], settings["attempts_max"]]),
+        json!(["d.fifo", 2])
+    );
 }

@@ -8,8 +8,7 @@ use lockgate_core::{
 use lockgate_engine::{Beginning, Driver, EngineOptions, Outcome, Request, What, Work, restore};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 use lockgate_machine::{
-    Command, CreateQueue, DeadLetter, Delivery, QueueSettings, Receive, SendMessage, Settle,
-    SettleAction,
+    Command, CreateQueue, Delivery, QueueSettings, Receive, SendMessage, Settle, SettleAction,
 };
 use lockgate_sim::ManualClock;
 
@@ -230,14 +229,12 @@ fn delayed_dedup(folder: &Path) {
 fn dead_letters(folder: &Path) {
     let mut shard = Shard::new(folder);
     shard.create("dead", keyed());
-    let dead_letter = Some(DeadLetter {
-        queue: QueueName::new("dead").unwrap(),
-        attempts_max: 1,
-    });
+    let dead_letter = Some(QueueName::new("dead").unwrap());
     shard.create(
         "orders",
         QueueSettings {
             dead_letter,
+            attempts_max: 1,
             ..keyed()
         },
     );

@@ -7,9 +7,7 @@ use std::{
 
 use lockgate_core::{Clock, Level, UniqueId};
 use lockgate_engine::{EngineError, Received, Status};
-use lockgate_machine::{
-    Command, DeadLetter, QueueSettings, Reply, SendMessage, Settle, SettleAction,
-};
+use lockgate_machine::{Command, QueueSettings, Reply, SendMessage, Settle, SettleAction};
 use lockgate_sim::ManualClock;
 
 use super::{
@@ -233,10 +231,8 @@ fn a_failing_message_ends_as_a_dead_letter(fixture: &mut dyn Fixture) -> bool {
     shard.create(
         QUEUE,
         QueueSettings {
-            dead_letter: Some(DeadLetter {
-                queue: name("dead"),
-                attempts_max: 2,
-            }),
+            dead_letter: Some(name("dead")),
+            attempts_max: 2,
             ..QueueSettings::default()
         },
     );

@@ -20,8 +20,8 @@ use lockgate_engine::{
 };
 use lockgate_log::LocalLog;
 use lockgate_machine::{
-    Command, DeadLetter, ImageLoader, Machine, MachineLimits, QueueSettings, SettleAction,
-    Snapshot, decode_record, read_message,
+    Command, ImageLoader, Machine, MachineLimits, QueueSettings, SettleAction, Snapshot,
+    decode_record, read_message,
 };
 use lockgate_sim::{FaultyDisk, PowerCut};
 
@@ -37,12 +37,10 @@ fn filled() -> Shard {
         keyed: true,
         ..QueueSettings::default()
     };
-    let dead_letter = Some(DeadLetter {
-        queue: name("dead"),
-        attempts_max: 1,
-    });
+    let dead_letter = Some(name("dead"));
     let failing = QueueSettings {
         dead_letter,
+        attempts_max: 1,
         ..keys.clone()
     };
     for (queue, settings) in [

@@ -141,10 +141,8 @@ fn a_message_moved_to_a_dead_letter_queue_wakes_there() {
     let mut shard = Shard::new();
     shard.run(create("dead", at_level(Level::Process))).unwrap();
     let settings = QueueSettings {
-        dead_letter: Some(lockgate_machine::DeadLetter {
-            queue: name("dead"),
-            attempts_max: 1,
-        }),
+        dead_letter: Some(name("dead")),
+        attempts_max: 1,
         ..at_level(Level::Process)
     };
     shard.run(create("q", settings)).unwrap();

@@ -27,6 +27,7 @@ mod wire;
 
 use bytes::Bytes;
 
+pub(crate) use self::wire::CRITICAL;
 use self::{
     effect::LastHolder,
     wire::{Reader, Writer},

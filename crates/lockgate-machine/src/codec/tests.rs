@@ -11,8 +11,7 @@ use proptest::prelude::*;
 use self::drawn::*;
 use super::*;
 use crate::{
-    DeadLetter, DeadLetterReason, Dedup, DedupScope, DropReason, KeyPolicy, KeyProfile,
-    QueueSettings, Quota, SyncWindow,
+    DeadLetterReason, DropReason, KeyPolicy, QueueSettings, SETTINGS, SettingKind, SettingValue,
 };
 
 /// The number of kinds of effects. A new effect makes the match in `place` incomplete; giving it the
@@ -65,10 +64,8 @@ fn examples() -> Vec<Effect> {
     let map = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     let settings = Box::new(QueueSettings {
         keyed: true,
-        dead_letter: Some(DeadLetter {
-            queue: QueueName::new("dead").unwrap(),
-            attempts_max: 3,
-        }),
+        dead_letter: Some(QueueName::new("dead").unwrap()),
+        attempts_max: 3,
         key_policy: Some(KeyPolicy::Skip),
         ..QueueSettings::default()
     });
@@ -219,13 +216,11 @@ const GOLDEN: [&str; KINDS] = [
      5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e80d095ffbc31c096b102",
     "020a80d095ffbc31c096b102",
     "030c80d095ffbc31c096b102e807",
-    "0489010780d095ffbc310b6f72646572732e6669666f015f0101010201030303b0ea01040100050580e0e5a4\
-     0106010007038080400803e0a7120901010a01000b0580808080010c01000d0503646561640e01020f010510\
-     0102110affffffffffffffffff01120affffffffffffffffff011303c0a907020a06506f6c696379027b7d03\
-     07047465616d0161",
-    "05680780d095ffbc3101550101000201030303b0ea01040100050580e0e5a40106010007038080400803e0a7\
-     120901010a01000b0580808080010c01000f0105100102110affffffffffffffffff01120affffffffffffff\
-     ffff011303c0a90702000306047465616d00",
+    "04730780d095ffbc310b6f72646572732e6669666f01490101010201030303b0ea01040100050580e0e5a4\
+     0106010007038080400803e0a7120901010a01000b0580808080010c01000d04646561640e01020f01031001\
+     021303c0a907960100020a06506f6c696379027b7d0307047465616d0161",
+    "05530780d095ffbc3101400101000201030303b0ea01040100050580e0e5a40106010007038080400803e0a7\
+     120901010a01000b0580808080010c01000f01051001021303c0a90796010002000306047465616d00",
     "060107",
     "070107",
     "08020701",
@@ -267,27 +262,24 @@ fn every_kind_of_effect_has_its_golden_bytes() {
 /// What has no window of its own is as it was before there were any.
 #[test]
 fn sync_windows_have_their_golden_bytes() {
-    let changed = |sync_window| Effect::QueueChanged {
+    let changed = |sync_window, sync_records| Effect::QueueChanged {
         queue: QueueId(7),
         settings: Box::new(QueueSettings {
             sync_window,
+            sync_records,
             ..QueueSettings::default()
         }),
         annotations: BTreeMap::new(),
         tags: BTreeMap::new(),
         at: WallTime(0),
     };
-    let plain = hex(&encode(&[changed(SyncWindow::default())]));
-    let window = SyncWindow {
-        after: Some(50),
-        records: Some(1_000),
-    };
-    let with = encode(&[changed(window)]);
-    // Behind what was there before: in-flight at most, which is 120,000.
-    let fields = "1303c0a907".to_owned() + "140132" + "1502e807";
-    assert!(plain.contains(&fields[..10]) && hex(&with).contains(&fields));
-    assert_eq!(hex(&with).len(), plain.len() + fields.len() - 10);
-    assert_eq!(decode_record(&with).unwrap()[..], [changed(window)]);
+    let plain = hex(&encode(&[changed(None, None)]));
+    let with = encode(&[changed(Some(50), Some(1_000))]);
+    let fields = "140132".to_owned() + "1502e807";
+    assert!(!plain.contains(&fields) && hex(&with).contains(&fields));
+    assert_eq!(hex(&with).len(), plain.len() + fields.len());
+    let read = decode_record(&with).unwrap();
+    assert_eq!(read[..], [changed(Some(50), Some(1_000))]);
 }
 
 /// The one with no field is as it was before there was one.
@@ -323,8 +315,7 @@ fn key_sequences_have_their_golden_bytes() {
         at: WallTime(0),
     };
     let (with, plain) = (encode(&[settings(1000)]), encode(&[settings(0)]));
-    assert!(hex(&with).contains("1303c0a907" /* in flight */) && hex(&with).contains("9602e807"));
-    assert_eq!(with.len(), plain.len() + 4);
+    assert!(hex(&plain).contains("960100") && hex(&with).contains("9602e807"));
     assert_eq!(decode_record(&with).unwrap()[..], [settings(1000)]);
 }
 
@@ -483,7 +474,10 @@ fn malformed_parts_are_named() {
     says(&[14, 4, 1, 1, 9, 2], "a length goes beyond its frame");
     says(&[4, 5, 1, 1, 1, b'a', 1], "it ends too early");
     says(&[4, 4, 1, 1, 1, b'a'], "a queue has no settings");
-    says(&[4, 6, 1, 1, 1, b'a', 1, 0], "a setting is missing");
+    says(
+        &[4, 9, 1, 1, 1, b'a', 1, 3, 15, 1, 0],
+        "a setting is out of its bounds",
+    );
     says(&[18, 6, 1, 1, 2, 1, 1, 1], "the attempts are missing");
     says(&[18, 6, 1, 1, 2, 1, 1, 9], "dead-letter reason 9");
 }

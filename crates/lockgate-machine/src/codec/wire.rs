@@ -8,7 +8,7 @@ use lockgate_core::{MachineTime, Now, QueueId, Sequence, ShardId, WallTime};
 use super::DecodeError;
 
 /// Set in a field's number if a version that does not know the field must refuse the record.
-pub(super) const CRITICAL: u8 = 0x80;
+pub(crate) const CRITICAL: u8 = 0x80;
 
 /// Appends to a buffer, or only counts: lengths stand in front of what they measure, and are known
 /// by writing it twice.

@@ -154,7 +154,7 @@ impl Machine {
             return Err(Rejection::Settings {
                 queue: queue.clone(),
                 source: SettingsError::NeedsKeys {
-                    setting: "listing keys",
+                    what: "listing keys",
                 },
             });
         }

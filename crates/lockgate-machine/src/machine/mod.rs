@@ -647,11 +647,11 @@ impl Machine {
         };
         let settings = &self.queues[queue].settings;
         if settings.level < Level::Disk {
-            settings.sync_window.or(of_log)
+            settings.unsynced_max().or(of_log)
         } else {
             // It asked for `disk`; what little it writes below that, leases above all, must not wait
             // for longer than anybody else's.
-            settings.sync_window.shorter(of_log)
+            settings.unsynced_max().shorter(of_log)
         }
     }
 

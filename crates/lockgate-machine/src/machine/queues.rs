@@ -6,9 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use lockgate_core::{
-    Level, MachineTime, Millis, Now, Position, QueueId, QueueName, Sequence, WallTime,
-};
+use lockgate_core::{Level, MachineTime, Now, Position, QueueId, QueueName, Sequence, WallTime};
 
 use super::{
     Machine,
@@ -16,20 +14,12 @@ use super::{
     housekeeping::Grave,
     key_sequences::KeySequences,
     messages::count_dropped,
-    state::{Content, Queue, Reserve, U48},
+    state::{Content, Queue, Reserve},
 };
 use crate::{
-    CreateQueue, DropReason, Effect, KeyPolicy, QueueCounts, QueueDescription, QueueSettings,
-    QueueTotals, Rejection, Reply, SettingsError, dedup::DedupWindow, slab::NONE, table::hash_pair,
+    CreateQueue, DropReason, Effect, QueueCounts, QueueDescription, QueueSettings, QueueTotals,
+    Rejection, Reply, SettingsError, dedup::DedupWindow, slab::NONE, table::hash_pair,
 };
-
-/// The most keys of which a queue counts the messages.
-const KEY_SEQUENCES_MAX: u64 = 100_000_000;
-
-/// The longest sync window: an hour.
-const SYNC_AFTER_MS_MAX: Millis = 3600 * 1000;
-/// The longest dedup window: ten years. `Forever` needs an index that is not in memory.
-const DEDUP_WINDOW_MS_MAX: Millis = 3653 * 24 * 3600 * 1000;
 
 impl Machine {
     pub(super) fn decide_create_queue(
@@ -61,7 +51,7 @@ impl Machine {
         }
         let queue = QueueId(self.next_queue);
         let mut settings = create.settings.clone();
-        settings.dedup.scope_from = None;
+        settings.dedup_scope_from = None;
         draft.add(
             Effect::QueueCreated {
                 queue,
@@ -104,7 +94,7 @@ impl Machine {
             self.check_settings(name, Some(&queue.settings), settings)?;
         }
         let mut settings = Box::new(settings.unwrap_or(&queue.settings).clone());
-        settings.dedup.follow(&queue.settings.dedup, now.machine);
+        settings.follow(&queue.settings, now.machine);
         draft.add(
             Effect::QueueChanged {
                 queue: queue.id,
@@ -175,8 +165,8 @@ impl Machine {
         before: Option<&QueueSettings>,
         settings: &QueueSettings,
     ) -> Result<(), Rejection> {
-        check_numbers(settings)
-            .and_then(|()| check_combination(name, before, settings))
+        settings
+            .check(name, before)
             .and_then(|()| self.check_dead_letter(before, settings))
             .map_err(|source| Rejection::Settings {
                 queue: name.clone(),
@@ -206,7 +196,7 @@ impl Machine {
         if before.is_some_and(|before| before.dead_letter == settings.dead_letter) {
             return Ok(());
         }
-        let queue = dead_letter.queue.clone();
+        let queue = dead_letter.clone();
         match self.queue_names.get(&queue) {
             None => Err(SettingsError::DeadLetterMissing { queue }),
             Some(&index) if self.queues[index].settings.keyed != settings.keyed => {
@@ -312,7 +302,7 @@ impl Machine {
 
     pub(super) fn fold_purged(&mut self, queue: QueueId) -> Option<()> {
         let index = self.queue_index(queue)?;
-        let forget_ids = !self.queues[index].settings.dedup.survives_purge;
+        let forget_ids = !self.queues[index].settings.dedup_survives_purge;
         self.empty(index, DropReason::Purged, forget_ids);
         self.queues[index].changed_at = self.folding_at;
         Some(())
@@ -388,92 +378,5 @@ impl QueueTotals {
         self.leases_ended += leases_ended;
         self.stale += stale;
         self.possibly_lost += possibly_lost;
-    }
-}
-
-fn check_numbers(settings: &QueueSettings) -> Result<(), SettingsError> {
-    let attempts_max = settings
-        .dead_letter
-        .as_ref()
-        .map_or(1, |dead_letter| dead_letter.attempts_max);
-    let ranges = [
-        ("lease", settings.lease, 0, QueueSettings::LEASE_MAX),
-        ("delay", settings.delay, 0, U48::MAX),
-        ("retention", settings.retention, 1000, U48::MAX),
-        (
-            "message_bytes_max",
-            u64::from(settings.message_bytes_max),
-            1,
-            16 << 20,
-        ),
-        (
-            "dedup.window",
-            settings.dedup.window,
-            0,
-            DEDUP_WINDOW_MS_MAX,
-        ),
-        ("dead_letter.attempts_max", u64::from(attempts_max), 1, 1000),
-        ("park_after", u64::from(settings.park_after), 1, 1000),
-        (
-            "in_flight_max",
-            u64::from(settings.in_flight_max),
-            1,
-            u64::from(u32::MAX),
-        ),
-        (
-            "sync_window.after",
-            settings.sync_window.after.unwrap_or(1),
-            1,
-            SYNC_AFTER_MS_MAX,
-        ),
-        (
-            "sync_window.records",
-            settings.sync_window.records.unwrap_or(1),
-            1,
-            u64::MAX,
-        ),
-        (
-            "key_sequences_max",
-            u64::from(settings.key_sequences_max),
-            0,
-            KEY_SEQUENCES_MAX,
-        ),
-    ];
-    for (setting, value, min, max) in ranges {
-        if !(min..=max).contains(&value) {
-            return Err(SettingsError::OutOfRange {
-                setting,
-                value,
-                min,
-                max,
-            });
-        }
-    }
-    Ok(())
-}
-
-fn check_combination(
-    name: &QueueName,
-    before: Option<&QueueSettings>,
-    settings: &QueueSettings,
-) -> Result<(), SettingsError> {
-    if before.is_some_and(|before| before.keyed != settings.keyed) {
-        return Err(SettingsError::KeyedIsFixed);
-    }
-    if settings
-        .dead_letter
-        .as_ref()
-        .is_some_and(|dead_letter| dead_letter.queue == *name)
-    {
-        return Err(SettingsError::OwnDeadLetter);
-    }
-    match settings.key_policy {
-        Some(KeyPolicy::Skip) if settings.dead_letter.is_none() => {
-            Err(SettingsError::SkipWithoutDeadLetter)
-        }
-        Some(KeyPolicy::Park) if !settings.keyed => Err(SettingsError::NeedsKeys {
-            setting: "key policy park",
-        }),
-        _ => Ok(()),
     }
 }

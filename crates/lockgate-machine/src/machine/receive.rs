@@ -231,11 +231,10 @@ impl Machine {
 
     /// After how many leases the queue moves a message, and where to.
     fn attempt_limit(&self, queue: &Queue) -> Option<(u16, u32)> {
-        let dead_letter = queue.settings.dead_letter.as_ref()?;
         if queue.policy() != KeyPolicy::Skip {
             return None;
         }
-        Some((dead_letter.attempts_max, self.dead_letter_queue(queue)?))
+        Some((queue.settings.attempts_max, self.dead_letter_queue(queue)?))
     }
 
     /// Makes sure that after a power cut it is known how long leases up to `deadline` may still be

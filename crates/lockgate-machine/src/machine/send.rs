@@ -80,10 +80,10 @@ impl Machine {
             let hit = queue.dedup.get(digest).or_else(|| {
                 // An id that was sent before the scope changed counts as it did then. One that was sent
                 // since is no such id, though a message without a key has one digest in both scopes.
-                let from = settings.dedup.scope_from?;
+                let from = settings.dedup_scope_from?;
                 let sent_before =
-                    |hit: &DedupHit| hit.expires.0.saturating_sub(settings.dedup.window) < from.0;
-                let scope = settings.dedup.scope_at(now.machine).other();
+                    |hit: &DedupHit| hit.expires.0.saturating_sub(settings.dedup_window) < from.0;
+                let scope = settings.dedup_scope_at(now.machine).other();
                 let id = message.unique_id.as_ref()?;
                 let key = key.map(Key::as_str);
                 queue
@@ -102,10 +102,10 @@ impl Machine {
                     duplicate: true,
                 });
             }
-            if (queue.dedup.len() as u64 + 1) * UNIQUE_ID_BYTES > settings.dedup.bytes_max {
+            if (queue.dedup.len() as u64 + 1) * UNIQUE_ID_BYTES > settings.dedup_bytes_max {
                 return Err(Rejection::DedupFull {
                     queue: send.queue.clone(),
-                    max: settings.dedup.bytes_max,
+                    max: settings.dedup_bytes_max,
                 });
             }
         }
@@ -141,7 +141,7 @@ impl Machine {
                 sequence,
                 id,
                 accepted: now.wall,
-                unique_until: unique.map(|_| now.machine.plus(settings.dedup.window)),
+                unique_until: unique.map(|_| now.machine.plus(settings.dedup_window)),
                 key_sequence,
                 message: kept,
             })),
@@ -173,11 +173,11 @@ impl Machine {
     ) -> Result<Option<u128>, Rejection> {
         let message = &send.message;
         match &message.unique_id {
-            None if settings.dedup.content_based => Err(Rejection::UniqueIdRequired {
+            None if settings.dedup_content => Err(Rejection::UniqueIdRequired {
                 queue: send.queue.clone(),
             }),
-            Some(id) if settings.dedup.window > 0 => {
-                let scope = settings.dedup.scope_at(now);
+            Some(id) if settings.dedup_window > 0 => {
+                let scope = settings.dedup_scope_at(now);
                 let scope = scope_key(scope, key.map(Key::as_str));
                 Ok(Some(digest(scope, id.as_str())))
             }
@@ -215,13 +215,17 @@ impl Machine {
             what,
             max,
         };
-        let quota = queue.settings.quota;
-        if content.messages().saturating_add_signed(delta.messages) >= quota.messages_max {
-            return Err(full("messages", quota.messages_max));
+        let settings = &queue.settings;
+        if let Some(max) = settings.quota_messages
+            && content.messages().saturating_add_signed(delta.messages) >= max
+        {
+            return Err(full("messages", max));
         }
         let bytes = content.counts.bytes.saturating_add_signed(delta.bytes);
-        if bytes.saturating_add(size) > quota.bytes_max {
-            return Err(full("bytes", quota.bytes_max));
+        if let Some(max) = settings.quota_bytes
+            && bytes.saturating_add(size) > max
+        {
+            return Err(full("bytes", max));
         }
         let max = u64::from(self.limits.messages_max.min(MESSAGES_MAX));
         if self.messages.len() as u64 + draft.effects.len() as u64 >= max {
@@ -276,8 +280,9 @@ impl Machine {
         let key = arrival.key.map(|key| key.text);
         if let Some((id, until)) = arrival.unique {
             // The settings are those under which it was accepted.
-            let dedup = &queue.settings.dedup;
-            let scope = dedup.scope_at(MachineTime(until.0.saturating_sub(dedup.window)));
+            let settings = &queue.settings;
+            let sent = MachineTime(until.0.saturating_sub(settings.dedup_window));
+            let scope = settings.dedup_scope_at(sent);
             let digest = digest(scope_key(scope, key), id);
             queue.dedup.reserve(digest, arrival.sequence, at, until);
             self.unique_ids += 1;

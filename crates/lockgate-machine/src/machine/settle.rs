@@ -341,7 +341,7 @@ impl Machine {
         let attempts = self.touched(index).map_or(0, |touch| touch.attempts);
         state.settings.keyed
             && state.policy() == KeyPolicy::Park
-            && attempts >= state.settings.park_after
+            && attempts >= state.settings.attempts_max
     }
 
     /// Strict profile: gives back what was leased behind the message.
@@ -388,7 +388,7 @@ impl Machine {
     pub(super) fn dead_letter_queue(&self, queue: &Queue) -> Option<u32> {
         let dead_letter = queue.settings.dead_letter.as_ref()?;
         self.queue_names
-            .get(&dead_letter.queue)
+            .get(dead_letter)
             .copied()
             .filter(|&to| self.queues[to].settings.keyed == queue.settings.keyed)
     }

@@ -55,9 +55,8 @@ fn settings(queue: usize, clock: Clock) -> impl Strategy<Value = Box<QueueSettin
     );
     let counts = (
         1..4_u16,
-        1..4_u16,
-        prop::sample::select(vec![3, 8, u64::MAX]),
-        prop::sample::select(vec![60, u64::MAX]),
+        prop::sample::select(vec![Some(3), Some(8), None]),
+        prop::sample::select(vec![Some(60), None]),
         prop::sample::select(vec![2, 5, 1_000_u32]),
     );
     let policy = prop::option::of(prop::sample::select(vec![
@@ -74,7 +73,7 @@ fn settings(queue: usize, clock: Clock) -> impl Strategy<Value = Box<QueueSettin
     (spans, counts, policy, level, any::<[bool; 5]>(), 0..10_u8).prop_map(
         move |(
             (lease, delay, retention, window),
-            (attempts_max, park_after, messages_max, bytes_max, in_flight_max),
+            (attempts_max, quota_messages, quota_bytes, in_flight_max),
             key_policy,
             level,
             [dead_letter, by_key, survives_purge, strict, mistaken],
@@ -98,22 +97,16 @@ fn settings(queue: usize, clock: Clock) -> impl Strategy<Value = Box<QueueSettin
                     Clock::Steady => retention,
                     Clock::StepsBack => 1 << 40,
                 },
-                dedup: Dedup {
-                    window,
-                    scope: match by_key {
-                        true => DedupScope::Key,
-                        false => DedupScope::Queue,
-                    },
-                    content_based: one_in_ten == 1,
-                    survives_purge,
-                    ..Dedup::default()
+                dedup_window: window,
+                dedup_scope: match by_key {
+                    true => DedupScope::Key,
+                    false => DedupScope::Queue,
                 },
-                dead_letter: dead_letter.then(|| DeadLetter {
-                    queue: queue_name(dead),
-                    attempts_max,
-                }),
+                dedup_content: one_in_ten == 1,
+                dedup_survives_purge: survives_purge,
+                dead_letter: dead_letter.then(|| queue_name(dead)),
                 key_policy,
-                park_after,
+                attempts_max,
                 // What a queue is named for, unless it is changed.
                 key_profile: match (QUEUES[queue], one_in_ten) {
                     ("sqs", 4..) | ("strict", 0..4) => KeyProfile::Sqs,
@@ -121,10 +114,8 @@ fn settings(queue: usize, clock: Clock) -> impl Strategy<Value = Box<QueueSettin
                     _ if strict => KeyProfile::Strict,
                     _ => KeyProfile::Sqs,
                 },
-                quota: Quota {
-                    messages_max,
-                    bytes_max,
-                },
+                quota_messages,
+                quota_bytes,
                 in_flight_max,
                 key_sequences_max: [0, 1, 3, 1_000][usize::from(one_in_ten % 4)],
                 ..QueueSettings::default()

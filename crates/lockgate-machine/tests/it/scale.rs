@@ -204,10 +204,7 @@ fn keys_are_served_in_turn() {
 fn time_comes_to_rest_in_bounded_steps() {
     let mut shard = Shard::new(QueueSettings {
         in_flight_max: u32::MAX,
-        dedup: Dedup {
-            window: 5_000,
-            ..Dedup::default()
-        },
+        dedup_window: 5_000,
         ..QueueSettings::default()
     });
     let due = shard.now.wall.plus(5_000);

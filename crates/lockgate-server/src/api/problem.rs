@@ -5,7 +5,7 @@ use hyper::{
     header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
 use lockgate_engine::EngineError;
-use lockgate_machine::{Rejection, SettingsError, StaleReason};
+use lockgate_machine::{Rejection, Setting, SettingsError, StaleReason};
 use serde::Serialize;
 
 use super::shapes::StaleWord;
@@ -258,38 +258,11 @@ impl From<Rejection> for Problem {
 
 impl From<SettingsError> for Problem {
     fn from(error: SettingsError) -> Self {
-        let detail = error.to_string();
-        let field = match error {
-            SettingsError::OutOfRange { setting, .. } | SettingsError::NeedsKeys { setting } => {
-                field_of(setting)
-            }
-            SettingsError::SkipWithoutDeadLetter => "settings.key_policy",
-            SettingsError::KeyedIsFixed => "keyed",
-            SettingsError::OwnDeadLetter
-            | SettingsError::DeadLetterMissing { .. }
-            | SettingsError::DeadLetterKind { .. } => "settings.dead_letter.queue",
-            _ => "settings",
+        let field = match Setting::named(error.setting()) {
+            Some(setting) => format!("settings.{}", setting.json_name()),
+            None => error.setting().to_owned(),
         };
-        Self::new(Code::InvalidValue, format!("{field}: {detail}")).at(field)
-    }
-}
-
-/// Where a setting of the machine stands in a request.
-fn field_of(setting: &str) -> &'static str {
-    match setting {
-        "lease" => "settings.lease_ms",
-        "delay" => "settings.delay_ms",
-        "retention" => "settings.retention_ms",
-        "message_bytes_max" => "settings.message_bytes_max",
-        "dedup.window" => "settings.dedup.window_ms",
-        "dead_letter.attempts_max" => "settings.dead_letter.attempts_max",
-        "park_after" => "settings.park_after",
-        "in_flight_max" => "settings.in_flight_max",
-        "sync_window.after" => "settings.sync_window.after_ms",
-        "key_sequences_max" => "settings.key_sequences_max",
-        "sync_window.records" => "settings.sync_window.records",
-        "key policy park" => "settings.key_policy",
-        _ => "settings",
+        Self::new(Code::InvalidValue, format!("{field}: {error}")).at(field)
     }
 }
 

@@ -10,7 +10,6 @@
 
 mod actions;
 mod aws_json;
-mod declare;
 mod digests;
 mod dispatch;
 mod error;
@@ -42,10 +41,6 @@ use crate::{
 use dispatch::{Action, Effect};
 
 pub(crate) use actions::{Service, tags::check as check_tags};
-pub use declare::{
-    DeclareError, DeclareProblem, Declared, DeclaredPart, DeclaredQueue, check_queues,
-    declare_queues,
-};
 pub(crate) use extension::apply as apply_tags;
 pub(crate) use message_attributes::check_header;
 pub(crate) use names::{ELASTICMQ_PREFIX, check_queue_name};

@@ -6,7 +6,7 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use lockgate_core::{Millis, QueueName};
-use lockgate_machine::{DedupScope, KeyProfile, QueueCounts, QueueSettings};
+use lockgate_machine::{DedupScope, QueueCounts, QueueSettings};
 use serde_json::Value;
 
 use super::{
@@ -122,11 +122,7 @@ impl Form {
     pub(crate) fn new(kind: Kind) -> Self {
         Self {
             kind,
-            settings: QueueSettings {
-                keyed: kind == Kind::Fifo,
-                key_profile: KeyProfile::Sqs,
-                ..QueueSettings::default()
-            },
+            settings: QueueSettings::over_http(kind == Kind::Fifo),
             annotations: BTreeMap::new(),
             delay_seconds_max: DELAY_SECONDS_MAX,
         }
@@ -227,11 +223,11 @@ impl Form {
                 if self.kind == Kind::Standard {
                     return Err(SqsError::unknown_attribute(attribute.name()));
                 }
-                self.settings.dedup.content_based = boolean(attribute, value)?;
+                self.settings.dedup_content = boolean(attribute, value)?;
             }
             Attribute::DeduplicationScope => {
                 fifo_only()?;
-                self.settings.dedup.scope = match value {
+                self.settings.dedup_scope = match value {
                     "queue" => DedupScope::Queue,
                     "messageGroup" => DedupScope::Key,
                     _ => return Err(invalid(attribute)),
@@ -252,10 +248,14 @@ impl Form {
                 };
                 // AWS lets a queue name itself. Its messages would never leave, so the policy is
                 // kept, returned, and moves nothing.
-                let own = policy.as_ref().filter(|policy| policy.queue == *name);
-                let kept = own.map(|own| redrive::policy_text(own, config));
+                let own = policy.as_ref().filter(|(queue, _)| queue == name);
+                let kept = own.map(|(queue, max)| redrive::policy_text(queue, *max, config));
                 self.keep(attribute, &kept.unwrap_or_default());
-                self.settings.dead_letter = policy.filter(|policy| policy.queue != *name);
+                self.settings.dead_letter = None;
+                if let Some((queue, attempts_max)) = policy.filter(|(queue, _)| queue != name) {
+                    self.settings.dead_letter = Some(queue);
+                    self.settings.attempts_max = attempts_max;
+                }
             }
             Attribute::RedriveAllowPolicy => {
                 if !value.is_empty() {
@@ -339,7 +339,7 @@ impl Form {
             .annotations
             .get(Attribute::FifoThroughputLimit.name())
             .is_some_and(|limit| limit == "perMessageGroupId");
-        if per_group && self.settings.dedup.scope != DedupScope::Key {
+        if per_group && self.settings.dedup_scope != DedupScope::Key {
             return Err(SqsError::new(
                 ErrorCode::InvalidAttributeValue,
                 "Invalid value for the parameter FifoThroughputLimit. Reason: The \
@@ -369,7 +369,10 @@ impl Form {
                 Some(self.settings.message_bytes_max.to_string().into())
             }
             Attribute::RedrivePolicy => match &self.settings.dead_letter {
-                Some(dead_letter) => Some(redrive::policy_text(dead_letter, config).into()),
+                Some(queue) => {
+                    let attempts_max = self.settings.attempts_max;
+                    Some(redrive::policy_text(queue, attempts_max, config).into())
+                }
                 None => kept(),
             },
             Attribute::Policy | Attribute::RedriveAllowPolicy | Attribute::KmsMasterKeyId => kept(),
@@ -382,8 +385,8 @@ impl Form {
             Attribute::SqsManagedSseEnabled => Some(kept().unwrap_or(Cow::Borrowed("true"))),
             _ if !fifo => None,
             Attribute::FifoQueue => truth(true),
-            Attribute::ContentBasedDeduplication => truth(self.settings.dedup.content_based),
-            Attribute::DeduplicationScope => Some(Cow::Borrowed(match self.settings.dedup.scope {
+            Attribute::ContentBasedDeduplication => truth(self.settings.dedup_content),
+            Attribute::DeduplicationScope => Some(Cow::Borrowed(match self.settings.dedup_scope {
                 DedupScope::Queue => "queue",
                 DedupScope::Key => "messageGroup",
             })),
@@ -484,7 +487,6 @@ fn boolean(attribute: Attribute, value: &str) -> Result<bool, SqsError> {
 
 #[cfg(test)]
 mod tests {
-    use lockgate_machine::DeadLetter;
     use serde_json::json;
 
     use super::*;
@@ -641,9 +643,9 @@ mod tests {
             ("FifoThroughputLimit", "perMessageGroupId"),
         ])
         .unwrap();
-        assert!(form.settings.keyed && form.settings.dedup.content_based);
-        assert_eq!(form.settings.key_profile, KeyProfile::Sqs);
-        assert_eq!(form.settings.dedup.scope, DedupScope::Key);
+        assert!(form.settings.keyed && form.settings.dedup_content);
+        assert_eq!(form.settings.key_profile, lockgate_machine::KeyProfile::Sqs);
+        assert_eq!(form.settings.dedup_scope, DedupScope::Key);
         for bad in [
             ("FifoQueue", "false"),
             ("FifoQueue", "maybe"),
@@ -664,11 +666,11 @@ mod tests {
             let policy = format!(r#"{{"maxReceiveCount":{count},"deadLetterTargetArn":"{dead}"}}"#);
             let form = standard(&[("RedrivePolicy", &policy)]).unwrap();
             assert_eq!(
-                form.settings.dead_letter,
-                Some(DeadLetter {
-                    queue: QueueName::new("dead").unwrap(),
-                    attempts_max: 5
-                })
+                (
+                    form.settings.dead_letter.clone(),
+                    form.settings.attempts_max
+                ),
+                (Some(QueueName::new("dead").unwrap()), 5)
             );
             assert_eq!(
                 form.value(Attribute::RedrivePolicy, &config()).unwrap(),

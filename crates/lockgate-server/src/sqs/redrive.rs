@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use lockgate_core::QueueName;
-use lockgate_machine::DeadLetter;
 use serde_json::json;
 
 use super::{
@@ -21,22 +20,23 @@ const ALLOW_POLICY_BYTES_MAX: usize = 8_192;
 const SOURCE_ARNS_MAX: usize = 10;
 
 /// A redrive policy as it is returned.
-pub(super) fn policy_text(dead_letter: &DeadLetter, config: &Config) -> String {
+pub(super) fn policy_text(queue: &QueueName, attempts_max: u16, config: &Config) -> String {
     json!({
-        "deadLetterTargetArn": names::queue_arn(config, &dead_letter.queue),
-        "maxReceiveCount": dead_letter.attempts_max,
+        "deadLetterTargetArn": names::queue_arn(config, queue),
+        "maxReceiveCount": attempts_max,
     })
     .to_string()
 }
 
-/// Reads a redrive policy and checks its target.
+/// Reads a redrive policy and checks its target: the dead-letter queue, and how many attempts a message
+/// has.
 pub(super) fn policy(
     value: &str,
     kind: Kind,
     name: &QueueName,
     config: &Config,
     targets: &impl Targets,
-) -> Result<DeadLetter, SqsError> {
+) -> Result<(QueueName, u16), SqsError> {
     let refuse = |reason: &str| SqsError::invalid_value(value, "RedrivePolicy", reason);
     let Some(Members {
         known: [count, arn],
@@ -92,10 +92,7 @@ pub(super) fn policy(
             "The redrive allow policy of the dead-letter queue does not include this queue.",
         ));
     }
-    Ok(DeadLetter {
-        queue,
-        attempts_max,
-    })
+    Ok((queue, attempts_max))
 }
 
 /// Why an ARN can be no target, in AWS's words; `None` if it could be the ARN of a queue of ours.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use lockgate_core::{Clock, HolderName, LeaseToken, Level, Message, UniqueId};
 use lockgate_engine::{Request, Work};
 use lockgate_machine::{
-    Command, CreateQueue, DeadLetter, KeyAction, KeyPolicy, Query, QueueSettings, Receive,
-    SendMessage, Settle, SettleAction,
+    Command, CreateQueue, KeyAction, KeyPolicy, Query, QueueSettings, Receive, SendMessage, Settle,
+    SettleAction,
 };
 
 use crate::{
@@ -39,25 +39,20 @@ impl World {
     }
 
     pub(crate) fn make_queue(&mut self, queue: &'static str) -> Request<u64> {
-        let dead_letter = |queue| {
-            Some(DeadLetter {
-                queue: name(queue),
-                attempts_max: 2,
-            })
-        };
         let mut settings = QueueSettings {
             lease: LEASE_MS,
             keyed: is_keyed(queue),
+            attempts_max: 2,
             ..QueueSettings::default()
         };
         // Longer than any history.
-        settings.dedup.window = 365 * 24 * 3_600_000;
-        settings.retention = settings.dedup.window;
+        settings.dedup_window = 365 * 24 * 3_600_000;
+        settings.retention = settings.dedup_window;
         match queue {
             WRITTEN => settings.level = Level::Process,
-            PLAIN => settings.dead_letter = dead_letter(DEAD),
+            PLAIN => settings.dead_letter = Some(name(DEAD)),
             SKIPPING => {
-                settings.dead_letter = dead_letter(SKIPPED);
+                settings.dead_letter = Some(name(SKIPPED));
                 settings.key_policy = Some(KeyPolicy::Skip);
             }
             _ => {}

@@ -82,7 +82,7 @@ async fn a_refused_message_says_why_and_the_others_go() {
     assert_eq!(take(&queue, 10).await.len(), 2);
     let full = lockgate
         .queue("full")
-        .quota(1, u64::MAX)
+        .quota_messages(1)
         .create()
         .await
         .unwrap();

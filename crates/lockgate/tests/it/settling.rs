@@ -40,7 +40,8 @@ async fn after_too_many_attempts_a_message_is_a_dead_letter_with_its_reason() {
     let queue = lockgate
         .queue("q")
         .keyed()
-        .dead_letter("dead", 2)
+        .dead_letter("dead")
+        .attempts_max(2)
         .create()
         .await
         .unwrap();
@@ -67,7 +68,7 @@ async fn a_rejected_message_is_a_dead_letter_at_once() {
     let dead = lockgate.queue("dead").create().await.unwrap();
     let queue = lockgate
         .queue("q")
-        .dead_letter("dead", 5)
+        .dead_letter("dead")
         .create()
         .await
         .unwrap();

@@ -35,8 +35,7 @@ use crate::{
     args::Receive,
     client::{CallError, Client},
     commands::{
-        Retry, Signals, client, millis, no_such_queue, part,
-        queue_settings::NOTHING,
+        NOTHING, Retry, Signals, client, millis, no_such_queue, part,
         settle::{self, Outcome, Results},
     },
     exit::{Exit, Failure},
@@ -91,7 +90,7 @@ pub(super) async fn run(
     let queue: Queue = tokio::select! {
         queue = receiver.admin(Method::GET, &target, NOTHING) => match queue {
             Err(error) if error.is_queue_missing() => {
-                return Err(no_such_queue(&receiver, &args.queue));
+                return Err(no_such_queue(&mut receiver, &args.queue).await);
             }
             queue => queue?,
         },
@@ -262,12 +261,13 @@ impl<'a> Run<'a> {
                     ended_since = true;
                     self.count(done);
                 }
-                (back, answer) = next(&mut receiving), if receiving.is_some() => {
+                (mut back, answer) = next(&mut receiving), if receiving.is_some() => {
                     receiving = None;
                     let messages = match answer {
                         Ok(messages) => messages,
                         Err(error) if error.is_queue_missing() => {
-                            self.stop(no_such_queue(&back, &self.args.queue));
+                            let missing = no_such_queue(&mut back, &self.args.queue).await;
+                            self.stop(missing);
                             continue;
                         }
                         Err(error) => {

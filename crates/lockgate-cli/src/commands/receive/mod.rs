@@ -520,7 +520,7 @@ async fn settle(
                 Err(error) => {
                     perhaps_done |= !error.nothing_done();
                     if error.is_queue_missing() {
-                        return Err(no_such_queue(client, queue));
+                        return Err(no_such_queue(client, queue).await);
                     }
                     if !(error.may_pass() && retry.again().await) {
                         return Err(Failure::from(error).or_hint(

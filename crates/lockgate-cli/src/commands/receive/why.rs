@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::CALL_WAIT_MAX;
 use crate::{
     client::{CallError, Client},
-    commands::{Counts, part, queue_settings::NOTHING},
+    commands::{Counts, NOTHING, part},
     output::{count, note},
 };
 

@@ -144,7 +144,7 @@ impl Sender {
             Some(url) => url,
             None if args.create => create(&mut client, &name).await?,
             None => {
-                return Err(no_such_queue(&client, &name).hint(format!(
+                return Err(no_such_queue(&mut client, &name).await.hint(format!(
                     "make it with `lockgate queue create {name}`, or say --create"
                 )));
             }

@@ -99,7 +99,7 @@ fn serve(
     };
     let served = runtime.block_on(async {
         if let Some(queues) = &queues
-            && let Err(failure) = declare(&engine, &options, queues).await
+            && let Err(failure) = declare(&engine, queues).await
         {
             engine.shutdown().await;
             return Err(failure);
@@ -169,19 +169,15 @@ pub(super) fn declared_queues(settings: &Resolved) -> Result<Option<QueueFile>, 
         return Ok(None);
     };
     let format = settings.get(&table::QUEUES_FORMAT);
-    QueueFile::read(&path, format, &server_options(settings)).map(Some)
+    QueueFile::read(&path, format).map(Some)
 }
 
-async fn declare(
-    engine: &Engine,
-    options: &ServerOptions,
-    file: &QueueFile,
-) -> Result<(), Failure> {
+async fn declare(engine: &Engine, file: &QueueFile) -> Result<(), Failure> {
     for warning in &file.warnings {
         warn!("{warning}");
     }
     let queues = file.declared();
-    let outcomes = declare_queues(engine, options, &queues)
+    let outcomes = declare_queues(engine, &queues)
         .await
         .map_err(|error| match error {
             DeclareError::Refused(problems) => file.refused(&problems),

@@ -124,72 +124,34 @@ pub(super) fn stored() -> impl Strategy<Value = Box<StoredMessage>> {
         })
 }
 
+/// Any value of each setting there is.
 pub(super) fn settings() -> impl Strategy<Value = Box<QueueSettings>> {
-    let dead_letter = (text(9), any::<u16>()).prop_map(|(_, attempts_max)| DeadLetter {
-        queue: QueueName::new(&format!("dead-{attempts_max}")).unwrap(),
-        attempts_max,
-    });
-    let policy = prop::sample::select(vec![KeyPolicy::Block, KeyPolicy::Skip, KeyPolicy::Park]);
-    (
-        prop::array::uniform10(number()),
-        any::<[bool; 5]>(),
-        any::<(u32, u16, u32)>(),
-        prop::option::of(dead_letter),
-        prop::option::of(policy),
-    )
-        .prop_map(|(numbers, flags, small, dead_letter, key_policy)| {
-            let [
-                lease,
-                delay,
-                retention,
-                receive_wait,
-                window,
-                dedup_bytes,
-                messages,
-                bytes,
-                ..,
-            ] = numbers;
-            let [keyed, content_based, survives_purge, by_key, strict] = flags;
-            Box::new(QueueSettings {
-                keyed,
-                level: Level::from_number((numbers[8] % 4) as u8 + 1).unwrap(),
-                lease,
-                delay,
-                retention,
-                receive_wait,
-                message_bytes_max: small.0,
-                dedup: Dedup {
-                    window,
-                    scope: if by_key {
-                        DedupScope::Key
-                    } else {
-                        DedupScope::Queue
-                    },
-                    scope_from: (numbers[8] % 3 == 0).then_some(MachineTime(window)),
-                    content_based,
-                    bytes_max: dedup_bytes,
-                    survives_purge,
-                },
-                dead_letter,
-                key_policy,
-                park_after: small.1,
-                key_profile: if strict {
-                    KeyProfile::Strict
-                } else {
-                    KeyProfile::Sqs
-                },
-                quota: Quota {
-                    messages_max: messages,
-                    bytes_max: bytes,
-                },
-                in_flight_max: small.2,
-                sync_window: SyncWindow {
-                    after: survives_purge.then_some(window),
-                    records: content_based.then_some(messages),
-                },
-                key_sequences_max: if keyed { small.0 } else { 0 },
-            })
-        })
+    let drawn = prop::collection::vec(number(), SETTINGS.len());
+    (any::<bool>(), drawn, prop::option::of(number())).prop_map(|(keyed, drawn, from)| {
+        let mut settings = Box::new(QueueSettings {
+            keyed,
+            dedup_scope_from: from.map(MachineTime),
+            ..QueueSettings::default()
+        });
+        for (setting, number) in SETTINGS.iter().zip(drawn) {
+            let value = match setting.kind {
+                _ if setting.none.is_some() && number % 3 == 0 => SettingValue::None,
+                SettingKind::Flag => SettingValue::Flag(number % 2 == 0),
+                SettingKind::Word(words) => {
+                    SettingValue::Word(words[(number % words.len() as u64) as usize])
+                }
+                SettingKind::Count { min, max }
+                | SettingKind::Time { min, max }
+                | SettingKind::Bytes { min, max } => SettingValue::Number(number.clamp(min, max)),
+                SettingKind::Queue => {
+                    let name = format!("dead-{}", number % 100);
+                    SettingValue::Queue(QueueName::new(&name).unwrap())
+                }
+            };
+            setting.set(&mut settings, value).unwrap();
+        }
+        settings
+    })
 }
 
 pub(super) fn map() -> impl Strategy<Value = BTreeMap<String, String>> {

@@ -251,7 +251,7 @@ fn block_tries_for_ever() {
 fn park_freezes_the_key_when_the_last_lease_ends() {
     check(
         "
-        queue q keyed policy=park park-after=2 lease=10s
+        queue q keyed policy=park attempts=2 lease=10s
         send q key=a                    => #1
         send q key=a                    => #2
         send q key=b                    => #3

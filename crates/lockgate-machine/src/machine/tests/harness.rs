@@ -13,8 +13,8 @@ use lockgate_core::{
 };
 
 use crate::{
-    Answer, BatchDecoder, Command, CreateQueue, DeadLetter, DedupScope, Effects, KeyAction,
-    KeyPolicy, KeyProfile, KeyWait, Machine, MachineLimits, MoveTo, Query, QueueSettings, Receive,
+    Answer, BatchDecoder, Command, CreateQueue, DedupScope, Effects, KeyAction, KeyPolicy,
+    KeyProfile, KeyWait, Machine, MachineLimits, MoveTo, Query, QueueSettings, Receive,
     RecordBatch, Rejection, Reply, SendMessage, Settle, SettleAction, Settled, decode_record,
     encode_record,
 };
@@ -645,18 +645,18 @@ fn set(settings: &mut QueueSettings, word: &str) {
         "lease" => settings.lease = millis(value),
         "delay" => settings.delay = millis(value),
         "retention" => settings.retention = millis(value),
-        "window" => settings.dedup.window = millis(value),
-        "scope-key" => settings.dedup.scope = DedupScope::Key,
-        "scope-queue" => settings.dedup.scope = DedupScope::Queue,
-        "content-based" => settings.dedup.content_based = true,
-        "survives-purge" => settings.dedup.survives_purge = true,
-        "dedup-bytes" => settings.dedup.bytes_max = value.parse().unwrap(),
+        "window" => settings.dedup_window = millis(value),
+        "scope-key" => settings.dedup_scope = DedupScope::Key,
+        "scope-queue" => settings.dedup_scope = DedupScope::Queue,
+        "content-based" => settings.dedup_content = true,
+        "survives-purge" => settings.dedup_survives_purge = true,
+        "dedup-bytes" => settings.dedup_bytes_max = value.parse().unwrap(),
         "message-bytes" => settings.message_bytes_max = value.parse().unwrap(),
-        "messages" => settings.quota.messages_max = value.parse().unwrap(),
-        "bytes" => settings.quota.bytes_max = value.parse().unwrap(),
+        "messages" => settings.quota_messages = Some(value.parse().unwrap()),
+        "bytes" => settings.quota_bytes = Some(value.parse().unwrap()),
         "in-flight" => settings.in_flight_max = value.parse().unwrap(),
         "key-sequences" => settings.key_sequences_max = value.parse().unwrap(),
-        "park-after" => settings.park_after = value.parse().unwrap(),
+        "attempts" => settings.attempts_max = value.parse().unwrap(),
         "policy" => {
             settings.key_policy = Some(match value {
                 "block" => KeyPolicy::Block,
@@ -666,10 +666,8 @@ fn set(settings: &mut QueueSettings, word: &str) {
         }
         "dlq" => {
             let (queue, attempts) = value.split_once('/').expect("queue/attempts");
-            settings.dead_letter = Some(DeadLetter {
-                queue: name(queue),
-                attempts_max: attempts.parse().unwrap(),
-            });
+            settings.dead_letter = Some(name(queue));
+            settings.attempts_max = attempts.parse().unwrap();
         }
         other => panic!("no such setting: {other}"),
     }

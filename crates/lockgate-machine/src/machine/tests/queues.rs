@@ -14,14 +14,14 @@ fn settings_are_checked() {
         queue q keyed dlq=nowhere/3     => refused DeadLetterMissing
         queue q keyed dlq=q/3           => refused OwnDeadLetter
         queue q keyed dlq=loose/3       => refused DeadLetterKind
-        queue q keyed dlq=dead/0        => refused OutOfRange
+        queue q keyed dlq=dead/0        => refused NotAllowed
         queue q keyed policy=skip       => refused SkipWithoutDeadLetter
         queue q policy=park             => refused NeedsKeys
-        queue q lease=13h               => refused OutOfRange
-        queue q retention=999ms         => refused OutOfRange
-        queue q in-flight=0             => refused OutOfRange
-        queue q message-bytes=16777217  => refused OutOfRange
-        queue q window=9999d            => refused OutOfRange
+        queue q lease=13h               => refused NotAllowed
+        queue q retention=999ms         => refused NotAllowed
+        queue q in-flight=0             => refused NotAllowed
+        queue q message-bytes=16777217  => refused NotAllowed
+        queue q window=9999d            => refused NotAllowed
         queue q level=replicated        => refused Level
         queue q keyed dlq=dead/3        => made
         queue q keyed                   => existed

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::harness::{Run, name};
 use crate::{
-    Command, CreateQueue, DeadLetter, Delivery, Effect, KeyAction, KeyPolicy, KeyProfile, Machine,
+    Command, CreateQueue, Delivery, Effect, KeyAction, KeyPolicy, KeyProfile, Machine,
     MachineLimits, QueueSettings, Receive, Reply, SendMessage, Settle, SettleAction,
 };
 
@@ -254,7 +254,7 @@ impl History {
                 let mut settings = settings(queue.as_str());
                 settings.retention = 1000 + u64::from(retention) * 300;
                 settings.in_flight_max = u32::from(limit % 8) + 1;
-                settings.dedup.window = u64::from(limit) * 100;
+                settings.dedup_window = u64::from(limit) * 100;
                 settings.key_sequences_max = u32::from(limit % 4);
                 let _ = self.run.give(&Command::ChangeQueue {
                     queue,
@@ -399,12 +399,6 @@ fn key_of(number: u8) -> Key {
 }
 
 fn settings(queue: &str) -> QueueSettings {
-    let dead_letter = |queue: &str| {
-        Some(DeadLetter {
-            queue: name(queue),
-            attempts_max: 3,
-        })
-    };
     let base = QueueSettings {
         keyed: true,
         lease: 10_000,
@@ -414,24 +408,27 @@ fn settings(queue: &str) -> QueueSettings {
     match queue {
         "strict" => QueueSettings {
             key_profile: KeyProfile::Strict,
-            dead_letter: dead_letter("dead"),
+            dead_letter: Some(name("dead")),
+            attempts_max: 3,
             ..base
         },
         "sqs" => QueueSettings {
             key_profile: KeyProfile::Sqs,
-            dead_letter: dead_letter("dead"),
+            dead_letter: Some(name("dead")),
+            attempts_max: 3,
             key_sequences_max: 3,
             ..base
         },
         "unkeyed" => QueueSettings {
             keyed: false,
-            dead_letter: dead_letter("loose-dead"),
+            dead_letter: Some(name("loose-dead")),
+            attempts_max: 3,
             key_sequences_max: 1_000,
             ..base
         },
         "parking" => QueueSettings {
             key_policy: Some(KeyPolicy::Park),
-            park_after: 2,
+            attempts_max: 2,
             ..base
         },
         "memory" => QueueSettings {

@@ -3,7 +3,7 @@
 use lockgate_core::{HolderName, Key, UniqueId};
 
 use super::harness::{Run, check, name};
-use crate::{Command, CreateQueue, Dedup, QueueSettings, Quota, Receive, SendMessage};
+use crate::{Command, CreateQueue, QueueSettings, Receive, SendMessage};
 
 /// How many keys a receive would walk over.
 fn ready_keys(run: &Run, queue: &str) -> usize {
@@ -42,14 +42,8 @@ fn a_queue_that_is_full_takes_no_more_memory_than_its_settings_say() {
     const MESSAGES: u32 = 20_000;
     let settings = QueueSettings {
         keyed: true,
-        quota: Quota {
-            messages_max: MESSAGES.into(),
-            ..Quota::default()
-        },
-        dedup: Dedup {
-            bytes_max: 64 * u64::from(MESSAGES),
-            ..Dedup::default()
-        },
+        quota_messages: Some(MESSAGES.into()),
+        dedup_bytes_max: 64 * u64::from(MESSAGES),
         in_flight_max: MESSAGES,
         ..QueueSettings::default()
     };

@@ -137,7 +137,7 @@ impl Model {
             queue.remembered.retain(|id| id.until > now.machine);
             // Leases and backoffs.
             let parks_after = (queue.settings.keyed && queue.policy() == KeyPolicy::Park)
-                .then_some(queue.settings.park_after);
+                .then_some(queue.settings.attempts_max);
             for message in &mut queue.messages {
                 match &message.state {
                     State::Leased { until, .. } if *until <= now.machine => {
@@ -575,12 +575,11 @@ impl Model {
         }
         let (now, machine) = (self.now.wall, self.now.machine);
         let queue = self.found_mut(name)?;
-        let before = queue.settings.dedup.clone();
+        let (scope, from) = (queue.settings.dedup_scope, queue.settings.dedup_scope_from);
         queue.settings = settings.unwrap_or(&queue.settings).clone();
-        let dedup = &mut queue.settings.dedup;
-        let pending = before.scope_from.is_some_and(|from| machine < from);
-        dedup.scope_from = match (dedup.scope == before.scope, pending) {
-            (true, _) => before.scope_from,
+        let pending = from.is_some_and(|from| machine < from);
+        queue.settings.dedup_scope_from = match (queue.settings.dedup_scope == scope, pending) {
+            (true, _) => from,
             (false, true) => Some(machine),
             (false, false) => Some(machine.plus(60_000)),
         };
@@ -597,7 +596,7 @@ impl Model {
     fn check_settings(
         &self,
         name: &QueueName,
-        before: Option<&DeadLetter>,
+        before: Option<&QueueName>,
         settings: &QueueSettings,
     ) -> Result<(), Rejection> {
         let refuse = |source| {
@@ -607,7 +606,7 @@ impl Model {
             })
         };
         let dead_letter = settings.dead_letter.as_ref();
-        if dead_letter.is_some_and(|dead_letter| dead_letter.queue == *name) {
+        if dead_letter.is_some_and(|dead_letter| dead_letter == name) {
             return refuse(SettingsError::OwnDeadLetter);
         }
         if settings.key_policy == Some(KeyPolicy::Skip) && dead_letter.is_none() {
@@ -615,14 +614,14 @@ impl Model {
         }
         if settings.key_policy == Some(KeyPolicy::Park) && !settings.keyed {
             return refuse(SettingsError::NeedsKeys {
-                setting: "key policy park",
+                what: "key_policy park",
             });
         }
         // A dead-letter queue that was deleted since it was set stands in no other change's way.
         let Some(dead_letter) = dead_letter.filter(|_| dead_letter != before) else {
             return Ok(());
         };
-        let queue = dead_letter.queue.clone();
+        let queue = dead_letter.clone();
         match self.queues.get(&queue) {
             None => refuse(SettingsError::DeadLetterMissing { queue }),
             Some(found) if found.settings.keyed != settings.keyed => {
@@ -639,7 +638,7 @@ impl Model {
         queue.messages.clear();
         queue.settled_at.clear();
         queue.parked.clear();
-        if !queue.settings.dedup.survives_purge {
+        if !queue.settings.dedup_survives_purge {
             queue.remembered.clear();
         }
         Ok(Reply::Dropped { messages })

@@ -374,9 +374,9 @@ impl Model {
 
     pub(super) fn attempt_limit(&self, queue: &Queue) -> Option<(u16, QueueName)> {
         let dead_letter = queue.settings.dead_letter.as_ref()?;
-        let exists = self.is_dead_letter_queue(&dead_letter.queue, queue.settings.keyed);
+        let exists = self.is_dead_letter_queue(dead_letter, queue.settings.keyed);
         (queue.policy() == KeyPolicy::Skip && exists)
-            .then(|| (dead_letter.attempts_max, dead_letter.queue.clone()))
+            .then(|| (queue.settings.attempts_max, dead_letter.clone()))
     }
 }
 

@@ -47,27 +47,27 @@ impl Model {
                 log_level: Level::Disk,
             });
         }
-        if settings.dedup.content_based && message.unique_id.is_none() {
+        if settings.dedup_content && message.unique_id.is_none() {
             return Err(Rejection::UniqueIdRequired { queue: name() });
         }
         let in_scope = |scope| match scope {
             DedupScope::Queue => None,
             DedupScope::Key => key.clone(),
         };
-        let other = match settings.dedup.scope {
+        let other = match settings.dedup_scope {
             DedupScope::Queue => DedupScope::Key,
             DedupScope::Key => DedupScope::Queue,
         };
-        let from = settings.dedup.scope_from;
+        let from = settings.dedup_scope_from;
         let (scope, former) = if from.is_some_and(|from| now.machine < from) {
-            (in_scope(other), in_scope(settings.dedup.scope))
+            (in_scope(other), in_scope(settings.dedup_scope))
         } else {
-            (in_scope(settings.dedup.scope), in_scope(other))
+            (in_scope(settings.dedup_scope), in_scope(other))
         };
         let unique = message
             .unique_id
             .clone()
-            .filter(|_| settings.dedup.window > 0);
+            .filter(|_| settings.dedup_window > 0);
         if let Some(id) = &unique
             && let Some(first) = {
                 let find = |scope| {
@@ -76,7 +76,7 @@ impl Model {
                 };
                 // The other scope is that of ids which were sent before the change.
                 find(scope.clone()).or_else(|| {
-                    let window = settings.dedup.window;
+                    let window = settings.dedup_window;
                     let sent = |known: &Remembered| known.until.0.saturating_sub(window);
                     find(former).filter(|known| from.is_some_and(|from| sent(known) < from.0))
                 })
@@ -103,12 +103,16 @@ impl Model {
             what,
             max,
         };
-        if queue.messages.len() as u64 >= settings.quota.messages_max {
-            return Err(full("messages", settings.quota.messages_max));
+        if let Some(max) = settings.quota_messages
+            && queue.messages.len() as u64 >= max
+        {
+            return Err(full("messages", max));
         }
         let bytes: u64 = queue.messages.iter().map(|message| message.size).sum();
-        if bytes + size > settings.quota.bytes_max {
-            return Err(full("bytes", settings.quota.bytes_max));
+        if let Some(max) = settings.quota_bytes
+            && bytes + size > max
+        {
+            return Err(full("bytes", max));
         }
 
         let sequence = Sequence(queue.next_sequence);
@@ -118,7 +122,7 @@ impl Model {
             queue.remembered.push(Remembered {
                 scope,
                 id: unique,
-                until: now.machine.plus(settings.dedup.window),
+                until: now.machine.plus(settings.dedup_window),
                 sequence,
                 message: id,
                 position: at,

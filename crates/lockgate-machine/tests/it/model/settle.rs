@@ -138,7 +138,7 @@ impl Model {
             SettleAction::Nack { delay } => {
                 let parks = keyed
                     && queue.policy() == KeyPolicy::Park
-                    && attempts >= queue.settings.park_after;
+                    && attempts >= queue.settings.attempts_max;
                 queue.put_back(token.sequence, now, (*delay > 0).then_some(*delay));
                 if parks {
                     queue.parked.extend(key);
@@ -157,11 +157,7 @@ impl Model {
                 assert!(refused || decision.level >= level);
             }
             SettleAction::Reject { reason } => {
-                let to = queue
-                    .settings
-                    .dead_letter
-                    .as_ref()
-                    .map(|to| to.queue.clone());
+                let to = queue.settings.dead_letter.clone();
                 let keyed = queue.settings.keyed;
                 match to.filter(|to| self.is_dead_letter_queue(to, keyed)) {
                     Some(to) => {

@@ -83,7 +83,7 @@ impl Service {
                 // What was moved is moved: the caller hears of that first, and of this when it goes on.
                 Err(_) if done.moved > 0 => return Ok(done),
                 Err(error) => {
-                    return Err(Problem::from(error).renamed("settings.dead_letter.queue", "to"));
+                    return Err(Problem::from(error).renamed("settings.dead_letter", "to"));
                 }
             };
             let Reply::Moved { moved, left, stuck } = reply else {

@@ -137,7 +137,7 @@ impl Service {
                 Some(UniqueId::new(&id).map_err(|error| Problem::invalid("unique_id", error))?)
             }
             // If the queue's settings change before the message gets there, the machine refuses it.
-            None if queue.settings.dedup.content_based => {
+            None if queue.settings.dedup_content => {
                 UniqueId::new(&hex(&Sha256::digest(&body))).ok()
             }
             None => None,

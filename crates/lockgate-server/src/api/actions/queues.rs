@@ -12,7 +12,7 @@ use crate::{
     answer::json_len,
     api::{
         Code, Problem, Request, Service,
-        shapes::{ChangeQueue, CreateQueue, ListQueues, Purged, Queue, Queues, default_settings},
+        shapes::{ChangeQueue, CreateQueue, ListQueues, Purged, Queue, Queues},
     },
     auth::Verb,
     sqs::{apply_tags, check_queue_name, check_tags, lets_in},
@@ -90,7 +90,7 @@ impl Service {
             .all()
             .map_err(|error| Problem::invalid("tags", error))?;
         check_tags(&tags).map_err(|error| Problem::invalid("tags", error.message))?;
-        let mut settings = default_settings(keyed);
+        let mut settings = QueueSettings::over_http(keyed);
         // What is set by name wins over what a tag says.
         apply_tags(&BTreeMap::new(), &tags, &mut settings)
             .map_err(|error| Problem::invalid("tags", error.message))?;
@@ -206,9 +206,9 @@ impl Service {
 
     /// The queue as it is shown.
     fn view(&self, description: QueueDescription) -> Queue {
-        let from = description.settings.dedup.scope_from;
+        let from = description.settings.dedup_scope_from;
         let mut queue = Queue::from(description);
-        queue.settings.dedup.scope_pending_ms = from
+        queue.settings.dedup_scope_pending_ms = from
             .map(|from| self.engine.remaining(from).as_millis())
             .filter(|&left| left > 0)
             .map(|left| Millis::try_from(left).unwrap_or(Millis::MAX));
@@ -237,18 +237,13 @@ impl Service {
             target.is_none_or(|target| lets_in(&target.annotations, source))
         };
         match &settings.dead_letter {
-            Some(dead_letter) if !request.may(Verb::Send, &dead_letter.queue) => {
-                let missing = lockgate_machine::SettingsError::DeadLetterMissing {
-                    queue: dead_letter.queue.clone(),
-                };
-                Err(missing.into())
+            Some(queue) if !request.may(Verb::Send, queue) => {
+                let queue = queue.clone();
+                Err(lockgate_machine::SettingsError::DeadLetterMissing { queue }.into())
             }
-            Some(dead_letter) if !lets_in(&dead_letter.queue) => Err(Problem::invalid(
-                "settings.dead_letter.queue",
-                format_args!(
-                    "the redrive allow policy of {} does not include {source}",
-                    dead_letter.queue
-                ),
+            Some(queue) if !lets_in(queue) => Err(Problem::invalid(
+                "settings.dead_letter",
+                format_args!("the redrive allow policy of {queue} does not include {source}"),
             )),
             _ => Ok(()),
         }

@@ -1,9 +1,9 @@
 //! Messages on their way in.
 
-use lockgate_core::Millis;
+use lockgate_core::{Level, Millis};
 use serde::{Deserialize, Serialize};
 
-use super::{super::problem::Problem, Instant, LevelWord};
+use super::{super::problem::Problem, Instant};
 use crate::few::{Few, FewByName};
 
 /// Messages to send.
@@ -146,4 +146,30 @@ pub(crate) struct Rescheduled {
     pub(crate) id: String,
     /// Not before this instant.
     pub(crate) due_at: Instant,
+}
+
+/// What an answered send survives; each survives everything the ones before it do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LevelWord {
+    /// Nothing is promised.
+    Memory,
+    /// A crash of the server.
+    Process,
+    /// A power cut.
+    Disk,
+    /// The loss of a machine; refused where the log cannot do it.
+    Replicated,
+}
+
+impl From<LevelWord> for Level {
+    fn from(word: LevelWord) -> Self {
+        match word {
+            LevelWord::Memory => Self::Memory,
+            LevelWord::Process => Self::Process,
+            LevelWord::Disk => Self::Disk,
+            LevelWord::Replicated => Self::Replicated,
+        }
+    }
 }

@@ -10,13 +10,14 @@ mod messages;
 mod peek;
 mod queues;
 mod server;
+mod settings;
 
 use jiff::Timestamp;
 use lockgate_core::WallTime;
 use serde::{Deserialize, Serialize, Serializer};
 
 pub(super) use self::{
-    dead_letters::*, keys::*, leases::*, messages::*, peek::*, queues::*, server::*,
+    dead_letters::*, keys::*, leases::*, messages::*, peek::*, queues::*, server::*, settings::*,
 };
 
 /// Nothing to say: it is done.
@@ -65,13 +66,6 @@ impl schemars::JsonSchema for Instant {
             "description": "An instant, in UTC, to the millisecond.",
         })
     }
-}
-
-/// A field of which "not given" and `null` mean different things.
-pub(super) fn given<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
 }
 
 #[cfg(test)]

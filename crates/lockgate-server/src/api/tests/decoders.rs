@@ -36,7 +36,7 @@ fn a_body_as_deep_as_it_is_long_costs_no_stack() {
             "{\"name\":$}",
             "{\"name\":\"a\",\"settings\":$}",
             "{\"name\":\"a\",\"settings\":{\"level\":$}}",
-            "{\"name\":\"a\",\"settings\":{\"dedup\":{\"window_ms\":$}}}",
+            "{\"name\":\"a\",\"settings\":{\"dedup_window_ms\":$}}",
             "{\"tags\":{\"a\":$}}",
             "{\"messages\":$}",
             "{\"messages\":[{\"body\":\"\",\"headers\":{\"a\":{\"value\":$}}}]}",

@@ -112,7 +112,8 @@ pub(super) async fn record() -> Vec<Example> {
         "name": "orders.fifo",
         "settings": {
             "lease_ms": 60_000,
-            "dead_letter": {"queue": "orders-dead.fifo", "attempts_max": 3},
+            "dead_letter": "orders-dead.fifo",
+            "attempts_max": 3,
         },
         "tags": {"team": "shop"},
     });
@@ -125,7 +126,7 @@ pub(super) async fn record() -> Vec<Example> {
     to.post("a value out of range", "/queues", bad).await;
     to.get("queues", "/queues?prefix=orders&limit=10").await;
     let change = json!({
-        "settings": {"retention_ms": 1_209_600_000_u64, "quota": {"messages_max": 1_000_000}},
+        "settings": {"retention_ms": 1_209_600_000_u64, "quota_messages": 1_000_000},
         "tags": {"team": null, "owner": "eve"},
     });
     let target = "/queues/orders.fifo";

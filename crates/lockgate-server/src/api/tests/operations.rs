@@ -60,13 +60,13 @@ async fn a_value_that_is_not_allowed_is_named() {
         ),
         (
             "/queues",
-            settings(json!({"sync_window": {"after_ms": 3_600_001}})),
-            "settings.sync_window.after_ms",
+            settings(json!({"sync_window_ms": 3_600_001})),
+            "settings.sync_window_ms",
         ),
         (
             "/queues",
-            settings(json!({"sync_window": {"records": 0}})),
-            "settings.sync_window.records",
+            settings(json!({"sync_records": 0})),
+            "settings.sync_records",
         ),
         (
             "/queues",
@@ -85,8 +85,8 @@ async fn a_value_that_is_not_allowed_is_named() {
         ),
         (
             "/queues",
-            settings(json!({"dedup": {"window": 1}})),
-            "settings.dedup.window",
+            settings(json!({"dedup_window": 1})),
+            "settings.dedup_window",
         ),
         (
             "/queues",
@@ -100,13 +100,13 @@ async fn a_value_that_is_not_allowed_is_named() {
         ),
         (
             "/queues",
-            settings(json!({"dead_letter": {"queue": "none"}})),
-            "settings.dead_letter.queue",
+            settings(json!({"dead_letter": "none"})),
+            "settings.dead_letter",
         ),
         (
             "/queues",
-            settings(json!({"dead_letter": {"queue": "orders.fifo"}})),
-            "settings.dead_letter.queue",
+            settings(json!({"dead_letter": "orders.fifo"})),
+            "settings.dead_letter",
         ),
         ("/queues/mail/messages", json!({"messages": []}), "messages"),
         (
@@ -183,14 +183,15 @@ async fn a_change_changes_what_it_names_and_null_is_the_default() {
     let given = json!({
         "lease_ms": 1000,
         "delay_ms": 2000,
-        "dead_letter": {"queue": "dead"},
-        "quota": {"messages_max": 10},
+        "dead_letter": "dead",
+        "quota_messages": 10,
         "key_sequences_max": 7,
-        "sync_window": {"after_ms": 50, "records": 1000},
+        "sync_window_ms": 50,
+        "sync_records": 1000,
     });
     queue(&shop, "mail", given).await;
     let change = json!({"settings": {"lease_ms": null, "level": "process", "dead_letter": null,
-                                     "sync_window": {"after_ms": null}},
+                                     "sync_window_ms": null},
                         "tags": {"a": "1"}});
     let changed = shop.ok(Method::PATCH, "/queues/mail", change).await;
     let settings = &changed["settings"];
@@ -198,15 +199,15 @@ async fn a_change_changes_what_it_names_and_null_is_the_default() {
     assert_eq!(settings["delay_ms"], 2000);
     assert_eq!(settings["level"], "process");
     assert_eq!(settings["dead_letter"], Value::Null);
-    assert_eq!(settings["quota"]["messages_max"], 10);
+    assert_eq!(settings["quota_messages"], 10);
     assert_eq!(settings["key_sequences_max"], 7);
-    let window = json!({"after_ms": null, "records": 1000});
-    assert_eq!(settings["sync_window"], window);
+    assert_eq!(settings["sync_window_ms"], Value::Null);
+    assert_eq!(settings["sync_records"], 1000);
     assert_eq!(changed["tags"], json!({"a": "1"}));
     assert_eq!(shop.get("/queues/mail").await, changed);
-    let change = json!({"settings": {"quota": {"messages_max": null}}, "tags": {"a": null}});
+    let change = json!({"settings": {"quota_messages": null}, "tags": {"a": null}});
     let changed = shop.ok(Method::PATCH, "/queues/mail", change).await;
-    assert_eq!(changed["settings"]["quota"]["messages_max"], Value::Null);
+    assert_eq!(changed["settings"]["quota_messages"], Value::Null);
     assert_eq!(changed["tags"], json!({}));
 }
 
@@ -257,7 +258,7 @@ async fn sources_of_dead_letters_come_in_pages_that_are_filled_up() {
     queue(&shop, "dead", json!({})).await;
     queue(&shop, "none", json!({})).await;
     for name in ["d", "b", "e", "a", "c"] {
-        let dead_letter = json!({"dead_letter": {"queue": "dead"}});
+        let dead_letter = json!({"dead_letter": "dead"});
         queue(&shop, name, dead_letter).await;
     }
     let target = "/queues/dead/dead-letter-sources";
@@ -587,7 +588,7 @@ async fn dead_letters_go_back_in_steps_and_it_is_said_where_that_ends() {
         queue(&shop, name, json!({})).await;
     }
     for name in ["a", "b"] {
-        let dead_letter = json!({"dead_letter": {"queue": "dead"}});
+        let dead_letter = json!({"dead_letter": "dead"});
         queue(&shop, name, dead_letter).await;
     }
     die(&shop, "a", 2).await;
@@ -647,7 +648,7 @@ async fn a_dead_letter_goes_home_only_for_those_who_may_send_there() {
     let mut shop = Shop::open();
     queue(&shop, "dead", json!({})).await;
     for name in ["a", "b"] {
-        let dead_letter = json!({"dead_letter": {"queue": "dead"}});
+        let dead_letter = json!({"dead_letter": "dead"});
         queue(&shop, name, dead_letter).await;
     }
     for name in ["a", "b", "a"] {
@@ -683,7 +684,7 @@ async fn a_dead_letter_goes_home_only_for_those_who_may_send_there() {
 async fn looking_at_messages_changes_nothing_and_pages_join() {
     let shop = Shop::open();
     queue(&shop, "dead.fifo", json!({})).await;
-    let dead_letter = json!({"dead_letter": {"queue": "dead.fifo"}});
+    let dead_letter = json!({"dead_letter": "dead.fifo"});
     queue(&shop, "q.fifo", dead_letter).await;
     for (body, key) in [("1", "a"), ("2", "b"), ("3", "a"), ("4", "c")] {
         send(&shop, "q.fifo", json!({"body": body, "key": key})).await;

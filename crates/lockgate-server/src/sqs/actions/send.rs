@@ -318,7 +318,7 @@ fn key(queue: &QueueEntry, group: Option<Text<'_>>) -> Result<Option<Key>, SqsEr
 /// queue of the library has any name, and no more than a key is asked of its messages by any door.
 fn needs_unique_id(queue: &QueueEntry) -> bool {
     queue.settings.keyed
-        && !queue.settings.dedup.content_based
+        && !queue.settings.dedup_content
         && queue.name.as_str().ends_with(names::FIFO_SUFFIX)
 }
 
@@ -337,7 +337,7 @@ fn unique_id(
             "MessageDeduplicationId",
             "The request includes a parameter that is not valid for this queue type.",
         )),
-        None if fifo && queue.settings.dedup.content_based => {
+        None if fifo && queue.settings.dedup_content => {
             let digest = hex(&Sha256::digest(body.as_bytes()));
             names::deduplication_id(&digest).map(Some)
         }

@@ -1,7 +1,6 @@
 //! What tags switch on, and that nothing is switched on without.
 
 use lockgate_core::{Level, QueueName};
-use lockgate_machine::SyncWindow;
 use serde_json::{Value, json};
 
 use super::{Shop, protocols::in_both_protocols, text};
@@ -118,7 +117,7 @@ async fn delays_are_as_long_as_a_tag_allows(shop: Shop) {
 }
 
 async fn a_tag_gives_messages_of_fifo_queues_delays_of_their_own(shop: Shop) {
-    let tags = json!({"lockgate:fifo-delay": "on"});
+    let tags = json!({"lockgate:fifo-delay": "true"});
     let url = shop.tagged_queue("q.fifo", json!({}), tags).await;
     let mut late = fifo_message(&url, "g", "late");
     late["DelaySeconds"] = json!(5);
@@ -133,7 +132,7 @@ async fn a_tag_gives_messages_of_fifo_queues_delays_of_their_own(shop: Shop) {
     shop.ok("SendMessage", late.clone()).await;
     shop.pass(5_000);
     assert_eq!(shop.bodies(&url).await, ["late"]);
-    shop.tag(&url, "lockgate:fifo-delay", "off").await;
+    shop.tag(&url, "lockgate:fifo-delay", "false").await;
     let (_, message) = shop.refused("SendMessage", late).await;
     assert!(
         message.contains("not valid for this queue type"),
@@ -156,13 +155,13 @@ async fn a_deduplication_window_of_its_own_outlasts_a_purge(shop: Shop) {
     let forever = json!({"QueueUrl": url, "Tags": {"lockgate:dedup-window": "forever"}});
     let (code, message) = shop.refused("TagQueue", forever).await;
     assert_eq!(code, INVALID);
-    assert!(message.contains("needs an index on disk"), "{message}");
+    assert!(message.contains("a time from 0s to 3653d"), "{message}");
     shop.untag(&url, "lockgate:dedup-window").await;
-    assert_eq!(shop.settings("q.fifo").dedup.window, 300_000);
+    assert_eq!(shop.settings("q.fifo").dedup_window, 300_000);
 }
 
 async fn the_memory_for_unique_ids_is_bounded_by_a_tag(shop: Shop) {
-    let tags = json!({"lockgate:dedup-bytes": "64"});
+    let tags = json!({"lockgate:dedup-bytes-max": "64"});
     let url = shop.tagged_queue("q.fifo", json!({}), tags).await;
     shop.send_fifo(&url, "g", "a").await;
     let (code, message) = shop
@@ -219,7 +218,7 @@ async fn batches_are_as_large_as_a_tag_allows(shop: Shop) {
 }
 
 async fn a_key_policy_parks_what_fails(shop: Shop) {
-    let tags = json!({"lockgate:key-policy": "park", "lockgate:park-after": "2"});
+    let tags = json!({"lockgate:key-policy": "park", "lockgate:attempts-max": "2"});
     let url = shop.tagged_queue("q.fifo", json!({}), tags).await;
     for (group, id) in [("a", "a1"), ("a", "a2"), ("b", "b1")] {
         shop.send_fifo(&url, group, id).await;
@@ -291,25 +290,30 @@ async fn quotas_and_the_limit_in_flight_are_set_by_tags(shop: Shop) {
 }
 
 async fn durability_is_set_by_a_tag(shop: Shop) {
-    let tags = json!({"lockgate:durability": "memory"});
+    let tags = json!({"lockgate:level": "memory"});
     let url = shop.tagged_queue("q", json!({}), tags).await;
     assert_eq!(shop.settings("q").level, Level::Memory);
-    shop.untag(&url, "lockgate:durability").await;
+    shop.untag(&url, "lockgate:level").await;
     assert_eq!(shop.settings("q").level, Level::Disk);
-    let replicated = json!({"QueueUrl": url, "Tags": {"lockgate:durability": "replicated"}});
+    let replicated = json!({"QueueUrl": url, "Tags": {"lockgate:level": "replicated"}});
     let (code, message) = shop.refused("TagQueue", replicated).await;
     assert_eq!(code, INVALID);
     assert!(message.contains("the log reaches disk"), "{message}");
 }
 
 async fn what_a_power_cut_may_take_is_set_by_tags(shop: Shop) {
-    let tags = json!({"lockgate:durability": "process", "lockgate:sync-window": "50ms",
+    let tags = json!({"lockgate:level": "process", "lockgate:sync-window": "50ms",
         "lockgate:sync-records": "1000"});
     let url = shop.tagged_queue("q", json!({}), tags).await;
-    let window = |after, records| SyncWindow { after, records };
-    assert_eq!(shop.settings("q").sync_window, window(Some(50), Some(1000)));
+    let window = |queue| {
+        (
+            shop.settings(queue).sync_window,
+            shop.settings(queue).sync_records,
+        )
+    };
+    assert_eq!(window("q"), (Some(50), Some(1000)));
     shop.untag(&url, "lockgate:sync-window").await;
-    assert_eq!(shop.settings("q").sync_window, window(None, Some(1000)));
+    assert_eq!(window("q"), (None, Some(1000)));
     let bare = json!({"QueueUrl": url, "Tags": {"lockgate:sync-window": "50"}});
     let (code, message) = shop.refused("TagQueue", bare).await;
     assert_eq!(code, INVALID);
@@ -320,7 +324,7 @@ async fn one_bad_tag_refuses_the_whole_call(shop: Shop) {
     for (tags, part) in [
         (
             json!({"a": "1", "lockgate:nope": "1"}),
-            "these are known: lockgate:batch-max",
+            "these are known: lockgate:attempts-max, lockgate:batch-max",
         ),
         (
             json!({"a": "1", "lockgate:batch-max": "9"}),
@@ -328,7 +332,7 @@ async fn one_bad_tag_refuses_the_whole_call(shop: Shop) {
              10 to 1000.",
         ),
         (
-            json!({"a": "1", "lockgate:fifo-delay": "on"}),
+            json!({"a": "1", "lockgate:fifo-delay": "true"}),
             "Only FIFO queues take this tag.",
         ),
     ] {
@@ -388,7 +392,7 @@ async fn numbers_in_groups(shop: &Shop, url: &str) -> Vec<Value> {
 
 async fn messages_are_numbered_group_by_group_where_a_tag_says_so(shop: Shop) {
     let number = |number: &str, before: &str| json!({"lockgate.KeySequence": number, "lockgate.PrevKeySequence": before});
-    let tags = json!({"lockgate:key-sequences": "1000"});
+    let tags = json!({"lockgate:key-sequences-max": "1000"});
     let url = shop.tagged_queue("q.fifo", json!({}), tags).await;
     for (group, id) in [("a", "1"), ("b", "2"), ("a", "3"), ("a", "3")] {
         shop.send_fifo(&url, group, id).await;
@@ -404,7 +408,7 @@ async fn messages_are_numbered_group_by_group_where_a_tag_says_so(shop: Shop) {
     shop.send_fifo(&url, "b", "4").await;
     assert_eq!(numbers_in_groups(&shop, &url).await, [number("2", "1")]);
 
-    shop.untag(&url, "lockgate:key-sequences").await;
+    shop.untag(&url, "lockgate:key-sequences-max").await;
     assert_eq!(shop.settings("q.fifo").key_sequences_max, 0);
     shop.send_fifo(&url, "b", "5").await;
     assert_eq!(
@@ -412,15 +416,15 @@ async fn messages_are_numbered_group_by_group_where_a_tag_says_so(shop: Shop) {
         [number("2", "1"), Value::Null],
         "those that have one keep it"
     );
-    for value in ["0", "100000001", "many"] {
-        let tags = json!({"lockgate:key-sequences": value});
+    for value in ["-1", "100000001", "many"] {
+        let tags = json!({"lockgate:key-sequences-max": value});
         let input = json!({"QueueUrl": url, "Tags": tags});
         assert_eq!(shop.refused("TagQueue", input).await.0, INVALID);
     }
 }
 
 async fn numbers_in_a_group_are_told_by_name_only(shop: Shop) {
-    let tags = json!({"lockgate:key-sequences": "1000"});
+    let tags = json!({"lockgate:key-sequences-max": "1000"});
     let url = shop.tagged_queue("q.fifo", json!({}), tags).await;
     shop.send_fifo(&url, "a", "1").await;
     let one = shop.one(&url, 0).await;
@@ -439,7 +443,7 @@ async fn a_dead_letter_keeps_its_number_in_the_group(shop: Shop) {
     let dead = shop.tagged_queue("dead.fifo", json!({}), json!({})).await;
     let arn = "arn:aws:sqs:us-east-1:000000000000:dead.fifo";
     let policy = json!({"deadLetterTargetArn": arn, "maxReceiveCount": 1}).to_string();
-    let tags = json!({"lockgate:key-sequences": "1000"});
+    let tags = json!({"lockgate:key-sequences-max": "1000"});
     let url = shop
         .tagged_queue("q.fifo", json!({"RedrivePolicy": policy}), tags)
         .await;
