@@ -141,7 +141,7 @@ fn snapshots(disk: &Arc<dyn Disk>) -> Result<Vec<InspectedSnapshot>, LogError> {
         free_bytes_min: 0,
         low_bytes: None,
     };
-    let spares = Spares::new(disk.clone(), limits);
+    let spares = Spares::new(disk.clone(), limits, None);
     let store = Snapshots(Arc::new(Shared::new(disk.clone(), spares, 1)));
     let mut found = Vec::new();
     for position in store.list()? {

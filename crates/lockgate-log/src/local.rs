@@ -20,15 +20,19 @@ use crate::{
     names::{StartMark, segment_file, segment_name},
     reader::Reader,
     recover::{Plan, apply, mark_start, read, starting_point},
+    reserve::SharedReserve,
     shared::{ProgressHandle, SegmentInfo, Shared, Upkeep},
     snapshots::Snapshots,
-    spares::{Limits, NoRoom, Retired, SPARES_MAX, Spares},
+    spares::{Large, Limits, NoRoom, Retired, SPARES_MAX, Spares},
 };
 
 /// What can be chosen for a [`LocalLog`].
 #[derive(Clone, Debug)]
 pub struct LocalLogOptions {
-    /// Bytes of a segment file, from 8 KiB on; default 64 MiB. Each is taken from the disk as a whole
+    /// Bytes of the largest segment files, from 8 KiB on; default 64 MiB. They begin with 8 to 16 MiB (or this,
+    /// if it is less), become twice as large when the log holds, or was given in 10 to 20 s, 128 of them, and half
+    /// as large when that is less than 48; a larger record has a segment of its own. Each is taken from the disk as
+    /// a whole
     /// before it is needed, but for the first one of a log that holds less than 512 KiB: that one begins with 1 MiB,
     /// and is made whole when growth has used half of it or other work all of it. Space comes back in whole
     /// segments; a log of many small ones has more files and more syncs of names.
@@ -45,9 +49,13 @@ pub struct LocalLogOptions {
     pub free_bytes_min: u64,
     /// So many segments are taken from the disk ahead of need and kept for
     /// [`Purpose::Upkeep`] while the log is full, or as many as the log holds if that is fewer;
-    /// default 3: two for records and one to give up to a snapshot. Zero keeps nothing back. A log whose first
-    /// segment is not whole yet has none.
+    /// default 3: two of three are for records and one to give up to a snapshot. While segments are smaller than
+    /// the largest there are more of them: an eighth of what the log holds, and no more bytes than so many of the
+    /// largest. Zero keeps nothing back. A log whose first segment is not whole yet has none.
     pub reserve_segments: u32,
+    /// Bounds what the reserves of several logs take together that are given clones of one. Default `None`: this
+    /// log's own.
+    pub shared_reserve: Option<SharedReserve>,
     /// How many segment files are kept open for reading; default 64, at least 1. See
     /// [`files_max`](Self::files_max).
     pub open_files_max: usize,
@@ -69,6 +77,7 @@ impl Default for LocalLogOptions {
             low_bytes: None,
             free_bytes_min: 256 << 20,
             reserve_segments: 3,
+            shared_reserve: None,
             open_files_max: 64,
             write_ahead_bytes_max: 4 << 20,
             generation_seed: None,
@@ -151,6 +160,9 @@ pub struct LocalLog {
     start: Option<StartMark>,
     /// Bytes of records appended by this instance.
     appended_bytes: u64,
+    /// Bytes of the segments behind the one being written. Changes only between two groups: positions are told
+    /// before anything is written.
+    segment_bytes: u32,
     random: RandomState,
 }
 
@@ -181,6 +193,15 @@ struct Writing {
     written_until: u32,
     /// Where the blocks end that are taken: the segment's end, except on a full disk.
     allocated_until: u32,
+    /// No record is begun that would end behind it, but one that is alone in its segment.
+    limit: u32,
+}
+
+impl Writing {
+    /// How many bytes of records still fit into blocks that are taken.
+    fn left(&self, tail: u32) -> u64 {
+        u64::from(self.allocated_until.min(self.limit).saturating_sub(tail))
+    }
 }
 
 /// With less room than this a segment is begun without any.
@@ -212,11 +233,13 @@ impl LocalLog {
             free_bytes_min: options.free_bytes_min,
             low_bytes: options.low_bytes,
         };
-        let spares = Spares::new(disk.clone(), limits);
+        let share = options.shared_reserve.as_ref().map(SharedReserve::share);
+        let spares = Spares::new(disk.clone(), limits, share);
         let shared = Shared::new(disk.clone(), spares, options.open_files_max);
         Ok(Self {
             disk,
             shared: Arc::new(shared),
+            segment_bytes: options.segment_bytes,
             options,
             _lock: lock,
             phase: Phase::Opened,
@@ -228,11 +251,18 @@ impl LocalLog {
         })
     }
 
-    /// Makes a segment of a spare, or of a new file, and writes its header; neither is synced.
-    fn create_segment(&self, segment: u32, synced: Point) -> Result<Writing, DiskError> {
+    /// Makes a segment of a spare, or of a new file, and writes its header; neither is synced. Its first record
+    /// takes so many bytes.
+    fn create_segment(
+        &self,
+        segment: u32,
+        synced: Point,
+        record: u32,
+    ) -> Result<Writing, DiskError> {
         // A disk that fails when the file being written is looked at is not written to any more.
         self.shared.check_newest()?;
-        let blocks = self.take_blocks(segment)?;
+        let whole = self.segment_bytes.max(SEGMENT_HEADER_LEN + record);
+        let blocks = self.take_blocks(segment, whole)?;
         let header = SegmentHeader {
             segment,
             generation: self.draw_generation(segment),
@@ -255,14 +285,14 @@ impl LocalLog {
             file: blocks.file,
             written_until: blocks.written_until.max(SEGMENT_HEADER_LEN),
             allocated_until: blocks.allocated_until,
+            limit: self.segment_bytes,
         })
     }
 
-    /// A file of the segment's name with its blocks taken.
-    fn take_blocks(&self, segment: u32) -> Result<Blocks, DiskError> {
+    /// A file of the segment's name with so many bytes of blocks taken.
+    fn take_blocks(&self, segment: u32, whole: u32) -> Result<Blocks, DiskError> {
         let name = segment_name(segment);
-        let whole = self.options.segment_bytes;
-        if let Some(spare) = self.shared.spares.take()? {
+        if let Some(spare) = self.shared.spares.take(whole)? {
             self.disk.rename(&spare.name(), &name)?;
             self.shared.note_created();
             // Opened anew, for the name that errors will tell. An append does without where no more
@@ -274,7 +304,7 @@ impl LocalLog {
             return Ok(Blocks {
                 file,
                 written_until: spare.written_until,
-                allocated_until: whole,
+                allocated_until: spare.bytes,
                 is_zero: spare.is_zero,
             });
         }
@@ -312,7 +342,7 @@ impl LocalLog {
 
     /// Whether the log can do with less than a segment: a part of one holds what it held when it was recovered.
     fn is_little(&self) -> bool {
-        self.options.segment_bytes > LITTLE_BYTES
+        self.segment_bytes > LITTLE_BYTES
             && self.shared.segment_bytes() <= u64::from(LITTLE_RESERVE_BYTES)
     }
 
@@ -329,7 +359,7 @@ impl LocalLog {
 
     /// Begins the first segment of `self.epoch` and makes it durable.
     fn begin_segment(&mut self, segment: u32) -> Result<Writing, DiskError> {
-        let writing = self.create_segment(segment, self.shared.synced())?;
+        let writing = self.create_segment(segment, self.shared.synced(), 0)?;
         writing.file.sync()?;
         self.disk.sync_folder()?;
         if self.start.is_none() {
@@ -369,11 +399,13 @@ impl LocalLog {
             at: appending.cursor,
         };
         for index in 0..group.len() {
-            let at = self.place(&mut appending.cursor, group.payload(index).len());
+            let len = group.payload(index).len();
+            let at = self.place_behind(Some(&appending.writing), &mut appending.cursor, len);
             if segment_of(at) != appending.writing.segment {
                 self.write_run(&mut appending.writing, &run, group)?;
                 self.fill(&appending.writing)?;
-                appending.writing = self.create_segment(segment_of(at), synced)?;
+                let record = record_bytes(len);
+                appending.writing = self.create_segment(segment_of(at), synced, record)?;
                 run = Run {
                     first: index,
                     end: index,
@@ -434,7 +466,7 @@ impl LocalLog {
         let Writing { segment, file, .. } = &before.writing;
         self.shared.set_newest(*segment, file.clone());
         for segment in before.writing.segment + 1..=segment_of(reached) {
-            if self.shared.forget(segment) {
+            if self.shared.forget(segment).is_some() {
                 self.shared.spares.note_taken_back();
             }
             match self.disk.remove(&segment_name(segment)) {
@@ -515,16 +547,42 @@ struct Run {
     at: Position,
 }
 
-/// Where a record of `len` payload bytes goes if the tail is at `cursor`: here if it fits, else at
-/// the start of the next segment. Moves the cursor behind it.
-fn place_in(segment_bytes: u32, cursor: &mut Position, len: usize) -> Position {
-    let record_len = (RECORD_HEADER_LEN + len) as u64;
-    let mut at = *cursor;
-    if u64::from(offset_of(at)) + record_len > u64::from(segment_bytes) {
-        at = first_record(segment_of(at).wrapping_add(1));
+/// Bytes of a record with so many of payload.
+fn record_bytes(len: usize) -> u32 {
+    u32::try_from(RECORD_HEADER_LEN + len).unwrap_or(u32::MAX)
+}
+
+impl LocalLog {
+    /// Where a record of `len` payload bytes goes if the tail is at `cursor`: here if it fits, else at
+    /// the start of the next segment. Moves the cursor behind it.
+    fn place_behind(
+        &self,
+        writing: Option<&Writing>,
+        cursor: &mut Position,
+        len: usize,
+    ) -> Position {
+        let here = writing.filter(|writing| writing.segment == segment_of(*cursor));
+        let limit = here.map_or(self.segment_bytes, |writing| writing.limit);
+        let record_len = u64::from(record_bytes(len));
+        let mut at = *cursor;
+        if u64::from(offset_of(at)) + record_len > u64::from(limit) {
+            at = first_record(segment_of(at).wrapping_add(1));
+        }
+        *cursor = Position(at.0 + record_len);
+        at
     }
-    *cursor = Position(at.0 + record_len);
-    at
+
+    /// Between two groups: the segments to come, and this one, become as large as the log wants them.
+    fn adapt(&mut self) {
+        self.segment_bytes = self.shared.spares.adapt(self.shared.segment_bytes());
+        if let Phase::Serving(writing) = &mut self.phase
+            && writing.allocated_until > self.segment_bytes
+            && writing.limit > self.segment_bytes
+        {
+            // The rest of its blocks goes with it.
+            writing.limit = offset_of(self.shared.appended());
+        }
+    }
 }
 
 impl LocalLog {
@@ -642,8 +700,9 @@ impl Log for LocalLog {
         };
         if let Some(todo) = to_apply {
             apply(&*self.disk, &todo.plan)?;
-            let held = self.shared.segments().len();
+            let held = (self.shared.segments().len(), self.shared.segment_bytes());
             self.shared.spares.start(&todo.spares, held)?;
+            self.segment_bytes = self.shared.spares.segment_bytes();
             *to_apply = None;
         }
         Ok(())
@@ -681,7 +740,11 @@ impl Log for LocalLog {
     }
 
     fn place(&self, cursor: &mut Position, len: usize) -> Position {
-        place_in(self.options.segment_bytes, cursor, len)
+        let writing = match &self.phase {
+            Phase::Serving(writing) => Some(writing),
+            _ => None,
+        };
+        self.place_behind(writing, cursor, len)
     }
 
     fn reserve(&mut self, bytes: u64, records: u64, purpose: Purpose) -> Result<(), ReserveError> {
@@ -693,15 +756,16 @@ impl Log for LocalLog {
         let headers = records.saturating_mul(RECORD_HEADER_LEN as u64);
         let needed = bytes.saturating_add(headers);
         let is_growth = purpose == Purpose::Growth;
-        let segment_bytes = self.options.segment_bytes;
-        let here = u64::from(writing.allocated_until.saturating_sub(tail));
+        let segment_bytes = self.segment_bytes;
+        let here = writing.left(tail);
         let grows_from_little = is_growth && self.shared.spares.is_little();
         let kept = if grows_from_little {
             u64::from(LITTLE_RESERVE_BYTES)
         } else {
             0
         };
-        let lacking = segment_bytes.saturating_sub(writing.allocated_until);
+        let whole = writing.limit;
+        let lacking = whole.saturating_sub(writing.allocated_until);
         if needed.saturating_add(kept) > here && lacking > 0 {
             let spares = &self.shared.spares;
             let disk = |error| ReserveError::Log(LogError::Disk(error));
@@ -709,16 +773,16 @@ impl Log for LocalLog {
                 let taken = if grows_from_little && !spares.may_grow(lacking).map_err(disk)? {
                     false
                 } else {
-                    match writing.file.allocate(segment_bytes.into()) {
+                    match writing.file.allocate(whole.into()) {
                         Ok(()) => true,
                         Err(error) if error.is_full() => false,
                         Err(error) => return Err(disk(error)),
                     }
                 };
                 if taken {
-                    writing.allocated_until = segment_bytes;
+                    writing.allocated_until = whole;
                     let segment = writing.segment;
-                    self.shared.set_segment_bytes(segment, segment_bytes);
+                    self.shared.set_segment_bytes(segment, whole);
                     spares.note_little(false);
                     break;
                 }
@@ -729,20 +793,32 @@ impl Log for LocalLog {
                 }
             }
         }
-        let segments = if needed <= u64::from(segment_bytes.saturating_sub(tail)) {
+        let capacity = u64::from(segment_bytes - SEGMENT_HEADER_LEN);
+        let segments = if needed <= u64::from(writing.limit.saturating_sub(tail)) {
             0
         } else {
             // The first record of a segment did not fit into the one before, so two in a row hold
             // more than one could.
-            let capacity = u64::from(segment_bytes - SEGMENT_HEADER_LEN);
             (needed / capacity).saturating_mul(2).saturating_add(1)
         };
         let segments = usize::try_from(segments).unwrap_or(usize::MAX / 4);
+        let mut large = Large::default();
+        if needed > capacity && segment_bytes < self.options.segment_bytes {
+            // There may be records that no segment to come would hold.
+            let largest = record_bytes(self.options.record_bytes_max);
+            let bytes = u32::try_from(needed).unwrap_or(u32::MAX).min(largest);
+            let count = records.min(needed / capacity);
+            large = Large {
+                count: usize::try_from(count).unwrap_or(usize::MAX / 4),
+                // In whole blocks.
+                bytes: (bytes + SEGMENT_HEADER_LEN).next_multiple_of(SEGMENT_HEADER_LEN),
+            };
+        }
         let mut created = Vec::new();
         let reserved = self
             .shared
             .spares
-            .reserve(segments, is_growth, &mut created);
+            .reserve(segments, large, is_growth, &mut created);
         for file in created {
             self.shared.note_spare(file);
         }
@@ -760,10 +836,7 @@ impl Log for LocalLog {
     fn space(&self) -> LogSpace {
         let (in_spares, free_bytes, state) = self.shared.spares.space();
         let here = match &self.phase {
-            Phase::Serving(writing) => {
-                let tail = offset_of(self.shared.appended());
-                u64::from(writing.allocated_until.saturating_sub(tail))
-            }
+            Phase::Serving(writing) => writing.left(offset_of(self.shared.appended())),
             _ => 0,
         };
         let in_snapshots = self.shared.snapshot_bytes.load(Ordering::Relaxed);
@@ -857,9 +930,13 @@ impl Log for LocalLog {
             at: reached,
             number: self.next_number,
         });
+        let is_next = writing.segment != before.writing.segment;
         self.phase = Phase::Serving(writing);
         self.shared.spares.note_appended(written);
         self.appended_bytes += written;
+        if is_next {
+            self.adapt();
+        }
         Ok(())
     }
 
@@ -908,17 +985,18 @@ impl Log for LocalLog {
                 what: "give back what a recovery may still start with",
             });
         }
-        let was_known = self.shared.forget(segment);
+        let forgotten = self.shared.forget(segment);
         let was_damaged = self.shared.damaged().remove(&segment);
-        if !was_known && !was_damaged {
+        if forgotten.is_none() && !was_damaged {
             return Ok(());
         }
         // Nothing deletes what it could not read.
-        self.shared.spares.retire(if was_damaged {
-            Retired::Damaged(segment)
-        } else {
-            Retired::Released(segment)
+        self.shared.spares.retire(Retired {
+            segment,
+            bytes: forgotten.unwrap_or(0),
+            is_damaged: was_damaged,
         });
+        self.adapt();
         if !self.shared.spares.is_attended() {
             self.shared.upkept(self.shared.spares.recycle())?;
         }

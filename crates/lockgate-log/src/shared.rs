@@ -299,14 +299,14 @@ impl Shared {
         self.segments().values().map(|info| info.bytes).sum()
     }
 
-    /// Forgets a segment; returns whether it was known. A reader in the middle of one finds bytes
+    /// Forgets a segment; returns its bytes if it was known. A reader in the middle of one finds bytes
     /// that do not verify, and then that the segment is not there.
-    pub(crate) fn forget(&self, segment: u32) -> bool {
-        let was_known = self.segments_mut().remove(&segment).is_some();
+    pub(crate) fn forget(&self, segment: u32) -> Option<u64> {
+        let known = self.segments_mut().remove(&segment);
         // Closed outside the lock: the system may take its time to free the file's blocks.
         let file = self.files().open.remove(&segment);
         drop(file);
-        was_known
+        known.map(|info| info.bytes)
     }
 
     pub(crate) fn segments(&self) -> RwLockReadGuard<'_, BTreeMap<u32, SegmentInfo>> {
@@ -405,6 +405,7 @@ impl LogUpkeep for Upkeep {
 
     fn check_storage(&self) -> Result<(), LogError> {
         self.0.check_running()?;
+        self.0.spares.tick();
         match self.0.check_newest() {
             Err(error) if error.is_not_found() => Err(self.0.stop(error)),
             _ => Ok(()),

@@ -8,14 +8,21 @@
 //! them.
 //!
 //! The last spares are the *reserve*: only what makes a full log less full may take them.
+//!
+//! Segments are small in a small log and larger in a large one. All spares are at least as large as the
+//! segments to come: before those become larger the spares do, and before spares become smaller those do.
 
-use std::sync::{Arc, PoisonError, atomic::Ordering};
+use std::{
+    cmp::Reverse,
+    sync::{Arc, PoisonError, atomic::Ordering},
+};
 
 use lockgate_core::{Disk, DiskError, DiskFile, DiskSpace, OpenMode, SpaceState};
 
 use crate::{
     format::SEGMENT_HEADER_LEN,
     names::{damaged_name, segment_name, spare_name},
+    reserve::Share,
     sync::{AtomicBool, Condvar, Mutex, MutexGuard},
 };
 
@@ -25,8 +32,22 @@ const PIECE_BYTES: u32 = 1 << 20;
 /// So many spares are kept with every block written.
 const WRITTEN_SPARES: usize = 2;
 
-/// So many spares are not given up to a snapshot.
+/// So many spares are not given up to a snapshot, nor so many of three of the reserve.
 const KEPT_FOR_RECORDS: usize = 2;
+
+/// A log is made of smaller segments than this only if its options say so.
+const SEGMENT_BYTES_FROM: u32 = 8 << 20;
+
+/// Segments become twice as large in a log that would be made of so many, and half as large in one that is
+/// made of so few. Between the two they stay, so that they do not come and go.
+const SEGMENTS_MAX: u64 = 128;
+const SEGMENTS_MIN: u64 = 48;
+
+/// The reserve is this part of what the log holds, within the bounds of the options.
+const RESERVE_PART: u64 = 8;
+
+/// The load of so many ticks decides how much is kept ready: of a minute.
+const LOAD_TICKS: usize = 6;
 
 /// No more are kept than this, or than the reserve: each is an open file.
 pub(crate) const SPARES_MAX: usize = 128;
@@ -48,10 +69,30 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Spares beyond these go back: the reserve, and so many more.
-    fn spares_max(&self, more: usize) -> usize {
-        let reserve = self.reserve_segments as usize;
-        (reserve + more).min(SPARES_MAX.max(reserve))
+    /// How large the segments of a log are to be that holds or was given so many bytes, if they were so large.
+    fn segment_bytes_for(&self, mut now: u32, bytes: u64) -> u32 {
+        let largest = self.segment_bytes;
+        while now <= largest / 2 && bytes >= SEGMENTS_MAX * u64::from(now) {
+            now *= 2;
+        }
+        while now / 2 >= SEGMENT_BYTES_FROM && bytes < SEGMENTS_MIN * u64::from(now) {
+            now /= 2;
+        }
+        now
+    }
+
+    /// How large they are at least.
+    fn segment_bytes_min(&self) -> u32 {
+        self.segment_bytes_for(self.segment_bytes, 0)
+    }
+
+    /// How many segments of this size the reserve of a log is that holds so many bytes: a part of it, and no
+    /// less than the number that was chosen of these, no more than that number of the largest.
+    fn reserve(&self, segment_bytes: u32, held_bytes: u64) -> usize {
+        let least = u64::from(self.reserve_segments);
+        let most = least * u64::from(self.segment_bytes / segment_bytes.max(1));
+        let part = held_bytes / RESERVE_PART / u64::from(segment_bytes.max(1));
+        usize::try_from(part.clamp(least, most.max(least))).unwrap_or(usize::MAX / 4)
     }
 }
 
@@ -63,13 +104,34 @@ pub(crate) struct Spares {
     returned: Condvar,
     /// Whether somebody else does the work nobody waits for.
     is_attended: AtomicBool,
+    /// Its share of a reserve that several logs have together.
+    share: Option<Share>,
 }
 
 #[derive(Default)]
 struct State {
+    /// Bytes of the segments to come. No spare is smaller.
+    segment_bytes: u32,
+    /// How large they are to be. Larger: once the spares are.
+    wanted_bytes: u32,
     spares: Vec<Spare>,
-    /// Spares that [`Spares::step`] is writing to just now.
+    /// Spares that [`Spares::step`] is writing to just now, and their bytes.
     in_hand: usize,
+    in_hand_bytes: u64,
+    /// Files that are being made, of the size that segments had when that began.
+    making: usize,
+    /// Whether a spare larger than the segments to come was promised to a record.
+    is_large_promised: bool,
+    /// The most segments a reservation asked for since the last trim.
+    asked: usize,
+    /// Bytes of the segments that hold records.
+    held_bytes: u64,
+    /// Segments of the reserve, as far as it is allowed to have them.
+    reserve: usize,
+    /// Segments begun in this tick and those before, newest first, and bytes appended before this tick and the
+    /// last.
+    begun_lately: [usize; LOAD_TICKS + 1],
+    appended_before: [u64; 2],
     /// The next spare's number.
     next_number: u32,
     /// Segments nobody will read again.
@@ -98,6 +160,8 @@ struct State {
 pub(crate) struct Spare {
     number: u32,
     pub(crate) file: Arc<dyn DiskFile>,
+    /// So many are taken.
+    pub(crate) bytes: u32,
     /// Whether nothing of an earlier use stands in its header, durably.
     is_blank: bool,
     /// Every block before it was written, durably.
@@ -115,11 +179,18 @@ impl Spare {
 
 /// A segment file the log no longer knows.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Retired {
-    /// May become a spare.
-    Released(u32),
-    /// Holds bytes that could not be read: keeps them, under another name.
-    Damaged(u32),
+pub(crate) struct Retired {
+    pub(crate) segment: u32,
+    pub(crate) bytes: u64,
+    /// It has bytes that could not be read: keeps them, under another name. Else it may become a spare.
+    pub(crate) is_damaged: bool,
+}
+
+/// Room that a reservation wants for records larger than a segment: so many files of so many bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Large {
+    pub(crate) count: usize,
+    pub(crate) bytes: u32,
 }
 
 /// Why there is no room.
@@ -130,13 +201,14 @@ pub(crate) enum NoRoom {
 }
 
 impl Spares {
-    pub(crate) fn new(disk: Arc<dyn Disk>, limits: Limits) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, limits: Limits, share: Option<Share>) -> Self {
         Self {
             disk,
             limits,
             state: Mutex::default(),
             returned: Condvar::new(),
             is_attended: AtomicBool::new(false),
+            share,
         }
     }
 
@@ -154,35 +226,53 @@ impl Spares {
         self.is_attended.load(Ordering::Acquire)
     }
 
-    /// Takes over the spares a recovery found, and removes what cannot be one or is too much.
-    pub(crate) fn start(&self, found: &[(u32, bool)], held: usize) -> Result<(), DiskError> {
-        let spares_max = self.limits.spares_max(kept_for_growth(held));
-        let mut spares = Vec::new();
+    /// Takes over the spares a recovery found, and removes what cannot be one or is too much. `held`: segments
+    /// that hold records, and their bytes.
+    pub(crate) fn start(
+        &self,
+        found: &[(u32, bool)],
+        (held, held_bytes): (usize, u64),
+    ) -> Result<(), DiskError> {
+        let least = self.limits.segment_bytes_min();
+        let mut whole = Vec::new();
         for &(number, is_named_written) in found {
             let name = spare_name(number, is_named_written);
             let file = self.disk.open(&name, OpenMode::Existing)?;
-            let is_whole = file.len()? == u64::from(self.limits.segment_bytes);
-            if !is_whole || spares.len() >= spares_max || number > FOUND_NUMBER_MAX {
+            let bytes = u32::try_from(file.len()?).unwrap_or(0);
+            if bytes < least || number > FOUND_NUMBER_MAX {
                 self.disk.remove(&name)?;
                 continue;
             }
-            spares.push(Spare {
+            whole.push(Spare {
                 number,
                 file,
+                bytes,
                 // It may have been a segment whose name was lost.
                 is_blank: false,
-                written_until: if is_named_written {
-                    self.limits.segment_bytes
-                } else {
-                    0
-                },
+                written_until: if is_named_written { bytes } else { 0 },
                 is_zero: false,
                 is_named_written,
             });
         }
+        let wanted_bytes = (self.limits).segment_bytes_for(self.limits.segment_bytes, held_bytes);
+        // On a full disk there is nothing but what was found.
+        let shortest = whole.iter().map(|spare| spare.bytes).min();
+        let segment_bytes = shortest.map_or(wanted_bytes, |bytes| bytes.min(wanted_bytes));
+        let reserve = self.limits.reserve(segment_bytes, held_bytes);
+        let spares_max = spares_max(reserve, kept_for_growth(held));
+        let mut spares = Vec::new();
+        for spare in whole {
+            if spares.len() < spares_max {
+                spares.push(spare);
+            } else {
+                self.disk.remove(&spare.name())?;
+            }
+        }
         let seen = self.disk.space()?;
         let mut state = self.state();
         *state = State {
+            segment_bytes,
+            wanted_bytes,
             spares,
             next_number: found
                 .iter()
@@ -191,29 +281,40 @@ impl Spares {
                 .max()
                 .map_or(1, |number| number + 1),
             held,
+            held_bytes,
+            reserve,
             ..State::default()
         };
         self.note_space(&mut state, seen);
+        self.judge_reserve(&mut state);
         Ok(())
     }
 
     // What the owner of the log does.
 
-    /// Makes sure that `segments` can be begun without taking more of the disk, and for growth that
-    /// the reserve is left then. Adds the files that were taken for that, also if it fails: they
-    /// survive a power cut once they and their names are synced.
+    /// Makes sure that `segments` can be begun without taking more of the disk, and `large` ones beside
+    /// them, and for growth that the reserve is left then. Adds the files that were taken for that, also if it
+    /// fails: they survive a power cut once they and their names are synced.
     pub(crate) fn reserve(
         &self,
         segments: usize,
+        large: Large,
         is_growth: bool,
         created: &mut Vec<Arc<dyn DiskFile>>,
     ) -> Result<(), NoRoom> {
         let mut asked = false;
         loop {
-            let number = {
+            let (number, bytes) = {
                 let mut state = self.state();
-                let wanted = self.wanted(&state, segments, is_growth);
-                if state.spares.len() + state.in_hand >= wanted {
+                let wanted = self.wanted(&state, segments + large.count, is_growth);
+                let are_large = state.spares.iter().filter(|it| it.bytes >= large.bytes);
+                let lacks_large = large.count.saturating_sub(are_large.count());
+                let lacking = wanted
+                    .saturating_sub(state.spares.len() + state.in_hand)
+                    .max(lacks_large);
+                if lacking == 0 {
+                    state.asked = state.asked.max(segments + large.count);
+                    state.is_large_promised |= large.count > 0;
                     state.is_full &= !is_growth;
                     state.is_short &= !is_growth;
                     return Ok(());
@@ -225,44 +326,57 @@ impl Spares {
                     self.note_space(&mut state, seen);
                     asked = true;
                 }
-                if is_growth
-                    && self.obtainable(&state) + state.spares.len() + state.in_hand < wanted
-                {
+                let in_large = (lacks_large as u64).saturating_mul(large.bytes.into());
+                let usual = (lacking - lacks_large) as u64;
+                let needed = usual
+                    .saturating_mul(state.segment_bytes.into())
+                    .saturating_add(in_large);
+                if is_growth && self.above_stop(&state) < needed {
                     state.is_full = true;
                     let free = self.room_for_growth(&state);
                     return Err(NoRoom::Full { free });
                 }
-                state.take_number()
+                let bytes = if lacks_large > 0 {
+                    large.bytes
+                } else {
+                    state.segment_bytes
+                };
+                state.making += 1;
+                (state.take_number(), bytes)
             };
-            match self.create(number) {
+            match self.create(number, bytes) {
                 Ok(spare) => {
                     created.push(spare.file.clone());
                     self.put(spare);
                 }
-                Err(error) if error.is_full() => {
+                Err(error) => {
                     let mut state = self.state();
-                    state.is_full |= is_growth;
-                    state.seen.free = state.seen.free.min(self.limits.segment_bytes.into());
-                    let free = self.room_for_growth(&state);
-                    return Err(NoRoom::Full { free });
+                    state.making -= 1;
+                    if error.is_full() {
+                        state.is_full |= is_growth;
+                        state.seen.free = state.seen.free.min(bytes.into());
+                        let free = self.room_for_growth(&state);
+                        return Err(NoRoom::Full { free });
+                    }
+                    return Err(if error.is_out_of_descriptors() {
+                        NoRoom::OutOfDescriptors(error)
+                    } else {
+                        NoRoom::Disk(error)
+                    });
                 }
-                Err(error) if error.is_out_of_descriptors() => {
-                    return Err(NoRoom::OutOfDescriptors(error));
-                }
-                Err(error) => return Err(NoRoom::Disk(error)),
             }
         }
     }
 
-    /// A spare for a new segment, the best there is; `None` if there is none.
-    pub(crate) fn take(&self) -> Result<Option<Spare>, DiskError> {
+    /// A spare for a new segment of at least so many bytes, the best there is; `None` if there is none.
+    pub(crate) fn take(&self, bytes: u32) -> Result<Option<Spare>, DiskError> {
         let mut state = self.state();
         let mut spare = loop {
-            let best = (0..state.spares.len()).max_by_key(|&index| {
-                (
-                    state.spares[index].is_blank,
-                    state.spares[index].written_until,
-                )
+            let enough = (0..state.spares.len()).filter(|&at| state.spares[at].bytes >= bytes);
+            // A large one is for a large record.
+            let best = enough.max_by_key(|&index| {
+                let spare = &state.spares[index];
+                (Reverse(spare.bytes), spare.is_blank, spare.written_until)
             });
             if let Some(best) = best {
                 break state.spares.swap_remove(best);
@@ -288,6 +402,39 @@ impl Spares {
         let mut state = self.state();
         state.held += 1;
         state.begun += 1;
+        state.begun_lately[0] += 1;
+        self.judge_reserve(&mut state);
+    }
+
+    /// Between two groups: how large the next segments are, of a log that holds so many bytes.
+    pub(crate) fn adapt(&self, held_bytes: u64) -> u32 {
+        let mut state = self.state();
+        state.held_bytes = held_bytes;
+        state.is_large_promised = false;
+        // At a high rate small segments cost syncs of names without end.
+        let bytes = held_bytes.max(state.appended - state.appended_before[1]);
+        let wanted = self.limits.segment_bytes_for(state.segment_bytes, bytes);
+        state.wanted_bytes = wanted;
+        // Larger ones come when the spares are as large.
+        state.segment_bytes = state.segment_bytes.min(wanted);
+        self.judge_reserve(&mut state);
+        state.segment_bytes
+    }
+
+    /// How large the next segments are at the start.
+    pub(crate) fn segment_bytes(&self) -> u32 {
+        match self.state().segment_bytes {
+            0 => self.limits.segment_bytes,
+            bytes => bytes,
+        }
+    }
+
+    /// Ten seconds have passed.
+    pub(crate) fn tick(&self) {
+        let mut state = self.state();
+        state.begun_lately.rotate_right(1);
+        state.begun_lately[0] = 0;
+        state.appended_before = [state.appended, state.appended_before[0]];
     }
 
     /// A segment was begun and is gone again.
@@ -295,11 +442,14 @@ impl Spares {
         let mut state = self.state();
         state.held = state.held.saturating_sub(1);
         state.begun = state.begun.saturating_sub(1);
+        self.judge_reserve(&mut state);
     }
 
     /// The log's first segment has only a part of its blocks, or has all of them now.
     pub(crate) fn note_little(&self, is_little: bool) {
-        self.state().is_little = is_little;
+        let mut state = self.state();
+        state.is_little = is_little;
+        self.judge_reserve(&mut state);
     }
 
     pub(crate) fn is_little(&self) -> bool {
@@ -327,6 +477,7 @@ impl Spares {
         let mut state = self.state();
         state.start_unsynced = true;
         state.begun_before = std::mem::take(&mut state.begun);
+        state.asked = 0;
     }
 
     /// Takes over a segment that nobody will read again.
@@ -334,12 +485,14 @@ impl Spares {
         let mut state = self.state();
         state.held = state.held.saturating_sub(1);
         state.retired.push(segment);
+        self.judge_reserve(&mut state);
     }
 
     /// Gives a part of the reserve back to the disk, for a snapshot that found no room: it is what
     /// makes room again. What records need is kept.
     pub(crate) fn give_up_one(&self) -> Result<bool, DiskError> {
-        self.give_up_above(KEPT_FOR_RECORDS)
+        let reserve = self.state().reserve;
+        self.give_up_above((2 * reserve).div_ceil(3).max(KEPT_FOR_RECORDS))
     }
 
     /// The same for records, in a segment that lacks blocks: all of it is theirs.
@@ -365,7 +518,8 @@ impl Spares {
     /// Bytes in spares, free bytes of the disk as last seen, and what to think of it.
     pub(crate) fn space(&self) -> (u64, u64, SpaceState) {
         let state = self.state();
-        let files = state.spares.len() + state.in_hand + state.retired.len();
+        let in_spares: u64 = state.spares.iter().map(|it| u64::from(it.bytes)).sum();
+        let retired: u64 = state.retired.iter().map(|it| it.bytes).sum();
         let judgement = if state.is_full || state.is_short {
             SpaceState::Full
         } else if state.is_low {
@@ -373,7 +527,7 @@ impl Spares {
         } else {
             SpaceState::Normal
         };
-        let bytes = files as u64 * u64::from(self.limits.segment_bytes);
+        let bytes = in_spares + state.in_hand_bytes + retired;
         (bytes, state.seen.free, judgement)
     }
 
@@ -388,8 +542,12 @@ impl Spares {
             recycled => recycled,
         };
         let seen = self.disk.space()?;
-        self.note_space(&mut self.state(), seen);
-        let more = self.shrink()? || self.supply()? || self.write_piece()?;
+        {
+            let mut state = self.state();
+            self.note_space(&mut state, seen);
+            self.judge_reserve(&mut state);
+        }
+        let more = self.shrink()? || self.fit()? || self.supply()? || self.write_piece()?;
         if more { Ok(true) } else { recycled }
     }
 
@@ -411,13 +569,12 @@ impl Spares {
         let mut renamed = Vec::new();
         let mut failed = None;
         for segment in retired {
-            let done = match segment {
-                Retired::Damaged(segment) => self
-                    .disk
-                    .rename(&segment_name(segment), &damaged_name(segment)),
-                Retired::Released(segment) => self
-                    .to_spare(segment, renamed.len())
-                    .map(|spare| renamed.extend(spare)),
+            let number = segment.segment;
+            let done = if segment.is_damaged {
+                (self.disk).rename(&segment_name(number), &damaged_name(number))
+            } else {
+                self.to_spare(number, renamed.len())
+                    .map(|spare| renamed.extend(spare))
             };
             match done {
                 Ok(()) => {}
@@ -457,12 +614,12 @@ impl Spares {
     /// is, or else removes it.
     fn to_spare(&self, segment: u32, more: usize) -> Result<Option<Spare>, DiskError> {
         let name = segment_name(segment);
-        let number = {
+        let (number, whole) = {
             let mut state = self.state();
-            let whole = self.limits.segment_bytes;
-            let is_written = |spare: &&Spare| spare.written_until == whole;
+            let is_written = |spare: &&Spare| spare.written_until == spare.bytes;
             let written = state.spares.iter().filter(is_written).count();
-            (written + state.in_hand + more < self.spares_max(&state)).then(|| state.take_number())
+            let is_wanted = written + state.in_hand + more < self.spares_max(&state);
+            (is_wanted.then(|| state.take_number()), state.segment_bytes)
         };
         let opened = match number {
             Some(number) => match self.disk.open(&name, OpenMode::Existing) {
@@ -474,13 +631,16 @@ impl Spares {
             None => None,
         };
         if let Some((number, file)) = opened {
-            // The last segment of an earlier epoch was cut.
-            if file.len()? == u64::from(self.limits.segment_bytes) {
+            // The last segment of an earlier epoch was cut, and others are of a smaller log's. A larger one is
+            // cut by the next step.
+            let bytes = u32::try_from(file.len()?).unwrap_or(0);
+            if bytes >= whole {
                 let spare = Spare {
                     number,
                     file,
+                    bytes,
                     is_blank: false,
-                    written_until: self.limits.segment_bytes,
+                    written_until: bytes,
                     is_zero: false,
                     is_named_written: true,
                 };
@@ -519,37 +679,101 @@ impl Spares {
 
     /// Takes one more spare if there are fewer than the next segment and the reserve need.
     fn supply(&self) -> Result<bool, StepError> {
-        let number = {
+        let (number, bytes) = {
             let mut state = self.state();
             let count = state.spares.len() + state.in_hand;
             self.judge_fullness(&mut state);
             // The next segment's only once the log is in use: an idle one takes little.
-            let next = usize::from(state.appended >= u64::from(self.limits.segment_bytes / 2));
+            let next = usize::from(state.appended >= u64::from(state.segment_bytes / 2));
             if count >= self.wanted(&state, next, true) || self.obtainable(&state) == 0 {
                 return Ok(false);
             }
-            state.take_number()
+            state.making += 1;
+            (state.take_number(), state.segment_bytes)
         };
-        match self.create(number) {
+        // A reserve must be there after a power cut too.
+        let made = self.create(number, bytes);
+        let made = made.and_then(|spare| spare.file.sync().map(|()| spare));
+        match made {
             Ok(spare) => {
-                // A reserve must be there after a power cut too.
-                spare.file.sync()?;
                 self.put(spare);
                 self.disk.sync_folder().map_err(StepError::Names)?;
                 Ok(true)
             }
+            Err(error) => {
+                self.state().making -= 1;
+                if error.is_full() {
+                    // Somebody else took it.
+                    return Ok(false);
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Cuts a spare that is larger than the segments to come, or makes one larger before they are.
+    fn fit(&self) -> Result<bool, DiskError> {
+        let (mut spare, bytes) = {
+            let mut state = self.state();
+            let (now, wanted) = (state.segment_bytes, state.wanted_bytes);
+            let is_larger = |spare: &Spare| spare.bytes > wanted.max(now);
+            let larger = state.spares.iter().position(is_larger);
+            let next = larger.filter(|_| !state.is_large_promised).or_else(|| {
+                let is_smaller = |spare: &Spare| spare.bytes < wanted;
+                state.spares.iter().position(is_smaller)
+            });
+            let Some(next) = next else {
+                let is_idle = state.in_hand == 0 && state.making == 0;
+                if now < wanted && is_idle {
+                    state.segment_bytes = wanted;
+                    self.judge_reserve(&mut state);
+                    return Ok(true);
+                }
+                return Ok(false);
+            };
+            let more = wanted.saturating_sub(state.spares[next].bytes);
+            if u64::from(more) > self.above_stop(&state) {
+                return Ok(false);
+            }
+            (state.lend(next), wanted.max(now))
+        };
+        let was = spare.bytes;
+        let fitted = self.fit_to(&mut spare, bytes);
+        let mut state = self.state();
+        state.give_back(spare, was);
+        self.returned.notify_all();
+        match fitted {
             // Somebody else took it.
             Err(error) if error.is_full() => Ok(false),
-            Err(error) => Err(error.into()),
+            fitted => fitted.map(|()| true),
         }
+    }
+
+    fn fit_to(&self, spare: &mut Spare, bytes: u32) -> Result<(), DiskError> {
+        if bytes < spare.bytes {
+            spare.file.set_len(bytes.into())?;
+            spare.bytes = bytes;
+            spare.written_until = spare.written_until.min(bytes);
+            return Ok(());
+        }
+        if spare.is_named_written {
+            // Its name says that every block of it was written.
+            let name = spare_name(spare.number, false);
+            self.disk.rename(&spare.name(), &name)?;
+            spare.is_named_written = false;
+        }
+        spare.file.allocate(bytes.into())?;
+        // It is to be as large after a power cut.
+        spare.file.sync()?;
+        spare.bytes = bytes;
+        Ok(())
     }
 
     /// Writes zeros to a spare that will be needed.
     fn write_piece(&self) -> Result<bool, DiskError> {
-        let whole = self.limits.segment_bytes;
         let mut spare = {
             let mut state = self.state();
-            let is_written = |spare: &&Spare| spare.written_until == whole;
+            let is_written = |spare: &&Spare| spare.written_until == spare.bytes;
             if state.spares.iter().filter(is_written).count() >= WRITTEN_SPARES {
                 return Ok(false);
             }
@@ -558,25 +782,26 @@ impl Spares {
                 return Ok(false);
             }
             let next = (0..state.spares.len())
-                .filter(|&index| state.spares[index].written_until < whole)
+                .filter(|&index| state.spares[index].written_until < state.spares[index].bytes)
                 .max_by_key(|&index| state.spares[index].written_until);
             let Some(next) = next else {
                 return Ok(false);
             };
-            state.in_hand += 1;
-            state.spares.swap_remove(next)
+            state.lend(next)
         };
         let outcome = self.write_zeros(&mut spare);
         let mut state = self.state();
-        state.in_hand -= 1;
         match outcome {
             Ok(written) => {
                 state.zeroed += u64::from(written);
-                state.spares.push(spare);
+                let bytes = spare.bytes;
+                state.give_back(spare, bytes);
                 self.returned.notify_all();
                 Ok(true)
             }
             Err(error) => {
+                state.in_hand -= 1;
+                state.in_hand_bytes -= u64::from(spare.bytes);
                 // After a failed sync its bytes cannot be trusted.
                 self.returned.notify_all();
                 drop(state);
@@ -588,14 +813,14 @@ impl Spares {
 
     fn write_zeros(&self, spare: &mut Spare) -> Result<u32, DiskError> {
         let from = spare.written_until;
-        let count = PIECE_BYTES.min(self.limits.segment_bytes - from);
+        let count = PIECE_BYTES.min(spare.bytes - from);
         spare
             .file
             .write_at(&vec![0; count as usize], u64::from(from))?;
         spare.file.sync()?;
         spare.is_blank = true;
         spare.written_until = from + count;
-        if spare.written_until == self.limits.segment_bytes {
+        if spare.written_until == spare.bytes {
             spare.is_zero = true;
             let written = spare_name(spare.number, true);
             self.disk.rename(&spare.name(), &written)?;
@@ -605,10 +830,10 @@ impl Spares {
     }
 
     /// A new file with its blocks taken.
-    fn create(&self, number: u32) -> Result<Spare, DiskError> {
+    fn create(&self, number: u32, bytes: u32) -> Result<Spare, DiskError> {
         let name = spare_name(number, false);
         let file = self.disk.open(&name, OpenMode::CreateNew)?;
-        if let Err(error) = file.allocate(self.limits.segment_bytes.into()) {
+        if let Err(error) = file.allocate(bytes.into()) {
             // What could be taken of it goes back; if not, the next recovery removes it.
             let _ = self.disk.remove(&name);
             return Err(error);
@@ -616,6 +841,7 @@ impl Spares {
         Ok(Spare {
             number,
             file,
+            bytes,
             is_blank: true,
             written_until: 0,
             is_zero: true,
@@ -625,7 +851,8 @@ impl Spares {
 
     fn put(&self, spare: Spare) {
         let mut state = self.state();
-        state.seen.free = (state.seen.free).saturating_sub(self.limits.segment_bytes.into());
+        state.making -= 1;
+        state.seen.free = (state.seen.free).saturating_sub(spare.bytes.into());
         state.spares.push(spare);
     }
 
@@ -665,34 +892,59 @@ impl Spares {
         if !is_growth {
             return segments;
         }
-        let reserve = if state.is_little {
-            0
-        } else {
-            (self.limits.reserve_segments as usize).min(state.held)
-        };
+        let reserve = if state.is_little { 0 } else { state.reserve };
         segments + reserve + usize::from(state.is_full)
+    }
+
+    /// How much of the disk growth may still take.
+    fn above_stop(&self, state: &State) -> u64 {
+        state.seen.free.saturating_sub(self.limits.free_bytes_min)
     }
 
     /// Segments that could still be taken from the disk without passing the stop mark.
     fn obtainable(&self, state: &State) -> usize {
-        let above = state.seen.free.saturating_sub(self.limits.free_bytes_min);
-        usize::try_from(above / u64::from(self.limits.segment_bytes)).unwrap_or(usize::MAX / 4)
+        let segments = self.above_stop(state) / u64::from(state.segment_bytes.max(1));
+        usize::try_from(segments).unwrap_or(usize::MAX / 4)
+    }
+
+    /// How many segments the reserve is to be: no more than the log holds, and no more than its share.
+    fn judge_reserve(&self, state: &mut State) {
+        let reserve = (self.limits)
+            .reserve(state.segment_bytes, state.held_bytes)
+            .min(state.held);
+        state.reserve = match &self.share {
+            Some(share) if !state.is_little => share.claim(reserve, state.segment_bytes),
+            Some(share) => {
+                share.claim(0, state.segment_bytes);
+                reserve
+            }
+            None => reserve,
+        };
     }
 
     /// Spares beyond these go back. After a trim as many segments come back as were begun since the
-    /// one before, and they will be needed again until the next.
+    /// one before, and they will be needed again until the next, if the load stays what it was in the last
+    /// minute.
     fn spares_max(&self, state: &State) -> usize {
-        let lately = state.begun.max(state.begun_before).saturating_sub(1);
-        let lately = lately.min(state.held).max(kept_for_growth(state.held));
-        self.limits.spares_max(lately)
+        let by_trims = state.begun.max(state.begun_before).saturating_sub(1);
+        let by_trims = by_trims.min(state.held).max(kept_for_growth(state.held));
+        let by_load = state.begun_lately.iter().sum();
+        let more = by_trims.min(by_load).max(state.asked).max(1);
+        spares_max(state.reserve, more)
     }
 
     fn room_for_growth(&self, state: &State) -> u64 {
         let reserve = self.wanted(state, 0, true);
         let segments =
             (state.spares.len() + state.in_hand + self.obtainable(state)).saturating_sub(reserve);
-        (segments as u64).saturating_mul(u64::from(self.limits.segment_bytes - SEGMENT_HEADER_LEN))
+        let bytes = u64::from(state.segment_bytes.saturating_sub(SEGMENT_HEADER_LEN));
+        (segments as u64).saturating_mul(bytes)
     }
+}
+
+/// Spares beyond these go back: the reserve, and so many more.
+fn spares_max(reserve: usize, more: usize) -> usize {
+    (reserve + more).min(SPARES_MAX.max(reserve))
 }
 
 /// Spares beside the reserve that a log keeps which holds so many segments, whatever came lately. Where
@@ -706,6 +958,21 @@ impl State {
     /// The spare with the fewest bytes written.
     fn worst(&self) -> Option<usize> {
         (0..self.spares.len()).min_by_key(|&index| self.spares[index].written_until)
+    }
+
+    /// Takes a spare out for upkeep; it counts as there.
+    fn lend(&mut self, index: usize) -> Spare {
+        let spare = self.spares.swap_remove(index);
+        self.in_hand += 1;
+        self.in_hand_bytes += u64::from(spare.bytes);
+        spare
+    }
+
+    /// It is back, and had so many bytes.
+    fn give_back(&mut self, spare: Spare, had: u32) {
+        self.in_hand -= 1;
+        self.in_hand_bytes -= u64::from(had);
+        self.spares.push(spare);
     }
 
     fn take_number(&mut self) -> u32 {

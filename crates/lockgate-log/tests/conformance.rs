@@ -86,6 +86,7 @@ fn with_small_segments() {
         low_bytes: None,
         free_bytes_min: 0,
         reserve_segments: 1,
+        shared_reserve: None,
         open_files_max: 2,
         write_ahead_bytes_max: 4 << 20,
         generation_seed: Some(1),

@@ -55,6 +55,7 @@ pub(crate) fn options(generation_seed: u64) -> LocalLogOptions {
         free_bytes_min: 0,
         reserve_segments: 1,
         open_files_max: 2,
+        shared_reserve: None,
         write_ahead_bytes_max: 4 << 20,
         generation_seed: Some(generation_seed),
     }
