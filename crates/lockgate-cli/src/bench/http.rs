@@ -332,7 +332,7 @@ impl Caller for HttpSender {
 }
 
 /// Receives a batch and deletes it, with one call each.
-struct HttpReceiver {
+pub(super) struct HttpReceiver {
     client: Client,
     url: String,
     batch: u16,
@@ -340,7 +340,13 @@ struct HttpReceiver {
 }
 
 impl HttpReceiver {
-    fn several(count: u16, endpoint: &Endpoint, url: &str, batch: u16, decode: bool) -> Vec<Self> {
+    pub(super) fn several(
+        count: u16,
+        endpoint: &Endpoint,
+        url: &str,
+        batch: u16,
+        decode: bool,
+    ) -> Vec<Self> {
         (0..count)
             .map(|_| Self {
                 client: Client::new(endpoint.clone(), TIMEOUT),

@@ -11,6 +11,7 @@
 mod backlog;
 mod cpu;
 mod disk;
+mod drain;
 mod due;
 mod floor;
 mod folder;
@@ -144,6 +145,13 @@ static BENCHES: &[Bench] = &[
                 come and go at random",
         weight: 1,
         open: disk::open,
+    },
+    Bench {
+        figures: &["drain"],
+        about: "space of a log that is filled and drained by key over HTTP, 10 messages in a call: when it is \
+                full, when half are acknowledged, and 10 s after the last",
+        weight: 1,
+        open: drain::open,
     },
     Bench {
         figures: &["idle.shards"],

@@ -257,6 +257,7 @@ impl<T: Ticket> Driver<T> {
             live: &live,
             is_pinned: &|at| pins.is_pinned(at),
             space: space.state,
+            ready_bytes: space.ready_bytes,
         };
         self.keeper.ranges = ranges.len() as u64;
         self.keeper.live_bytes = live.values().map(|live| live.bytes).sum();

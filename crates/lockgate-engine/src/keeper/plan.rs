@@ -9,8 +9,10 @@
 //!   of empty ranges behind the trim, thus appended since the two before it. So each byte pays at most
 //!   an eighth to the snapshot behind it and a sixteenth to the next one. And when the state has become
 //!   small, one is paid by the large one it replaces: a sixteenth of that once more.
-//! - *Relocation* writes at most [`RELOCATED_PERCENT`] percent of what is accepted, and while a backlog
-//!   shrinks [`DRAINED_PERCENT`] percent of what it shrinks by: so much credit each byte brings. A start
+//! - *While a backlog shrinks*, what it shrinks by pays beside that: [`DRAINED_PERCENT`] percent of it, for
+//!   relocation and for early snapshots that bring back as much as they write. So the space of a drained log
+//!   comes back also where a large state is left, such as the ids of the last minutes.
+//! - *Relocation* writes at most [`RELOCATED_PERCENT`] percent of what is accepted. A start
 //!   brings [`RELOCATED_PERCENT`] percent of what is held, less what was appended since the snapshot it
 //!   began with: starts without a snapshot between them bring that much together, not each.
 //! - *Together*, in steady use, 1.16 times 1 3/16: below 1.38 times what is accepted. Not counted: the
@@ -36,9 +38,12 @@ pub(super) const IMAGES_PER_SNAPSHOT: u64 = 8;
 const IMAGES_PER_EARLY_SNAPSHOT: u64 = 2 * IMAGES_PER_SNAPSHOT;
 /// A snapshot smaller than this is not worth another one that takes its place.
 const REPLACED_BYTES_MIN: u64 = 1 << 20;
+/// On a full disk there are not more snapshots than one for so many bytes.
+const READY_BYTES_MIN: u64 = 1 << 20;
 /// How many bytes may be relocated for 100 that are accepted.
 pub(super) const RELOCATED_PERCENT: u64 = 16;
-/// How many bytes may be relocated for 100 by which the live ones have become fewer.
+/// How many bytes may be relocated, or written to early snapshots, for 100 by which the live ones have become
+/// fewer.
 const DRAINED_PERCENT: u64 = 80;
 /// How much more than what lives the log may take, in percent, before something is relocated.
 const SLACK_PERCENT: u64 = 15;
@@ -100,6 +105,8 @@ pub(crate) struct View<'a> {
     pub(crate) live: &'a BTreeMap<Position, LiveRange>,
     pub(crate) is_pinned: &'a dyn Fn(Position) -> bool,
     pub(crate) space: SpaceState,
+    /// Bytes that can be appended without taking more of the disk.
+    pub(crate) ready_bytes: u64,
 }
 
 /// What is to be done.
@@ -230,8 +237,15 @@ impl Plan {
     }
 
     fn best(&mut self, view: &View<'_>) -> Choice {
+        self.note_live(view);
         if view.now >= self.retry_at {
-            if self.wants_snapshot(view) {
+            if self.is_snapshot_due(view) {
+                return Choice::Snapshot;
+            }
+            if !self.has_nothing_new(view) && self.is_worth_an_early_one(view) {
+                if self.is_paid_by_drained(view) {
+                    self.drained -= view.image_bytes;
+                }
                 return Choice::Snapshot;
             }
             if self.wants_advance(view) {
@@ -244,19 +258,46 @@ impl Plan {
         }
     }
 
-    fn wants_snapshot(&self, view: &View<'_>) -> bool {
+    /// Counts by how much the backlog has shrunk.
+    fn note_live(&mut self, view: &View<'_>) {
+        let alive: u64 = view.live.values().map(|live| live.bytes).sum();
+        if alive < self.low_water {
+            self.drained += (self.low_water - alive) / 100 * DRAINED_PERCENT;
+        }
+        self.low_water = self.low_water.min(alive).max(alive - alive / 10);
+        let held: u64 = view.ranges.iter().map(|range| range.bytes).sum();
+        // Saved up without end, it would break the bound later.
+        self.drained = self.drained.min(held);
+    }
+
+    fn is_snapshot_due(&self, view: &View<'_>) -> bool {
         if self.has_nothing_new(view) {
             return false;
         }
         let wanted = self
             .snapshot_bytes_min
             .max(IMAGES_PER_SNAPSHOT.saturating_mul(view.image_bytes));
-        // On a full disk room is worth more than writes.
+        // On a full disk room is worth more than writes, and what is left is to be enough until this one has
+        // brought some back.
         let wanted = match view.space {
-            SpaceState::Full => wanted / 8,
+            SpaceState::Full => (wanted / 8).min(view.ready_bytes.max(READY_BYTES_MIN)),
             _ => wanted,
         };
-        self.since_snapshot >= wanted || self.is_worth_an_early_one(view)
+        self.since_snapshot >= wanted
+    }
+
+    /// Whether what the backlog shrank by pays for a snapshot.
+    fn is_paid_by_drained(&self, view: &View<'_>) -> bool {
+        self.drained > 0 && self.drained >= view.image_bytes
+    }
+
+    /// How many times its size an early snapshot must bring back.
+    fn images_per_early_snapshot(&self, view: &View<'_>) -> u64 {
+        if self.is_paid_by_drained(view) {
+            1
+        } else {
+            IMAGES_PER_EARLY_SNAPSHOT
+        }
     }
 
     /// A snapshot now would be the newest one once more.
@@ -290,7 +331,7 @@ impl Plan {
             .map(|range| range.bytes)
             .sum();
         let held: u64 = view.ranges.iter().map(|range| range.bytes).sum();
-        let worth = IMAGES_PER_EARLY_SNAPSHOT.saturating_mul(view.image_bytes);
+        let worth = (self.images_per_early_snapshot(view)).saturating_mul(view.image_bytes);
         (gain > 0 && gain >= worth.max(held / 8)) || self.is_replaced_by_a_small_one(view)
     }
 
@@ -306,7 +347,9 @@ impl Plan {
             u128::from(self.estimated.max(1)),
         );
         let expected = (estimate * u128::from(newer) / was).max(estimate);
-        let worth = expected.saturating_mul(IMAGES_PER_EARLY_SNAPSHOT.into());
+        // It takes as much itself.
+        let times = self.images_per_early_snapshot(view).max(2);
+        let worth = expected.saturating_mul(times.into());
         older >= REPLACED_BYTES_MIN && u128::from(older) >= worth
     }
 
@@ -314,14 +357,9 @@ impl Plan {
     fn costly(&mut self, view: &View<'_>) -> Option<LogRange> {
         let held: u64 = view.ranges.iter().map(|range| range.bytes).sum();
         let alive: u64 = view.live.values().map(|live| live.bytes).sum();
-        if alive < self.low_water {
-            self.drained += (self.low_water - alive) / 100 * DRAINED_PERCENT;
-        }
-        self.low_water = self.low_water.min(alive).max(alive - alive / 10);
         let largest = view.ranges.iter().map(|range| range.bytes).max()?;
         // Saved up without end, it would break the bound later.
         self.credit = self.credit.min(signed(largest.max(held / 10)));
-        self.drained = self.drained.min(held);
         if held <= alive + alive / 100 * SLACK_PERCENT + 2 * largest {
             return None;
         }
@@ -435,6 +473,7 @@ mod tests {
         pinned: Vec<Position>,
         image_bytes: u64,
         space: SpaceState,
+        ready_bytes: u64,
     }
 
     impl World {
@@ -447,6 +486,7 @@ mod tests {
                 pinned: vec![],
                 image_bytes: 10,
                 space: SpaceState::Normal,
+                ready_bytes: u64::MAX,
             }
         }
 
@@ -461,6 +501,7 @@ mod tests {
                 live: &self.live,
                 is_pinned: &is_pinned,
                 space: self.space,
+                ready_bytes: self.ready_bytes,
             })
         }
     }
@@ -597,21 +638,69 @@ mod tests {
     fn a_backlog_that_shrinks_brings_credit_once() {
         let mut world = World::new(4, &[(0, 1_000), (1, 1_000), (2, 1_000), (3, 1_000)]);
         let mut plan = plan(&[], 0, 0);
-        world.with(|view| plan.costly(view));
+        world.with(|view| plan.note_live(view));
         assert_eq!((plan.drained, plan.low_water), (0, 3_600));
         world.live = live(&[(0, 1_000), (1, 1_000)]);
-        world.with(|view| plan.costly(view));
+        world.with(|view| plan.note_live(view));
         assert_eq!((plan.drained, plan.low_water), (1_280, 2_000));
         // Up and down by little: nothing.
         for bytes in [200, 100, 200, 50] {
             world.live = live(&[(0, 1_000), (1, 1_000), (2, bytes)]);
-            world.with(|view| plan.costly(view));
+            world.with(|view| plan.note_live(view));
             assert_eq!(plan.drained, 1_280);
         }
         // No more than there is to move.
         world.ranges.truncate(1);
-        world.with(|view| plan.costly(view));
+        world.with(|view| plan.note_live(view));
         assert_eq!(plan.drained, 1_024);
+    }
+
+    #[test]
+    fn a_backlog_that_shrinks_pays_for_snapshots_that_bring_back_as_much() {
+        let mut world = World::new(8, &[(0, 1_000), (1, 1_000), (2, 1_000), (3, 1_000)]);
+        // All that is left behind the trim is empty, and the image is as large as one range.
+        world.image_bytes = 1_024;
+        let mut plan = plan(&[7 << BITS, 5 << BITS], 10, 0);
+        let choose = |world: &World, plan: &mut Plan| world.with(|view| plan.choose(view));
+        assert_eq!(choose(&world, &mut plan), Choice::Nothing, "nothing went");
+        world.live.clear();
+        assert_eq!(choose(&world, &mut plan), Choice::Snapshot);
+        let before = plan.drained;
+        assert_eq!(before, 2_880 - 1_024, "it is paid");
+        plan.snapshot_finished(Position(8 << BITS), 1_024, 1_024, 10);
+        assert_eq!(choose(&world, &mut plan), Choice::Advance);
+        plan.advanced();
+        world.tail = Position((8 << BITS) + 10);
+        assert_eq!(choose(&world, &mut plan), Choice::Snapshot);
+        assert_eq!(plan.drained, before - 1_024);
+        // What is left does not pay for one more.
+        plan.snapshot_finished(world.tail, 1_024, 1_024, 10);
+        world.tail = Position((9 << BITS) + 10);
+        world.ranges.push(range(8));
+        world.ranges.push(range(9));
+        assert_eq!(choose(&world, &mut plan), Choice::Nothing);
+    }
+
+    #[test]
+    fn on_a_full_disk_a_snapshot_comes_before_the_reserve_ends() {
+        let mut world = World::new(8, &[(7, 900)]);
+        world.ranges = (7..8).map(range).collect();
+        world.space = SpaceState::Full;
+        world.image_bytes = 1 << 30;
+        let due = |since, ready_bytes| {
+            let mut world = World {
+                ready_bytes,
+                ranges: world.ranges.clone(),
+                live: world.live.clone(),
+                pinned: vec![],
+                ..world
+            };
+            world.tail = Position(8 << BITS);
+            let mut plan = plan(&[7 << BITS], since, 0);
+            world.with(|view| plan.choose(view)) == Choice::Snapshot
+        };
+        assert!(!due(4 << 20, 5 << 20) && due(5 << 20, 5 << 20));
+        assert!(!due(READY_BYTES_MIN - 1, 0) && due(READY_BYTES_MIN, 0));
     }
 
     #[test]
