@@ -143,6 +143,9 @@ struct State {
     /// Segments begun since the last trim, and between the two before.
     begun: usize,
     begun_before: usize,
+    /// The same of segments given back.
+    released: usize,
+    released_before: usize,
     /// Bytes appended by this instance, and zeros written ahead of them.
     appended: u64,
     zeroed: u64,
@@ -259,7 +262,8 @@ impl Spares {
         let shortest = whole.iter().map(|spare| spare.bytes).min();
         let segment_bytes = shortest.map_or(wanted_bytes, |bytes| bytes.min(wanted_bytes));
         let reserve = self.limits.reserve(segment_bytes, held_bytes);
-        let spares_max = spares_max(reserve, kept_for_growth(held));
+        // And one to grow into.
+        let spares_max = spares_max(reserve, 1);
         let mut spares = Vec::new();
         for spare in whole {
             if spares.len() < spares_max {
@@ -477,6 +481,7 @@ impl Spares {
         let mut state = self.state();
         state.start_unsynced = true;
         state.begun_before = std::mem::take(&mut state.begun);
+        state.released_before = std::mem::take(&mut state.released);
         state.asked = 0;
     }
 
@@ -484,6 +489,7 @@ impl Spares {
     pub(crate) fn retire(&self, segment: Retired) {
         let mut state = self.state();
         state.held = state.held.saturating_sub(1);
+        state.released += 1;
         state.retired.push(segment);
         self.judge_reserve(&mut state);
     }
@@ -922,15 +928,17 @@ impl Spares {
         };
     }
 
-    /// Spares beyond these go back. After a trim as many segments come back as were begun since the
-    /// one before, and they will be needed again until the next, if the load stays what it was in the last
-    /// minute.
+    /// Spares beyond these go back. In steady use as many segments come back after a trim as were begun since
+    /// the one before, and they are needed again until the next, if the load stays what it was in the last minute.
+    /// Where a backlog drains more come back, and where it grows fewer do.
     fn spares_max(&self, state: &State) -> usize {
-        let by_trims = state.begun.max(state.begun_before).saturating_sub(1);
-        let by_trims = by_trims.min(state.held).max(kept_for_growth(state.held));
+        let by_trims = state
+            .begun
+            .max(state.begun_before)
+            .min(state.released_before);
         let by_load = state.begun_lately.iter().sum();
-        let more = by_trims.min(by_load).max(state.asked).max(1);
-        spares_max(state.reserve, more)
+        let more = by_trims.min(by_load).min(state.held);
+        spares_max(state.reserve, more.max(state.asked).max(1))
     }
 
     fn room_for_growth(&self, state: &State) -> u64 {
@@ -945,13 +953,6 @@ impl Spares {
 /// Spares beyond these go back: the reserve, and so many more.
 fn spares_max(reserve: usize, more: usize) -> usize {
     (reserve + more).min(SPARES_MAX.max(reserve))
-}
-
-/// Spares beside the reserve that a log keeps which holds so many segments, whatever came lately. Where
-/// many messages go at once and as many come later, a segment that was given back in between is
-/// written twice: once with zeros.
-fn kept_for_growth(held: usize) -> usize {
-    (held / 8).max(1)
 }
 
 impl State {

@@ -31,8 +31,9 @@ const CALLERS: u16 = 16;
 /// Longer than filling and emptying takes.
 const TIME: Duration = Duration::from_hours(12);
 
-/// How long after the last acknowledgement the rest is measured, and what it may be.
+/// How long after the last acknowledgement the rest is measured, usually and with `--quick`, and what it may be.
 const SETTLED_AFTER: Duration = Duration::from_secs(10);
+const SETTLED_AFTER_QUICK: Duration = Duration::from_secs(1);
 const DRAINED_MAX: f64 = 67_108_864.0;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -113,7 +114,12 @@ impl Course for DrainCourse {
         report.quantity("drain.received", &params, rate, "messages/s", None);
         let last = Instant::now();
         let mut small_after = None;
-        while last.elapsed() < SETTLED_AFTER {
+        let settled_after = if setup.args.quick {
+            SETTLED_AFTER_QUICK
+        } else {
+            SETTLED_AFTER
+        };
+        while last.elapsed() < settled_after {
             if as_f64(folder::taken(&self.folder)?) <= DRAINED_MAX && small_after.is_none() {
                 small_after = Some(last.elapsed());
             }

@@ -1,7 +1,8 @@
-//! `idle.shards`: what shards cost that nobody uses, all in one process.
+//! `idle.shards`: what shards cost that nobody uses, all in one process; and what they take when some of them
+//! are used.
 //!
 //! Each has a folder and an engine of its own and not a single queue; they share the threads for their
-//! maintenance. Counted is what this process has
+//! maintenance, and the bound of their reserves. Counted is what this process has
 //! more of than before they were opened, as the kernel tells it; a wake-up is a voluntary context
 //! switch of one of their threads.
 
@@ -12,12 +13,13 @@ use std::{
 };
 
 use lockgate_engine::{Engine, Maintenance};
+use lockgate_log::SharedReserve;
 use serde_json::json;
 
 use super::{
     Course, Courses, Setup,
     folder::taken,
-    load::{as_f64, start_one_of},
+    load::{Sender, as_f64, make_queue, start_one_of},
     queue::params,
     report::{Params, Report},
 };
@@ -80,6 +82,15 @@ const FIGURES: [(&str, &str, &str, &str, f64, f64); 5] = [
     ),
 ];
 
+/// One of so many is used afterwards, and given so many bytes.
+const USED_PART: u32 = 4;
+const USED_BYTES: u64 = 16 << 20;
+
+/// What each of these may take beside a tenth more than that: the rest of its segment and the next one, and one of
+/// the reserve; and what the reserves of all may.
+const USED_MOST: f64 = 3.0 * 8_388_608.0;
+const RESERVES_MOST: f64 = 201_326_592.0;
+
 struct IdleCourse {
     params: Params,
     shards: u32,
@@ -121,8 +132,13 @@ impl Course for IdleCourse {
         };
         let folder = setup.folder("idle");
         let maintenance = Maintenance::default();
+        let reserve = SharedReserve::default();
+        let start = |shard: u32| {
+            let folder = folder.join(shard.to_string());
+            start_one_of(&folder, &maintenance, &reserve)
+        };
         let engines = (0..self.shards)
-            .map(|shard| start_one_of(&folder.join(shard.to_string()), &maintenance))
+            .map(start)
             .collect::<Result<Vec<Engine>, Failure>>()?;
         thread::sleep(SETTLED_AFTER);
         let began = Instant::now();
@@ -131,6 +147,13 @@ impl Course for IdleCourse {
         let seconds = began.elapsed().as_secs_f64();
         let after = Process::look();
         let disk = taken(&folder)?;
+        let used = &engines[..engines.len() / USED_PART as usize];
+        for engine in used {
+            setup.runtime.block_on(use_it(setup, engine))?;
+        }
+        thread::sleep(SETTLED_AFTER);
+        let disk_used = taken(&folder)?;
+        let used = as_f64(used.len() as u64);
         for engine in &engines {
             setup.runtime.block_on(engine.shutdown());
         }
@@ -163,10 +186,25 @@ impl Course for IdleCourse {
             let one = value / shards;
             report.quantity(each, &self.params, one, unit_each, Some(most / shards));
         }
+        let given = 1.1 * as_f64(USED_BYTES);
+        let most = as_f64(disk) + used * (given + USED_MOST) + RESERVES_MOST;
+        let name = "idle.shards.disk.some_used";
+        report.quantity(name, &self.params, as_f64(disk_used), "bytes", Some(most));
         Ok(())
     }
 
     fn close(self: Box<Self>, _setup: &Setup) {}
+}
+
+/// Sends messages of so many bytes together, which stay.
+async fn use_it(setup: &Setup, engine: &Engine) -> Result<(), Failure> {
+    let queue = make_queue(engine, "bench", false, setup.level()).await?;
+    let size = setup.args.size.unwrap_or(1024).max(1);
+    let mut senders = Sender::several(1, engine, &queue, &[].into(), 1, &setup.payloads);
+    match senders.first_mut() {
+        Some(sender) => sender.fill(USED_BYTES / (size as u64)).await,
+        None => Ok(()),
+    }
 }
 
 /// What the kernel tells of this process.

@@ -16,7 +16,7 @@ use lockgate_core::{HolderName, Key, Message, QueueName};
 use lockgate_engine::{
     Engine, EngineError, EngineMetrics, EngineOptions, Maintenance, StartReport,
 };
-use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
+use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SharedReserve, SystemClock};
 use lockgate_machine::{
     Command, CreateQueue, QueueSettings, Receive, Rejection, Reply, SendMessage, Settle,
     SettleAction, Settled,
@@ -172,27 +172,38 @@ pub(crate) fn start_engine(folder: &Path) -> Result<Engine, Failure> {
     open_engine(folder).map(|(engine, _)| engine)
 }
 
-/// The same, one of several that share these threads.
-pub(crate) fn start_one_of(folder: &Path, maintenance: &Maintenance) -> Result<Engine, Failure> {
+/// The same, one of several that share these threads and the bound of their reserves.
+pub(crate) fn start_one_of(
+    folder: &Path,
+    maintenance: &Maintenance,
+    reserve: &SharedReserve,
+) -> Result<Engine, Failure> {
     let options = EngineOptions {
         maintenance: Some(maintenance.clone()),
         ..EngineOptions::default()
     };
-    open_with(folder, options).map(|(engine, _)| engine)
+    let log = LocalLogOptions {
+        shared_reserve: Some(reserve.clone()),
+        ..LocalLogOptions::default()
+    };
+    open_with(folder, options, log).map(|(engine, _)| engine)
 }
 
 /// Starts an engine over the log in a folder, and says what it found.
 pub(crate) fn open_engine(folder: &Path) -> Result<(Engine, StartReport), Failure> {
-    open_with(folder, EngineOptions::default())
+    open_with(folder, EngineOptions::default(), LocalLogOptions::default())
 }
 
-fn open_with(folder: &Path, options: EngineOptions) -> Result<(Engine, StartReport), Failure> {
+fn open_with(
+    folder: &Path,
+    options: EngineOptions,
+    log: LocalLogOptions,
+) -> Result<(Engine, StartReport), Failure> {
     let failed = |error: anyhow::Error| {
         Failure::from(error).context(format!("starting an engine in {}", folder.display()))
     };
     let disk = FolderDisk::open(folder).map_err(|error| failed(error.into()))?;
-    let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default())
-        .map_err(|error| failed(error.into()))?;
+    let log = LocalLog::open(Arc::new(disk), log).map_err(|error| failed(error.into()))?;
     let clock = Arc::new(SystemClock::new());
     let options = EngineOptions {
         thread_name: ENGINE_THREADS.to_owned(),

@@ -496,9 +496,10 @@ pub(crate) static SEGMENT_SIZE: Setting<u32> = Setting {
         default: &["64MiB"],
         form: Form::One,
         scope: Scope::Serve,
-        help: "Size of the files the log is made of, in which space is taken and comes back",
-        detail: "From 4MiB to 1GiB. A log of many small ones costs more syncs; small ones suit a small \
-                 disk, as a few are kept in reserve. May change from start to start.",
+        help: "Largest size of the files the log is made of, in which space is taken and comes back",
+        detail: "From 4MiB to 1GiB. The files of a small log have 8 to 16 MiB and become larger with it, up to \
+                 this. A log of many small ones costs more syncs; small ones suit a small disk, as a few are kept \
+                 in reserve. May change from start to start.",
     },
     read: |texts| {
         one(texts, |text| {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::Sandbox;
 
 /// Figures that are no rates.
-const QUANTITIES: [&str; 40] = [
+const QUANTITIES: [&str; 51] = [
     "due.stall",
     "due.alone",
     "backlog.stall",
@@ -36,6 +36,16 @@ const QUANTITIES: [&str; 40] = [
     "disk.snapshots",
     "disk.relocated",
     "disk.released",
+    "drain.empty",
+    "drain.sent",
+    "drain.peak",
+    "drain.half",
+    "drain.received",
+    "drain.small_after",
+    "drain.drained",
+    "drain.snapshots",
+    "drain.snapshot_bytes",
+    "drain.relocated",
     "idle.shards.threads",
     "idle.shards.threads.each",
     "idle.shards.descriptors",
@@ -46,6 +56,7 @@ const QUANTITIES: [&str; 40] = [
     "idle.shards.disk.each",
     "idle.shards.wakeups",
     "idle.shards.wakeups.each",
+    "idle.shards.disk.some_used",
 ];
 
 /// Every figure with all its fields, and a floor where one is promised.

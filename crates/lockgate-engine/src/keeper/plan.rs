@@ -379,7 +379,9 @@ impl Plan {
             .filter(|range| share(range) <= LIVE_PERCENT_MAX * 10)
             .min_by_key(|range| share(range))
             .filter(|range| {
-                let allowed = self.credit.saturating_add(signed(self.drained));
+                // Two snapshots bring back what is left when nothing is to be moved any more.
+                let drained = (self.drained).saturating_sub(2 * view.image_bytes);
+                let allowed = self.credit.saturating_add(signed(drained));
                 signed(live_in(range).bytes) <= allowed
             })
             .copied()

@@ -217,12 +217,19 @@ fn no_more_files_are_open_than_the_options_say() {
     let upkeep = log.upkeep().unwrap();
     let reader = log.reader();
     let mut appended = Vec::new();
-    while appended.len() < 1_500 * IN_SEGMENT {
-        appended.push(try_append(&mut log, Purpose::Growth).unwrap());
-        if appended.len() % (4 * IN_SEGMENT) == 0 {
-            log.progress().sync().unwrap();
+    let mut fill = |log: &mut LocalLog, appended: &mut Vec<Position>, segments| {
+        for _ in 0..segments * IN_SEGMENT {
+            appended.push(try_append(log, Purpose::Growth).unwrap());
+            if appended.len() % (4 * IN_SEGMENT) == 0 {
+                log.progress().sync().unwrap();
+            }
         }
-    }
+    };
+    fill(&mut log, &mut appended, 200);
+    log.trim(appended[195 * IN_SEGMENT]).unwrap();
+    release_trimmed(&mut log).unwrap();
+    appended.drain(..200 * IN_SEGMENT);
+    fill(&mut log, &mut appended, 1_300);
     for &at in appended.iter().step_by(IN_SEGMENT) {
         reader.read(at).unwrap();
     }
