@@ -1,11 +1,16 @@
 //! Snapshots, space that comes back, and messages that are moved forward.
 
+use std::sync::Arc;
+
 use lockgate_core::{Epoch, Log, LogSource, LogSpace, Position, QueueName, SnapshotStore};
 use lockgate_engine::{ChoreStep, Driver, EngineOptions, StartError, Work};
+use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_machine::{Command, MoveTo, QueueSettings, SettleAction, Snapshot, read_message};
 use lockgate_sim::{FaultyDisk, ManualClock, SeededRandom};
 
-use crate::support::{Shard, beginning, create, keyed, local_log, name, send, settle, text};
+use crate::support::{
+    Shard, beginning, create, keyed, local_log, name, send, settle, text, unique,
+};
 
 const SEGMENT: u64 = 1 << 20;
 /// What the log keeps for the work that goes on while the disk is full.
@@ -159,6 +164,51 @@ fn a_drained_log_keeps_its_reserve_and_two_segments() {
     shard.keep();
     let held = shard.space().used_bytes;
     assert!(held <= most, "{held} after a start");
+}
+
+/// The ids of all that went are remembered, so that a snapshot is as large as a part of the log.
+#[test]
+fn a_drained_log_that_remembers_ids_keeps_no_more() {
+    let mut shard = Shard::small();
+    let body = "x".repeat(200);
+    for first in (0..20_000).step_by(100) {
+        let batch = (first..first + 100).map(|number| {
+            let message = unique(&body, &format!("id-{number}"));
+            send("q", message)
+        });
+        shard.group([Work::Commands(batch.collect())]);
+        shard.keep();
+    }
+    shard.settle_some(u64::MAX, || true);
+    shard.keep();
+    let image = shard.driver.machine().image_bytes();
+    assert!(image > SEGMENT / 2, "{image}");
+    let held = shard.space().used_bytes;
+    let most = RESERVE + 2 * SEGMENT + 2 * image + SNAPSHOTS;
+    assert!(held <= most, "{held} of {most}");
+}
+
+/// With the options that a server has.
+#[test]
+fn a_small_log_of_usual_options_takes_what_it_holds_and_drained_64_mib() {
+    let disk = FaultyDisk::new();
+    let log = LocalLog::open(Arc::new(disk.clone()), LocalLogOptions::default()).unwrap();
+    let usual = EngineOptions::default();
+    let (mut shard, _) = Shard::start_over(log, disk, ManualClock::default(), &usual);
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    shard.keep();
+    let used = shard.space().used_bytes;
+    assert!(used <= 2 * SEGMENT, "{used} where nothing is");
+    shard.fill(10_000);
+    let used = shard.space().used_bytes;
+    assert!(used <= 64 * SEGMENT, "{used} for 10 MiB");
+    shard.fill(90_000);
+    let peak = shard.space().used_bytes;
+    assert!(peak <= 160 * SEGMENT, "{peak} for 100 MiB");
+    shard.settle_some(u64::MAX, || true);
+    shard.keep();
+    let used = shard.space().used_bytes;
+    assert!(used <= 64 * SEGMENT, "{used} of {peak}");
 }
 
 #[test]

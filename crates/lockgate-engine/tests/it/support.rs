@@ -151,8 +151,18 @@ impl Shard {
         clock: ManualClock,
         options: &EngineOptions,
     ) -> (Self, StartReport) {
-        let (driver, report) =
-            Driver::recover(local_log(&disk), options, beginning(&clock)).unwrap();
+        let log = local_log(&disk);
+        Self::start_over(log, disk, clock, options)
+    }
+
+    /// The same over a log of other options on that disk.
+    pub(crate) fn start_over(
+        log: LocalLog,
+        disk: FaultyDisk,
+        clock: ManualClock,
+        options: &EngineOptions,
+    ) -> (Self, StartReport) {
+        let (driver, report) = Driver::recover(log, options, beginning(&clock)).unwrap();
         let shard = Self {
             progress: driver.progress(),
             durable: driver.tail(),
