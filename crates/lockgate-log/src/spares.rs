@@ -929,15 +929,15 @@ impl Spares {
     }
 
     /// Spares beyond these go back. In steady use as many segments come back after a trim as were begun since
-    /// the one before, and they are needed again until the next, if the load stays what it was in the last minute.
+    /// the one before, and they are begun again until the next, if the load stays what it was in the last minute.
     /// Where a backlog drains more come back, and where it grows fewer do.
     fn spares_max(&self, state: &State) -> usize {
-        let by_trims = state
-            .begun
-            .max(state.begun_before)
-            .min(state.released_before);
+        let until_trim = state.begun_before.min(state.released_before);
         let by_load = state.begun_lately.iter().sum();
-        let more = by_trims.min(by_load).min(state.held);
+        let more = until_trim
+            .saturating_sub(state.begun)
+            .min(by_load)
+            .min(state.held);
         spares_max(state.reserve, more.max(state.asked).max(1))
     }
 
