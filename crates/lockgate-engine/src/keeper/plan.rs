@@ -36,6 +36,9 @@ pub(super) const IMAGES_PER_SNAPSHOT: u64 = 8;
 /// An early snapshot must bring back so many times its size. Twice the above, because what is empty
 /// waits for two snapshots and may be the reason for both.
 const IMAGES_PER_EARLY_SNAPSHOT: u64 = 2 * IMAGES_PER_SNAPSHOT;
+/// And such a part of the log, or this one if what a backlog shrank by pays for it.
+const PART_EARLY: u64 = 8;
+const PART_DRAINED: u64 = 16;
 /// A snapshot smaller than this is not worth another one that takes its place.
 const REPLACED_BYTES_MIN: u64 = 1 << 20;
 /// On a full disk there are not more snapshots than one for so many bytes.
@@ -291,15 +294,6 @@ impl Plan {
         self.drained > 0 && self.drained >= view.image_bytes
     }
 
-    /// How many times its size an early snapshot must bring back.
-    fn images_per_early_snapshot(&self, view: &View<'_>) -> u64 {
-        if self.is_paid_by_drained(view) {
-            1
-        } else {
-            IMAGES_PER_EARLY_SNAPSHOT
-        }
-    }
-
     /// A snapshot now would be the newest one once more.
     fn has_nothing_new(&self, view: &View<'_>) -> bool {
         view.tail <= self.newest() || self.since_snapshot == 0
@@ -331,25 +325,39 @@ impl Plan {
             .map(|range| range.bytes)
             .sum();
         let held: u64 = view.ranges.iter().map(|range| range.bytes).sum();
-        let worth = (self.images_per_early_snapshot(view)).saturating_mul(view.image_bytes);
-        (gain > 0 && gain >= worth.max(held / 8)) || self.is_replaced_by_a_small_one(view)
+        let (worth, part) = if self.is_paid_by_drained(view) {
+            (self.expected_bytes(view), PART_DRAINED)
+        } else {
+            let worth = IMAGES_PER_EARLY_SNAPSHOT.saturating_mul(view.image_bytes);
+            (worth, PART_EARLY)
+        };
+        (gain > 0 && gain >= worth.max(held / part)) || self.is_replaced_by_a_small_one(view)
+    }
+
+    /// How large a snapshot would be, as far as the last one tells: the estimate does not know how long texts are.
+    fn expected_bytes(&self, view: &View<'_>) -> u64 {
+        let Some(&(_, newest @ 1..)) = self.snapshots.first() else {
+            return view.image_bytes;
+        };
+        let was = u128::from(self.estimated.max(1));
+        let expected = u128::from(view.image_bytes) * u128::from(newest) / was;
+        u64::try_from(expected).unwrap_or(u64::MAX)
     }
 
     /// Large snapshots of what has become small: the older one goes now, the newer one next.
     fn is_replaced_by_a_small_one(&self, view: &View<'_>) -> bool {
-        let &[(_, newer), (_, older)] = &self.snapshots[..] else {
+        let &[_, (_, older)] = &self.snapshots[..] else {
             return false;
         };
-        // The estimate does not know how long texts are. As far as the last one was wrong so is this
-        // one: else there would be a snapshot for every few bytes.
-        let (estimate, was) = (
-            u128::from(view.image_bytes),
-            u128::from(self.estimated.max(1)),
-        );
-        let expected = (estimate * u128::from(newer) / was).max(estimate);
-        // It takes as much itself.
-        let times = self.images_per_early_snapshot(view).max(2);
-        let worth = expected.saturating_mul(times.into());
+        // As far as the last one was larger so is this one: else there would be a snapshot for every few bytes.
+        let expected = self.expected_bytes(view).max(view.image_bytes);
+        let times = if self.is_paid_by_drained(view) {
+            // It takes as much itself.
+            2
+        } else {
+            IMAGES_PER_EARLY_SNAPSHOT
+        };
+        let worth = u128::from(expected) * u128::from(times);
         older >= REPLACED_BYTES_MIN && u128::from(older) >= worth
     }
 
