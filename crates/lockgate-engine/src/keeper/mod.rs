@@ -244,6 +244,46 @@ impl<T: Ticket> Driver<T> {
         }
         // Not only when a snapshot is finished: a crash, or storage, may have come in between.
         self.trim()?;
+        // Last: from here on a chore is out.
+        let choice = self.look_and_release(now, Plan::choose)?;
+        Ok(match choice {
+            Choice::Nothing => None,
+            Choice::Snapshot => match self.begin_snapshot() {
+                Ok(chore) => Some(chore),
+                Err(error) => {
+                    self.snapshot_failed(&error, now);
+                    None
+                }
+            },
+            Choice::Advance => Some(Chore(Kind::Advance(false))),
+            Choice::Relocate(range) => Some(Chore(Kind::Relocation(Relocation {
+                reader: self.reader(),
+                range: range.first,
+                next: range.first,
+                end: Position(self.plan.behind(range.first)),
+            }))),
+        })
+    }
+
+    /// Gives back ranges that nothing lives in any more, between two groups, while a chore is out: a snapshot may
+    /// take long, and a backlog that drains meanwhile empties many.
+    ///
+    /// Takes time by the number of ranges.
+    ///
+    /// # Errors
+    /// If the log cannot give space back. The driver goes on; try again later.
+    pub fn give_back(&mut self, now: Now) -> Result<(), LogError> {
+        if self.stopped().is_some() {
+            return Ok(());
+        }
+        self.look_and_release(now, |_, _| ())
+    }
+
+    fn look_and_release<R>(
+        &mut self,
+        now: Now,
+        then: impl FnOnce(&mut Plan, &View<'_>) -> R,
+    ) -> Result<R, LogError> {
         let ranges = self.log.ranges();
         let live: BTreeMap<_, _> = self.machine.live_ranges().collect();
         let space = self.log.space();
@@ -266,25 +306,7 @@ impl<T: Ticket> Driver<T> {
             self.log.release(range)?;
             self.keeper.ranges_released += 1;
         }
-        // Last: from here on a chore is out.
-        let choice = self.plan.choose(&view);
-        Ok(match choice {
-            Choice::Nothing => None,
-            Choice::Snapshot => match self.begin_snapshot() {
-                Ok(chore) => Some(chore),
-                Err(error) => {
-                    self.snapshot_failed(&error, now);
-                    None
-                }
-            },
-            Choice::Advance => Some(Chore(Kind::Advance(false))),
-            Choice::Relocate(range) => Some(Chore(Kind::Relocation(Relocation {
-                reader: self.reader(),
-                range: range.first,
-                next: range.first,
-                end: Position(self.plan.behind(range.first)),
-            }))),
-        })
+        Ok(then(&mut self.plan, &view))
     }
 
     /// Whether something that is to be done waits for what nobody tells: for a sync, for the end of a read, for

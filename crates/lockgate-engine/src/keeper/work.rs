@@ -26,6 +26,9 @@ const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// How soon it asks again while something waits for what nobody tells: a read that ends, a sync.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
+/// How often it gives back parts of the log while a chore is under way.
+const GIVE_BACK_EVERY: Duration = Duration::from_millis(250);
+
 /// How long it lets a log alone which failed.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -39,6 +42,7 @@ pub(crate) struct Keeper {
     upkeep_after: Instant,
     chores_after: Instant,
     check_at: Instant,
+    give_back_at: Instant,
     /// The chore under way, and how far the log was durable when that was last asked.
     chore: Option<(Chore, Position)>,
     troubles: Troubles,
@@ -84,6 +88,7 @@ impl Keeper {
             upkeep_after: now,
             chores_after: now,
             check_at: now + CHECK_EVERY,
+            give_back_at: now,
             chore: None,
             troubles: Troubles::default(),
         }
@@ -157,6 +162,13 @@ impl Keeper {
     /// Does a step of the chore there is, or looks for one. Whether there is more to do.
     fn chores(&mut self, now: Instant) -> Result<bool, Ended> {
         if let Some((chore, durable)) = self.chore.take() {
+            if now >= self.give_back_at {
+                self.give_back_at = now + GIVE_BACK_EVERY;
+                if let Err(error) = self.ask(|driver, now| driver.give_back(now))? {
+                    let what = "the log could not be made smaller; tried again soon";
+                    complain(&mut self.troubles.chores, &error, what);
+                }
+            }
             self.see_to(chore, durable)?;
             return Ok(true);
         }

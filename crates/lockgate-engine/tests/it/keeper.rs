@@ -211,6 +211,43 @@ fn a_small_log_of_usual_options_takes_what_it_holds_and_drained_64_mib() {
     assert!(used <= 64 * SEGMENT, "{used} of {peak}");
 }
 
+/// A large snapshot takes long, and what empties meanwhile need not wait for its end.
+#[test]
+fn ranges_come_back_while_a_chore_is_out() {
+    let mut shard = Shard::small();
+    shard.fill(8_000);
+    let ranges = shard.driver.keeper_counts().ranges;
+    assert!(ranges >= 8, "{ranges}");
+    let mut chore = None;
+    while chore.is_none() {
+        let body = "x".repeat(50_000);
+        shard.group([Work::one(send("q", text(&body)))]);
+        shard.sync();
+        let now = shard.now();
+        chore = shard.driver.next_chore(now).unwrap();
+    }
+    let released = |shard: &Shard| shard.driver.keeper_counts().ranges_released;
+    let before = released(&shard);
+    for _ in 0..40 {
+        let leases = shard.receive_now("q", 100);
+        let acks = leases.iter().map(|it| settle(it.token, SettleAction::Ack));
+        shard.group([Work::Commands(acks.collect())]);
+        shard.sync();
+    }
+    // What emptied them is to be durable.
+    for _ in 0..2 {
+        shard.sync();
+        let now = shard.now();
+        shard.driver.give_back(now).unwrap();
+    }
+    assert!(
+        released(&shard) >= before + 3,
+        "{}",
+        released(&shard) - before
+    );
+    shard.check_payloads();
+}
+
 #[test]
 fn a_log_that_is_purged_and_then_left_alone_keeps_no_more() {
     let mut shard = Shard::small();
