@@ -909,6 +909,38 @@ mod sizes {
         assert!(used <= 5 * SMALLEST, "{used}");
     }
 
+    /// While segments become larger, and upkeep is slow, what was granted is good on a disk that is full.
+    #[test]
+    fn a_reservation_is_good_while_segments_become_larger() {
+        let disk = FaultyDisk::new();
+        let (mut log, epoch, _) = start(&disk);
+        let upkeep = log.upkeep().unwrap();
+        let mut granted = 0;
+        for round in 0..1_100 {
+            let is_close = (1_024..1_060).contains(&round);
+            disk.set_free_bytes(is_close.then_some(0));
+            if log.reserve(PAYLOAD as u64, 1, Purpose::Upkeep).is_ok() {
+                append(&mut log, epoch, &[PAYLOAD], Purpose::Upkeep);
+                granted += 1;
+            }
+            disk.set_free_bytes(None);
+            if !is_close {
+                tend(&log);
+            } else if round == 1_025 {
+                // The segments are to be larger by now.
+                upkeep.step().unwrap();
+            }
+            if round % 16 == 15 {
+                log.progress().sync().unwrap();
+                log.trim(log.tail()).unwrap();
+                release_trimmed(&mut log).unwrap();
+            }
+        }
+        assert!(granted > 1_050, "{granted}");
+        let newest = lengths(&disk, &[".log"]).pop().unwrap();
+        assert_eq!(newest, 2 * SMALLEST);
+    }
+
     /// More is kept ready while there is load, and a minute without gives it back.
     #[test]
     fn what_is_kept_ready_is_what_the_last_minute_needed() {
