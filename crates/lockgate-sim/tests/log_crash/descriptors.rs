@@ -217,10 +217,10 @@ fn no_more_files_are_open_than_the_options_say() {
     let upkeep = log.upkeep().unwrap();
     let reader = log.reader();
     let mut appended = Vec::new();
-    let mut fill = |log: &mut LocalLog, appended: &mut Vec<Position>, segments| {
+    let fill = |log: &mut LocalLog, appended: &mut Vec<Position>, segments| {
         for _ in 0..segments * IN_SEGMENT {
             appended.push(try_append(log, Purpose::Growth).unwrap());
-            if appended.len() % (4 * IN_SEGMENT) == 0 {
+            if appended.len().is_multiple_of(4 * IN_SEGMENT) {
                 log.progress().sync().unwrap();
             }
         }
