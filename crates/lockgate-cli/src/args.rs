@@ -14,11 +14,10 @@ pub(crate) use queue::*;
 pub(crate) use setting_flags::{Given, SettingFlags};
 
 use crate::{
-    bench::Level,
     exit::Exit,
     output::Color,
     settings::{AllFlags, ClientFlags, ServeFlags},
-    units::{duration, queue_name, receive_lease, size, whole_seconds},
+    units::{duration, queue_name, receive_lease, whole_seconds},
 };
 
 /// A durable keyed queue: messages of one key in order, one holder at a time; every other key flows.
@@ -64,7 +63,6 @@ pub(crate) enum Command {
     Restore(Restore),
     Check(Check),
     Dump(Dump),
-    Bench(Bench),
     #[command(subcommand)]
     Config(Config),
     Completions(Completions),
@@ -442,73 +440,6 @@ pub(crate) struct Dump {
     pub(crate) source: Source,
 }
 
-/// Measure this machine: sends and receives per second, beside what the disk and the wire allow
-///
-/// In process (an engine over a log in a fresh folder) and over HTTP (a server in this process, on
-/// loopback). Beside each figure stands a floor measured in the same run, in alternating rounds: for
-/// sends into the log, writing the same payload bytes and syncing them into a file whose blocks are
-/// already written; for HTTP, a handler that does nothing in the same server. Values are medians over
-/// the rounds; a ratio is the median of the rounds' own ratios.
-///
-/// Without --size, --batch, --keys or --callers a few typical shapes are measured.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  lockgate bench
-  lockgate bench --quick --only engine.send
-  lockgate bench --only http --batch 10 --callers 16 --size 4KiB --seconds 20
-  lockgate bench --json --data /mnt/fast > bench.jsonl")]
-pub(crate) struct Bench {
-    /// Print one JSON object a line: bench, params, value, unit, and floor and ratio where measured
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    /// Only benches whose name starts with this; repeatable
-    #[arg(long, value_name = "NAME")]
-    pub(crate) only: Vec<String>,
-
-    /// List the benches and what they measure
-    #[arg(long)]
-    pub(crate) list: bool,
-
-    /// Shorter and rougher: about ten seconds
-    #[arg(long)]
-    pub(crate) quick: bool,
-
-    /// Bytes of a message's body [default: 1KiB, and 100 in the backlog]
-    #[arg(long, value_name = "SIZE", value_parser = bench_size)]
-    pub(crate) size: Option<usize>,
-
-    /// Messages in a call [default: several]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub(crate) batch: Option<u16>,
-
-    /// Keys the messages are spread over; 0 is an unkeyed queue [default: 1000]
-    #[arg(long, value_name = "N")]
-    pub(crate) keys: Option<u32>,
-
-    /// Callers at the same time [default: several]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
-    pub(crate) callers: Option<u16>,
-
-    /// Time for all of it, setting up not counted [default: 45, with --quick 6]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    pub(crate) seconds: Option<u32>,
-
-    /// Size of the backlog, memory and disk scenarios; 1 is 10,000,000 messages [default: 0.01, with
-    /// --quick 0.001]
-    #[arg(long, value_name = "F", value_parser = bench_scale)]
-    pub(crate) scale: Option<f64>,
-
-    /// Durability: disk, process or memory [default: disk, and process for the shapes]
-    #[arg(long, value_enum, value_name = "LEVEL", hide_possible_values = true)]
-    pub(crate) level: Option<Level>,
-
-    /// Folder on the file system to measure; a fresh folder in it is used and removed
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub(crate) data: PathBuf,
-}
-
 /// Show and check the configuration
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
@@ -617,21 +548,6 @@ fn position(text: &str) -> Result<u64, String> {
         None => text.parse(),
     };
     parsed.map_err(|_| format!("{text:?} is no position, such as 0x100001000"))
-}
-
-fn bench_scale(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|scale| (0.000_1..=10.0).contains(scale))
-        .ok_or_else(|| "a number from 0.0001 to 10".to_owned())
-}
-
-fn bench_size(text: &str) -> Result<usize, String> {
-    let bytes = size(text)?;
-    usize::try_from(bytes)
-        .ok()
-        .filter(|bytes| (1..=1 << 20).contains(bytes))
-        .ok_or_else(|| format!("{text:?} is outside 1B to 1MiB, the sizes a message can have"))
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@
 //! ```
 
 mod args;
-mod bench;
 mod client;
 mod commands;
 mod exit;

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 /// Gives memory back when a backlog is drained, which the system's allocator mostly keeps. Not in the
 /// library, whose user's choice it is.
-#[cfg(not(feature = "count-memory"))]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-pub(crate) use lockgate_core::units::{
-    bytes as size, round_bytes as show_bytes, show_bytes as show_size,
-};
+pub(crate) use lockgate_core::units::{bytes as size, round_bytes as show_bytes};
 use lockgate_core::{QueueName, units};
 use lockgate_machine::{QueueSettings, SettingValue};
 

@@ -8,7 +8,7 @@
 //! one: a snapshot at two thirds of them, and behind it the other sends and a turnover of a twentieth.
 //! Then it starts three times as after a kill, and, over a last snapshot, three times as after a clean
 //! stop; the system's cache stays as it is. With `kills` only the former, which leave the log as it is but
-//! for a record each. `lockgate bench --only backlog` is where figures come from.
+//! for a record each. `lockgate-bench backlog` is where figures come from.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 

@@ -16,7 +16,7 @@ const BELOW_ENGINE: [&str; 4] = [
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 13] = [
+const LAYERS: [(&str, &[&str]); 14] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
@@ -48,6 +48,16 @@ const LAYERS: [(&str, &[&str]); 13] = [
     (
         "lockgate-server",
         &["lockgate-core", "lockgate-machine", "lockgate-engine"],
+    ),
+    (
+        "lockgate-bench",
+        &[
+            "lockgate-core",
+            "lockgate-machine",
+            "lockgate-log",
+            "lockgate-engine",
+            "lockgate-server",
+        ],
     ),
     (
         "lockgate-cli",

@@ -22,7 +22,6 @@ actions! {
     GetQueueAttributes => Attributes, "GetQueueAttributes";
     SendMessageBatch => SendMessageBatchAnswer, "SendMessageBatch";
     ReceiveMessage => Messages, "ReceiveMessage";
-    DeleteMessageBatch<'_> => BatchAnswer, "DeleteMessageBatch";
 }
 
 #[derive(Debug, Serialize)]
@@ -93,26 +92,6 @@ pub(crate) struct ReceiveMessage {
     pub(crate) message_attribute_names: &'static [&'static str],
 }
 
-/// Leases to settle together, by one action or another.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct ReceiptBatch {
-    pub(crate) queue_url: String,
-    pub(crate) entries: Vec<ReceiptEntry>,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct DeleteMessageBatch<'a>(pub(crate) &'a ReceiptBatch);
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct ReceiptEntry {
-    pub(crate) id: String,
-    pub(crate) receipt_handle: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) visibility_timeout: Option<u64>,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct QueueUrl {
@@ -145,13 +124,6 @@ pub(crate) struct SentEntry {
     /// An extension of Lockgate's, which SDKs pass over: the unique id was known.
     #[serde(default)]
     pub(crate) duplicate: bool,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct BatchAnswer {
-    #[serde(default)]
-    pub(crate) failed: Vec<FailedEntry>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -146,9 +146,8 @@ impl Client {
         }))
     }
 
-    /// Sends bytes as they are and takes the answer's, whatever they are: for the bench, whose floor
-    /// must send the same requests.
-    pub(crate) async fn post(
+    /// Sends a request of the protocol, and takes status, error code and body of the answer.
+    async fn post(
         &mut self,
         target: &'static str,
         body: Bytes,

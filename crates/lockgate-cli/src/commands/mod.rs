@@ -31,7 +31,6 @@ use tokio::{
 
 use crate::{
     args::Command,
-    bench,
     client::{CallError, Client, Credentials, GetQueueUrl, Trust},
     exit::{Exit, Failure},
     output::{confirm, count, note},
@@ -60,7 +59,6 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Restore(args) => restore::run(&args),
         Command::Check(args) => watched(move || check::run(&args)),
         Command::Dump(args) => watched(move || dump::run(&args)),
-        Command::Bench(args) => bench::run(args),
         Command::Config(args) => config::run(&args),
         Command::Completions(args) => completions::run(&args),
     }

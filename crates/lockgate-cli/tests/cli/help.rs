@@ -34,7 +34,6 @@ fn help_texts() {
         "restore",
         "check",
         "dump",
-        "bench",
         "config",
     ] {
         let name = match command {
@@ -117,8 +116,6 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
         ),
         ("serve --listen 0.0.0.0:0", "--allow-remote"),
         ("queue list --endpoint ftp://a", "is no endpoint"),
-        ("bench --only nothing", "there is no bench \"nothing\""),
-        ("bench --size 2MiB", "1B to 1MiB"),
         ("completions tcsh", "invalid value 'tcsh'"),
     ] {
         let error = sandbox.run(arguments).fails_with(2);

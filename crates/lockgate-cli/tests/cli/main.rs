@@ -7,7 +7,6 @@
 
 mod admin;
 mod backup;
-mod bench;
 mod beyond;
 mod config;
 mod exec;

@@ -1,27 +1,25 @@
 //! `http.send` and `http.receive`: the same over the SQS API, from this process to itself.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use bytes::Bytes;
+use anyhow::{Context as _, ensure};
 use lockgate_core::{Key, QueueName};
 use lockgate_engine::Engine;
 use lockgate_machine::{Command, QueueSettings};
 use lockgate_server::{RunReport, Server, ServerOptions};
+use serde::Serialize;
 use tokio::{sync::oneshot, task::JoinHandle};
 
-use super::{
+use crate::{
     Course, Courses, Level, Setup,
+    client::{
+        BatchAnswer, Client, CreateQueue, DeleteEntry, DeleteMessageBatch, Messages, QueueUrl,
+        ReceiveMessage, SendEntry, SendMessageBatch,
+    },
     load::{Caller, Moved, Stop, as_f64, between, drive, keys, purge, start_engine, submit},
     payload::Payloads,
     queue::params,
     report::{Params, Report, Round},
-};
-use crate::{
-    client::{
-        Call, Client, CreateQueue, DeleteMessageBatch, Endpoint, ReceiptBatch, ReceiptEntry,
-        ReceiveMessage, SendEntry, SendMessageBatch,
-    },
-    exit::{Exit, Failure},
 };
 
 /// Batch and callers that are measured unless others are asked for.
@@ -31,9 +29,6 @@ const USUAL: [(u16, u16); 3] = [(1, 1), (1, 16), (10, 16)];
 const BATCH_MAX: u16 = 10;
 
 const FLOOR: &str = "the same requests to a handler that does nothing in the same server";
-
-/// Longer than any stall that is worth a figure.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct HttpCourse {
     queue: QueueName,
@@ -47,48 +42,39 @@ struct HttpCourse {
     floor: Running,
 }
 
-pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
+pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
     setup
         .shapes_or(&USUAL)
         .into_iter()
         .map(|(batch, callers)| {
-            if batch > BATCH_MAX {
-                return Err(Failure::usage(format!(
-                    "the SQS API takes up to {BATCH_MAX} messages in a call, not {batch}"
-                ))
-                .hint("say --only engine to measure larger batches in process"));
-            }
+            ensure!(
+                batch <= BATCH_MAX,
+                "the SQS API takes up to {BATCH_MAX} messages in a call, not {batch}: name the \
+                 figures of the engine to measure larger batches in process"
+            );
             let course = setup.runtime.block_on(open_course(setup, batch, callers))?;
             Ok(Box::new(course) as Box<dyn Course>)
         })
         .collect()
 }
 
-async fn open_course(setup: &Setup, batch: u16, callers: u16) -> Result<HttpCourse, Failure> {
+async fn open_course(setup: &Setup, batch: u16, callers: u16) -> anyhow::Result<HttpCourse> {
     let folder = setup.folder(&format!("http-{batch}-{callers}"));
     let engine = start_engine(&folder)?;
     let server = Running::start(Server::bind(options(), engine.clone()).await)?;
     let floor = Running::start(Server::bind_floor(options()).await)?;
-    let (name, url) = make_queue(setup, &engine, &server.endpoint, setup.level()).await?;
+    let (name, url) = make_queue(setup, &engine, server.address, setup.level()).await?;
     let keys = keys("user", setup.keys());
-    let senders = |endpoint: &Endpoint, decode| {
-        HttpSender::several(
-            callers,
-            endpoint,
-            &url,
-            &keys,
-            batch,
-            &setup.payloads,
-            decode,
-        )
+    let senders = |server: SocketAddr, decode| {
+        HttpSender::several(callers, server, &url, &keys, batch, &setup.payloads, decode)
     };
     let receivers =
-        |endpoint: &Endpoint, decode| HttpReceiver::several(callers, endpoint, &url, batch, decode);
+        |server: SocketAddr, decode| HttpReceiver::several(callers, server, &url, batch, decode);
     Ok(HttpCourse {
-        senders: senders(&server.endpoint, true),
-        receivers: receivers(&server.endpoint, true),
-        floor_senders: senders(&floor.endpoint, false),
-        floor_receivers: receivers(&floor.endpoint, false),
+        senders: senders(server.address, true),
+        receivers: receivers(server.address, true),
+        floor_senders: senders(floor.address, false),
+        floor_receivers: receivers(floor.address, false),
         queue: name,
         params: params(setup, batch, callers),
         engine,
@@ -101,24 +87,22 @@ async fn open_course(setup: &Setup, batch: u16, callers: u16) -> Result<HttpCour
 pub(super) async fn make_queue(
     setup: &Setup,
     engine: &Engine,
-    endpoint: &Endpoint,
+    server: SocketAddr,
     level: Level,
-) -> Result<(QueueName, String), Failure> {
+) -> anyhow::Result<(QueueName, String)> {
     let keyed = setup.keys() > 0;
     let name = if keyed { "bench.fifo" } else { "bench" };
-    let fifo = keyed.then(|| ("FifoQueue".to_owned(), "true".to_owned()));
-    let answer = Client::new(endpoint.clone(), TIMEOUT)
-        .call(&CreateQueue {
-            queue_name: name.to_owned(),
-            attributes: fifo.into_iter().collect(),
-            tags: BTreeMap::new(),
-        })
-        .await?;
-    let name = QueueName::new(name).map_err(|error| Failure::from_error(Exit::Failed, error))?;
+    let fifo = keyed.then_some(("FifoQueue", "true"));
+    let request = CreateQueue {
+        queue_name: name,
+        attributes: fifo.into_iter().collect(),
+    };
+    let answer: QueueUrl = Client::new(server).call("CreateQueue", &request).await?;
+    let name = QueueName::new(name)?;
     let entry = engine
         .directory()
         .get(&name)
-        .ok_or_else(|| Failure::failed("the queue that was just made is not there"))?;
+        .context("the queue that was just made is not there")?;
     let settings = QueueSettings {
         level: level.into(),
         ..entry.settings.clone()
@@ -141,32 +125,28 @@ pub(super) fn options() -> ServerOptions {
 
 /// A server that runs in this process.
 pub(super) struct Running {
-    endpoint: Endpoint,
+    address: SocketAddr,
     stop: oneshot::Sender<()>,
     task: JoinHandle<RunReport>,
 }
 
 impl Running {
-    pub(super) fn start(
-        bound: Result<Server, lockgate_server::BindError>,
-    ) -> Result<Self, Failure> {
-        let server = bound.map_err(|error| Failure::from_error(Exit::Failed, error))?;
-        let endpoint = format!("http://{}", server.local_addr())
-            .parse()
-            .map_err(Failure::failed)?;
+    pub(super) fn start(bound: Result<Server, lockgate_server::BindError>) -> anyhow::Result<Self> {
+        let server = bound?;
+        let address = server.local_addr();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(server.run(async {
             let _ = stopped.await;
         }));
         Ok(Self {
-            endpoint,
+            address,
             stop,
             task,
         })
     }
 
-    pub(super) fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     pub(super) async fn stop(self) {
@@ -176,7 +156,7 @@ impl Running {
 }
 
 impl Course for HttpCourse {
-    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> Result<(), Failure> {
+    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
         setup.runtime.block_on(self.run(time, report))
     }
 
@@ -193,7 +173,7 @@ impl Course for HttpCourse {
 }
 
 impl HttpCourse {
-    async fn run(&mut self, time: Duration, report: &mut Report) -> Result<(), Failure> {
+    async fn run(&mut self, time: Duration, report: &mut Report) -> anyhow::Result<()> {
         let before = self.engine.metrics();
         let senders = std::mem::take(&mut self.senders);
         let sent = drive(senders, Stop::after(time.mul_f64(0.3))).await?;
@@ -266,7 +246,7 @@ pub(super) struct HttpSender {
 impl HttpSender {
     pub(super) fn several(
         count: u16,
-        endpoint: &Endpoint,
+        server: SocketAddr,
         url: &str,
         keys: &Arc<[Key]>,
         batch: u16,
@@ -275,7 +255,7 @@ impl HttpSender {
     ) -> Vec<Self> {
         (0..count)
             .map(|caller| Self {
-                client: Client::new(endpoint.clone(), TIMEOUT),
+                client: Client::new(server),
                 url: url.to_owned(),
                 keys: Arc::clone(keys),
                 next: usize::from(caller) * keys.len() / usize::from(count.max(1)),
@@ -295,8 +275,6 @@ impl HttpSender {
             message_body: str::from_utf8(&body)
                 .expect("payloads are letters")
                 .to_owned(),
-            delay_seconds: None,
-            message_attributes: BTreeMap::new(),
             message_deduplication_id: None,
             message_group_id: None,
         };
@@ -311,23 +289,20 @@ impl HttpSender {
 }
 
 impl Caller for HttpSender {
-    async fn call(&mut self) -> Result<Moved, Failure> {
-        let call = SendMessageBatch {
-            queue_url: self.url.clone(),
-            entries: (0..self.batch).map(|index| self.entry(index)).collect(),
+    async fn call(&mut self) -> anyhow::Result<Moved> {
+        let entries: Vec<_> = (0..self.batch).map(|index| self.entry(index)).collect();
+        let request = SendMessageBatch {
+            queue_url: &self.url,
+            entries,
         };
-        if !self.decode {
-            post(&mut self.client, &call).await?;
-            return Ok(Moved::all(self.batch.into()));
+        const ACTION: &str = "SendMessageBatch";
+        if self.decode {
+            let answer: BatchAnswer = self.client.call(ACTION, &request).await?;
+            answer.check()?;
+        } else {
+            post(&mut self.client, ACTION, &request).await?;
         }
-        let answer = self.client.call(&call).await?;
-        match answer.failed.first() {
-            None => Ok(Moved::all(answer.successful.len())),
-            Some(failed) => Err(Failure::failed(format!(
-                "the server refused a message of the bench: {} ({})",
-                failed.message, failed.code
-            ))),
-        }
+        Ok(Moved::all(self.batch.into()))
     }
 }
 
@@ -342,85 +317,72 @@ pub(super) struct HttpReceiver {
 impl HttpReceiver {
     pub(super) fn several(
         count: u16,
-        endpoint: &Endpoint,
+        server: SocketAddr,
         url: &str,
         batch: u16,
         decode: bool,
     ) -> Vec<Self> {
         (0..count)
             .map(|_| Self {
-                client: Client::new(endpoint.clone(), TIMEOUT),
+                client: Client::new(server),
                 url: url.to_owned(),
                 batch,
                 decode,
             })
             .collect()
     }
-
-    fn delete(&self, receipts: impl Iterator<Item = String>) -> ReceiptBatch {
-        ReceiptBatch {
-            queue_url: self.url.clone(),
-            entries: receipts
-                .enumerate()
-                .map(|(index, receipt_handle)| ReceiptEntry {
-                    id: index.to_string(),
-                    receipt_handle,
-                    visibility_timeout: None,
-                })
-                .collect(),
-        }
-    }
 }
 
 impl Caller for HttpReceiver {
-    async fn call(&mut self) -> Result<Moved, Failure> {
-        let call = ReceiveMessage {
-            queue_url: self.url.clone(),
-            max_number_of_messages: self.batch.into(),
-            wait_time_seconds: 0,
-            visibility_timeout: None,
-            message_system_attribute_names: &[],
-            message_attribute_names: &[],
+    async fn call(&mut self) -> anyhow::Result<Moved> {
+        const RECEIVE: &str = "ReceiveMessage";
+        const DELETE: &str = "DeleteMessageBatch";
+        let request = ReceiveMessage {
+            queue_url: &self.url,
+            max_number_of_messages: self.batch,
         };
         if !self.decode {
-            post(&mut self.client, &call).await?;
+            post(&mut self.client, RECEIVE, &request).await?;
             // As long as a receipt is.
             let receipts = (0..self.batch).map(|_| "r".repeat(100));
-            let delete = self.delete(receipts);
-            post(&mut self.client, &DeleteMessageBatch(&delete)).await?;
+            let request = delete(&self.url, receipts);
+            post(&mut self.client, DELETE, &request).await?;
             return Ok(Moved::all(self.batch.into()));
         }
-        let messages = self.client.call(&call).await?.messages;
-        if messages.is_empty() {
+        let answer: Messages = self.client.call(RECEIVE, &request).await?;
+        let count = answer.messages.len();
+        if count == 0 {
             // What is left is in the hands of others, who are about to settle it.
             tokio::task::yield_now().await;
             return Ok(Moved::default());
         }
-        let count = messages.len();
-        let delete = self.delete(messages.into_iter().map(|message| message.receipt_handle));
-        let answer = self.client.call(&DeleteMessageBatch(&delete)).await?;
-        match answer.failed.first() {
-            None => Ok(Moved::all(count)),
-            Some(failed) => Err(Failure::failed(format!(
-                "the server refused a receipt of the bench: {} ({})",
-                failed.message, failed.code
-            ))),
-        }
+        let receipts = answer
+            .messages
+            .into_iter()
+            .map(|message| message.receipt_handle);
+        let request = delete(&self.url, receipts);
+        let answer: BatchAnswer = self.client.call(DELETE, &request).await?;
+        answer.check()?;
+        Ok(Moved::all(count))
+    }
+}
+
+fn delete(url: &str, receipts: impl Iterator<Item = String>) -> DeleteMessageBatch<'_> {
+    DeleteMessageBatch {
+        queue_url: url,
+        entries: receipts
+            .enumerate()
+            .map(|(index, receipt_handle)| DeleteEntry {
+                id: index.to_string(),
+                receipt_handle,
+            })
+            .collect(),
     }
 }
 
 /// The same request, whose answer is read and not understood.
-async fn post<C: Call>(client: &mut Client, call: &C) -> Result<(), Failure> {
-    let body =
-        serde_json::to_vec(call).map_err(|error| Failure::from_error(Exit::Failed, error))?;
-    let (status, ..) = client
-        .post(C::TARGET, Bytes::from(body), Duration::ZERO)
-        .await?;
-    if status.is_success() {
-        Ok(())
-    } else {
-        Err(Failure::failed(format!(
-            "the floor's server answered {status}"
-        )))
-    }
+async fn post(client: &mut Client, action: &str, request: &impl Serialize) -> anyhow::Result<()> {
+    let (status, _) = client.post(action, request).await?;
+    ensure!(status.is_success(), "the floor's server answered {status}");
+    Ok(())
 }

@@ -2,13 +2,14 @@
 
 use std::{
     fs::{File, OpenOptions},
+    io,
     os::unix::fs::FileExt as _,
     path::Path,
     time::{Duration, Instant},
 };
 
-use super::payload::Payloads;
-use crate::exit::{Exit, Failure};
+use crate::payload::Payloads;
+use anyhow::Context as _;
 
 /// The file's size; writing starts again at its beginning when it is full.
 const FILE_BYTES: u64 = 64 << 20;
@@ -24,8 +25,8 @@ pub(crate) struct DiskFloor {
 }
 
 impl DiskFloor {
-    pub(crate) fn new(path: &Path, payloads: &Payloads) -> Result<Self, Failure> {
-        let prepare = || {
+    pub(crate) fn new(path: &Path, payloads: &Payloads) -> anyhow::Result<Self> {
+        let prepare = || -> io::Result<File> {
             let file = OpenOptions::new()
                 .create_new(true)
                 .read(true)
@@ -38,10 +39,7 @@ impl DiskFloor {
             file.sync_all()?;
             Ok(file)
         };
-        let file = prepare().map_err(|error: std::io::Error| {
-            Failure::from_error(Exit::Failed, error)
-                .context(format!("preparing {}", path.display()))
-        })?;
+        let file = prepare().with_context(|| format!("preparing {}", path.display()))?;
         Ok(Self { file, at: 0 })
     }
 
@@ -52,7 +50,7 @@ impl DiskFloor {
         payloads: &Payloads,
         bytes: usize,
         time: Duration,
-    ) -> Result<(u32, Duration), Failure> {
+    ) -> anyhow::Result<(u32, Duration)> {
         let piece = payloads.bytes(bytes.clamp(1, PIECE_BYTES_MAX));
         let started = Instant::now();
         let mut syncs = 0_u32;
@@ -63,9 +61,7 @@ impl DiskFloor {
             self.file
                 .write_all_at(&piece, self.at)
                 .and_then(|()| self.file.sync_data())
-                .map_err(|error| {
-                    Failure::from_error(Exit::Failed, error).context("writing the floor's file")
-                })?;
+                .context("writing the floor's file")?;
             self.at += piece.len() as u64;
             syncs += 1;
         }

@@ -15,19 +15,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::Context as _;
 use lockgate_core::{Key, QueueName};
 use lockgate_engine::Engine;
 use lockgate_server::Server;
 use tokio::runtime::Runtime;
 
-use super::{
+use crate::{
     Course, Courses, Level, Setup,
     http::{HttpSender, Running, make_queue, options},
     load::{ENGINE_THREADS, Stop, as_f64, drive, keys, purge, start_engine},
     queue::params,
     report::{Params, Report},
 };
-use crate::exit::{Exit, Failure};
 
 const BATCH: u16 = 10;
 const CALLERS: u16 = 4;
@@ -64,7 +64,7 @@ struct Side {
     threads: &'static [(&'static str, &'static str)],
 }
 
-pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
+pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
     let engine = start_engine(&setup.folder("http-cpu"))?;
     let level = setup.args.level.unwrap_or(Level::Process);
     let (served, floor) = (runtime(SERVER_THREADS)?, runtime(FLOOR_THREADS)?);
@@ -81,20 +81,12 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
     let (queue, url) =
         setup
             .runtime
-            .block_on(make_queue(setup, &engine, running.endpoint(), level))?;
+            .block_on(make_queue(setup, &engine, running.address(), level))?;
     let keys: Arc<[Key]> = keys("user", setup.keys());
     let callers = setup.args.callers.unwrap_or(CALLERS);
     let senders = |running: &Running, decode| {
-        let endpoint = running.endpoint();
-        HttpSender::several(
-            callers,
-            endpoint,
-            &url,
-            &keys,
-            BATCH,
-            &setup.payloads,
-            decode,
-        )
+        let server = running.address();
+        HttpSender::several(callers, server, &url, &keys, BATCH, &setup.payloads, decode)
     };
     let params = Params {
         level: lockgate_core::Level::from(level).name(),
@@ -119,13 +111,13 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
     })])
 }
 
-fn runtime(name: &str) -> Result<Runtime, Failure> {
+fn runtime(name: &str) -> anyhow::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name(name)
         .enable_all()
         .build()
-        .map_err(|error| Failure::from_error(Exit::Failed, error).context("starting a runtime"))
+        .context("starting a runtime")
 }
 
 impl Side {
@@ -135,8 +127,8 @@ impl Side {
         &mut self,
         setup: &Setup,
         time: Duration,
-        mut empty: impl FnMut() -> Result<(), Failure>,
-    ) -> Result<Option<Vec<f64>>, Failure> {
+        mut empty: impl FnMut() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Option<Vec<f64>>> {
         let before = processor_times(self.threads);
         let began = Instant::now();
         let mut messages = 0;
@@ -165,7 +157,7 @@ impl Side {
 }
 
 impl Course for CpuCourse {
-    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> Result<(), Failure> {
+    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
         let served = self.server.run(setup, time / 2, || {
             setup.runtime.block_on(purge(&self.engine, &self.queue))
         })?;

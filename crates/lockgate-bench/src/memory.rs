@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use anyhow::anyhow;
 use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, Key, MachineTime, Message, Now, Position, QueueName,
     ShardId, Term, UniqueId, WallTime,
@@ -14,13 +15,12 @@ use lockgate_machine::{
 };
 use serde_json::json;
 
-use super::{
+use crate::{
     Course, Courses, Setup,
     load::as_f64,
     queue::params,
     report::{Params, Report},
 };
-use crate::exit::Failure;
 
 #[cfg(feature = "count-memory")]
 #[global_allocator]
@@ -68,7 +68,7 @@ struct MemoryCourse {
     measured: bool,
 }
 
-pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
+pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
     // A machine below some size has fixed parts that show.
     let messages = setup.scaled(MESSAGES).max(50_000);
     let mut params = Params {
@@ -96,7 +96,7 @@ impl Course for MemoryCourse {
         _setup: &Setup,
         _time: Duration,
         report: &mut Report,
-    ) -> Result<(), Failure> {
+    ) -> anyhow::Result<()> {
         // Counts come out alike in every round; the one that warms up says so as well as any.
         if !std::mem::replace(&mut self.measured, true) {
             return Ok(());
@@ -112,7 +112,7 @@ impl Course for MemoryCourse {
 }
 
 /// The most bytes a message takes while the second half of them comes.
-fn worst(kind: Kind, messages: u64) -> Result<f64, Failure> {
+fn worst(kind: Kind, messages: u64) -> anyhow::Result<f64> {
     let before = allocated();
     let mut shard = Shard::new(kind)?;
     let mut worst = 0.0_f64;
@@ -152,7 +152,7 @@ struct Shard {
 }
 
 impl Shard {
-    fn new(kind: Kind) -> Result<Self, Failure> {
+    fn new(kind: Kind) -> anyhow::Result<Self> {
         let mut shard = Self {
             kind,
             machine: Machine::new(MachineLimits::default()),
@@ -196,7 +196,7 @@ impl Shard {
         }
     }
 
-    fn add(&mut self, number: u64) -> Result<(), Failure> {
+    fn add(&mut self, number: u64) -> anyhow::Result<()> {
         let mut message = Message::new("x");
         let key = match self.kind {
             // Ten of a key one after the other, so that the number of keys grows with the messages.
@@ -228,15 +228,13 @@ impl Shard {
         Ok(())
     }
 
-    fn give(&mut self, command: &Command) -> Result<(), Failure> {
+    fn give(&mut self, command: &Command) -> anyhow::Result<()> {
         let now = Now {
             wall: WallTime(START),
             machine: MachineTime(1_000),
         };
         let decision = self.machine.decide(command, now);
-        decision
-            .outcome
-            .map_err(|refused| Failure::failed(refused.to_string()))?;
+        decision.outcome.map_err(|refused| anyhow!("{refused}"))?;
         self.position += 1_000;
         self.machine
             .fold(&decision.effects, Position(self.position));

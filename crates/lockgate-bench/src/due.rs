@@ -2,18 +2,18 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use lockgate_core::{Message, QueueName, WallTime};
 use lockgate_engine::Engine;
 use lockgate_machine::{Answer, Command, Query, SendMessage};
 use serde_json::json;
 
-use super::{
+use crate::{
     Course, Courses, Level, Setup,
     load::{as_f64, make_queue, purge, refused, start_engine, submit_all},
     queue::params,
     report::{Params, Report},
 };
-use crate::exit::Failure;
 
 /// Messages that come due at scale 1.
 const MESSAGES: u32 = 10_000_000;
@@ -34,12 +34,12 @@ struct DueCourse {
     messages: u64,
 }
 
-pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
+pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
     let engine = start_engine(&setup.folder("due"))?;
     let (delayed, beside) = setup.runtime.block_on(async {
         let delayed = make_queue(&engine, "delayed", false, Level::Process).await?;
         let beside = make_queue(&engine, "beside", false, Level::Process).await?;
-        Ok::<_, Failure>((delayed, beside))
+        anyhow::Ok((delayed, beside))
     })?;
     let messages = setup.scaled(MESSAGES);
     let mut params = Params {
@@ -60,7 +60,7 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
 
 impl DueCourse {
     /// Sends the messages, which come due within a second from then on.
-    async fn fill(&self, first_due: WallTime) -> Result<(), Failure> {
+    async fn fill(&self, first_due: WallTime) -> anyhow::Result<()> {
         for first in (0..self.messages).step_by(BATCH) {
             let batch = first..self.messages.min(first + BATCH as u64);
             let sends = batch.map(|number| {
@@ -74,18 +74,18 @@ impl DueCourse {
         Ok(())
     }
 
-    async fn delayed(&self) -> Result<u64, Failure> {
+    async fn delayed(&self) -> anyhow::Result<u64> {
         let queue = self.delayed.clone();
         match self.engine.query(Query::Queue { queue }).await {
             Ok(Answer::Queue(queue)) => Ok(queue.counts.delayed),
-            Ok(_) => Err(Failure::failed("a queue was asked for")),
+            Ok(_) => Err(anyhow!("a queue was asked for")),
             Err(error) => Err(refused(error)),
         }
     }
 
     /// The longest of sends that follow one another until no message is delayed any more, or for
     /// that long.
-    async fn longest_send(&self, until: Option<Instant>) -> Result<Duration, Failure> {
+    async fn longest_send(&self, until: Option<Instant>) -> anyhow::Result<Duration> {
         let mut longest = Duration::ZERO;
         loop {
             let message = Message::new("x");
@@ -106,7 +106,7 @@ impl DueCourse {
 }
 
 impl Course for DueCourse {
-    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> Result<(), Failure> {
+    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
         let (alone, beside) = setup.runtime.block_on(async {
             let alone = self.longest_send(Some(Instant::now() + time / 4)).await?;
             // As many as can be sent come due at an instant that is still to come.
@@ -119,7 +119,7 @@ impl Course for DueCourse {
             let beside = self.longest_send(None).await?;
             purge(&self.engine, &self.delayed).await?;
             purge(&self.engine, &self.beside).await?;
-            Ok::<_, Failure>((alone, beside))
+            anyhow::Ok((alone, beside))
         })?;
         let millis = |longest: Duration| {
             as_f64(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX)) / 1e3

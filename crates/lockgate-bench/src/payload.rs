@@ -1,8 +1,7 @@
 //! Bytes to send: random, so that nothing on the way can make them smaller.
 
+use anyhow::anyhow;
 use bytes::Bytes;
-
-use crate::exit::{Exit, Failure};
 
 /// Bodies of one size, cut from a pool of random text at random places. Text, because bodies go
 /// through JSON on their way over HTTP, and because both ways must send the same.
@@ -17,13 +16,11 @@ pub(crate) struct Payloads {
 const POOL_BYTES: usize = 16 << 20;
 
 impl Payloads {
-    pub(crate) fn new(size: usize) -> Result<Self, Failure> {
+    pub(crate) fn new(size: usize) -> anyhow::Result<Self> {
         const LETTERS: &[u8; 64] =
             b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
         let mut pool = vec![0; POOL_BYTES + size];
-        getrandom::fill(&mut pool).map_err(|error| {
-            Failure::new(Exit::Failed, format!("drawing random bytes: {error}"))
-        })?;
+        getrandom::fill(&mut pool).map_err(|error| anyhow!("drawing random bytes: {error}"))?;
         for byte in &mut pool {
             *byte = LETTERS[usize::from(*byte % 64)];
         }

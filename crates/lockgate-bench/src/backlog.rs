@@ -6,11 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::anyhow;
 use lockgate_core::{Key, QueueName};
 use lockgate_engine::Engine;
 use serde_json::json;
 
-use super::{
+use crate::{
     Course, Courses, Setup, folder,
     load::{
         Load, Receiver, Sender, Stop, as_f64, drive, keys, make_queue, open_engine, purge,
@@ -20,7 +21,6 @@ use super::{
     queue::params,
     report::{Params, Report, Round},
 };
-use crate::exit::Failure;
 
 /// Messages that wait at scale 1.
 const MESSAGES: u32 = 10_000_000;
@@ -58,7 +58,7 @@ struct Side {
     receivers: Vec<Receiver>,
 }
 
-pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
+pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
     let messages = setup.scaled(MESSAGES);
     let key_count = u32::try_from(messages.div_ceil(PER_KEY)).unwrap_or(u32::MAX);
     let keys = keys("user", key_count);
@@ -92,7 +92,7 @@ fn size(setup: &Setup) -> usize {
 }
 
 impl Side {
-    fn new(setup: &Setup, engine: Engine, keys: &Arc<[Key]>) -> Result<Self, Failure> {
+    fn new(setup: &Setup, engine: Engine, keys: &Arc<[Key]>) -> anyhow::Result<Self> {
         let queue = setup
             .runtime
             .block_on(make_queue(&engine, "bench", true, setup.level()))?;
@@ -106,17 +106,17 @@ impl Side {
         })
     }
 
-    async fn fill(&mut self, messages: u64) -> Result<(), Failure> {
+    async fn fill(&mut self, messages: u64) -> anyhow::Result<()> {
         self.senders[0].fill(messages).await
     }
 
-    async fn send(&mut self, time: Duration) -> Result<Load<()>, Failure> {
+    async fn send(&mut self, time: Duration) -> anyhow::Result<Load<()>> {
         let mut load = drive(std::mem::take(&mut self.senders), Stop::after(time)).await?;
         self.senders = std::mem::take(&mut load.callers);
         Ok(load.without_callers())
     }
 
-    async fn receive(&mut self, time: Duration, messages: u64) -> Result<Load<()>, Failure> {
+    async fn receive(&mut self, time: Duration, messages: u64) -> anyhow::Result<Load<()>> {
         let stop = Stop {
             after: time,
             messages,
@@ -128,7 +128,7 @@ impl Side {
 }
 
 impl Course for BacklogCourse {
-    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> Result<(), Failure> {
+    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
         let snapshots = |side: &Side| side.engine.metrics().keeper.snapshots;
         let before = snapshots(&self.full);
         // Both sides send for as long, and both receive as many as they got.
@@ -146,7 +146,7 @@ impl Course for BacklogCourse {
                 }
                 purge(&self.empty.engine, &self.empty.queue).await?;
                 let both = <[_; 2]>::try_from(loads);
-                both.map_err(|_| Failure::failed("both sides were measured"))
+                both.map_err(|_| anyhow!("both sides were measured"))
             })?;
         let longest = full_sent.latency.max().max(full_received.latency.max());
         let mut params = self.params.clone();
@@ -167,7 +167,7 @@ impl Course for BacklogCourse {
         Ok(())
     }
 
-    fn finish(&mut self, setup: &Setup, report: &mut Report) -> Result<(), Failure> {
+    fn finish(&mut self, setup: &Setup, report: &mut Report) -> anyhow::Result<()> {
         for _ in 0..STARTS {
             // Only then is a copy of it what a kill would leave.
             folder::settled(&self.folder, &self.full.engine)?;
@@ -212,7 +212,7 @@ impl Cache {
         }
     }
 
-    fn prepare(self, folder: &Path) -> Result<(), Failure> {
+    fn prepare(self, folder: &Path) -> anyhow::Result<()> {
         match self {
             Self::Warm => Ok(()),
             Self::Cold => folder::forget(folder),
@@ -227,7 +227,7 @@ impl BacklogCourse {
         setup: &Setup,
         cache: Cache,
         report: &mut Report,
-    ) -> Result<(), Failure> {
+    ) -> anyhow::Result<()> {
         let killed = setup.folder("killed");
         // What was just copied is in the system's cache.
         folder::copy(&self.folder, &killed)?;
@@ -259,7 +259,7 @@ impl BacklogCourse {
     }
 
     /// Starts an engine over the folder and ends it in good order.
-    fn start(&self, setup: &Setup, folder: &Path, cache: Cache) -> Result<Start, Failure> {
+    fn start(&self, setup: &Setup, folder: &Path, cache: Cache) -> anyhow::Result<Start> {
         cache.prepare(folder)?;
         let started = Instant::now();
         let (engine, found) = open_engine(folder)?;
@@ -271,10 +271,11 @@ impl BacklogCourse {
         cache.prepare(folder)?;
         let floor = folder::read_log(folder, bytes)?;
         if found.messages < self.messages {
-            return Err(Failure::failed(format!(
+            return Err(anyhow!(
                 "{} of {} messages were recovered",
-                found.messages, self.messages
-            )));
+                found.messages,
+                self.messages
+            ));
         }
         Ok(Start { time, bytes, floor })
     }

@@ -15,13 +15,12 @@ use lockgate_engine::Engine;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::{
+use crate::{
     Course, Courses, Setup,
     load::{Caller as _, Sender, Stop, drive, keys, make_queue, purge, record, start_engine},
     queue::params,
     report::{Params, Report, Round, histogram},
 };
-use crate::exit::{Exit, Failure};
 
 /// Callers at full load, of which half the rate is then the schedule.
 const CALLERS: u16 = 16;
@@ -38,7 +37,7 @@ struct LatencyCourse {
     rate: f64,
 }
 
-pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
+pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
     let engine = start_engine(&setup.folder("latency"))?;
     let keys = keys("user", setup.keys());
     let callers = setup.args.callers.unwrap_or(CALLERS);
@@ -47,7 +46,7 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
         let senders = Sender::several(callers, &engine, &queue, &keys, 1, &setup.payloads);
         let full = drive(senders, Stop::after(FULL_LOAD)).await?;
         purge(&engine, &queue).await?;
-        Ok::<_, Failure>((queue, (full.rate() / 2.0).max(1.0).round()))
+        anyhow::Ok((queue, (full.rate() / 2.0).max(1.0).round()))
     })?;
     let mut params = params(setup, 1, callers);
     params.more.insert("rate", json!(rate));
@@ -61,7 +60,7 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
 }
 
 impl Course for LatencyCourse {
-    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> Result<(), Failure> {
+    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
         let latency = Arc::new(Mutex::new(histogram()));
         let mut senders =
             Sender::several(1, &self.engine, &self.queue, &self.keys, 1, &setup.payloads);
@@ -85,14 +84,14 @@ impl Course for LatencyCourse {
                         &mut latency.lock().unwrap_or_else(PoisonError::into_inner),
                         took,
                     );
-                    Ok::<_, Failure>(())
+                    anyhow::Ok(())
                 },
                 setup.runtime.handle(),
             );
         }
         setup.runtime.block_on(async {
             while let Some(done) = tasks.join_next().await {
-                done.map_err(|error| Failure::from_error(Exit::Failed, error))??;
+                done??;
             }
             purge(&self.engine, &self.queue).await
         })?;

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use lockgate_core::QueueName;
 use lockgate_engine::Engine;
 
-use super::{
+use crate::{
     Course, Courses, Level, Setup,
     floor::DiskFloor,
     load::{
@@ -14,7 +14,6 @@ use super::{
     },
     report::{Params, Report, Round, histogram, merge},
 };
-use crate::exit::Failure;
 
 /// Batch and callers that are measured unless others are asked for.
 const USUAL: [(u16, u16); 6] = [(1, 1), (100, 1), (1, 16), (100, 16), (1, 256), (100, 256)];
@@ -34,13 +33,13 @@ struct QueueCourse {
     disk: Rc<RefCell<DiskFloor>>,
 }
 
-pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
+pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
     let disk = DiskFloor::new(&setup.folder("floor"), &setup.payloads)?;
     let disk = Rc::new(RefCell::new(disk));
     setup
         .shapes_or(&USUAL)
         .into_iter()
-        .map(|(batch, callers)| -> Result<Box<dyn Course>, Failure> {
+        .map(|(batch, callers)| -> anyhow::Result<Box<dyn Course>> {
             let folder = setup.folder(&format!("engine-{batch}-{callers}"));
             let engine = start_engine(&folder)?;
             let keyed = setup.keys() > 0;
@@ -73,7 +72,7 @@ pub(crate) fn params(setup: &Setup, batch: u16, callers: u16) -> Params {
 }
 
 impl Course for QueueCourse {
-    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> Result<(), Failure> {
+    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
         // Figure and floor take turns several times in a round: a disk that others use is fast in
         // one moment and slow in the next, and both should meet the same moments.
         let slice = time / (2 * SLICES);
@@ -153,7 +152,7 @@ impl QueueCourse {
         syncs: u64,
         bytes: u64,
         time: Duration,
-    ) -> Result<(), Failure> {
+    ) -> anyhow::Result<()> {
         // At the levels below, syncs are no part of what a caller waits for.
         if setup.level() != Level::Disk || syncs == 0 {
             return Ok(());

@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::anyhow;
 use hdrhistogram::Histogram;
 use lockgate_core::{HolderName, Key, Message, QueueName};
 use lockgate_engine::{
@@ -23,12 +24,11 @@ use lockgate_machine::{
 };
 use tokio::task::JoinSet;
 
-use super::{
+use crate::{
     Level,
     payload::Payloads,
     report::{histogram, merge},
 };
-use crate::exit::{Exit, Failure};
 
 /// How long a receive waits when others hold what is left. Short: it is over when they settle.
 const RECEIVE_WAIT: Duration = Duration::from_millis(20);
@@ -42,7 +42,7 @@ pub(crate) const ENGINE_THREADS: &str = "bench-engine";
 /// Somebody who makes one call after the other.
 pub(crate) trait Caller: Send + 'static {
     /// One call.
-    fn call(&mut self) -> impl Future<Output = Result<Moved, Failure>> + Send;
+    fn call(&mut self) -> impl Future<Output = anyhow::Result<Moved>> + Send;
 }
 
 /// What a call moved.
@@ -108,7 +108,7 @@ impl<C> Load<C> {
 }
 
 /// Lets all callers work at the same time, each with one call under way, until they are to stop.
-pub(crate) async fn drive<C: Caller>(callers: Vec<C>, stop: Stop) -> Result<Load<C>, Failure> {
+pub(crate) async fn drive<C: Caller>(callers: Vec<C>, stop: Stop) -> anyhow::Result<Load<C>> {
     let started = Instant::now();
     let counted = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
@@ -123,7 +123,7 @@ pub(crate) async fn drive<C: Caller>(callers: Vec<C>, stop: Stop) -> Result<Load
         latency: histogram(),
     };
     while let Some(done) = tasks.join_next().await {
-        let part = done.map_err(|error| Failure::from_error(Exit::Failed, error))??;
+        let part = done??;
         load.callers.extend(part.callers);
         load.messages += part.messages;
         load.elapsed = load.elapsed.max(part.elapsed);
@@ -138,7 +138,7 @@ async fn work<C: Caller>(
     stop: Stop,
     started: Instant,
     counted: Arc<AtomicU64>,
-) -> Result<Load<C>, Failure> {
+) -> anyhow::Result<Load<C>> {
     let mut latency = histogram();
     let mut messages = 0;
     let mut elapsed = Duration::ZERO;
@@ -147,7 +147,7 @@ async fn work<C: Caller>(
     while goes_on(messages) && counted.load(Ordering::Relaxed) < stop.messages {
         let began = Instant::now();
         if began - started > stop.after + STALL_MAX {
-            return Err(Failure::failed("a caller of the bench had nothing to do"));
+            return Err(anyhow!("a caller of the bench had nothing to do"));
         }
         let moved = caller.call().await?;
         if moved.messages == 0 {
@@ -168,7 +168,7 @@ async fn work<C: Caller>(
 }
 
 /// Starts an engine over a log in a fresh folder.
-pub(crate) fn start_engine(folder: &Path) -> Result<Engine, Failure> {
+pub(crate) fn start_engine(folder: &Path) -> anyhow::Result<Engine> {
     open_engine(folder).map(|(engine, _)| engine)
 }
 
@@ -177,7 +177,7 @@ pub(crate) fn start_one_of(
     folder: &Path,
     maintenance: &Maintenance,
     reserve: &SharedReserve,
-) -> Result<Engine, Failure> {
+) -> anyhow::Result<Engine> {
     let options = EngineOptions {
         maintenance: Some(maintenance.clone()),
         ..EngineOptions::default()
@@ -190,7 +190,7 @@ pub(crate) fn start_one_of(
 }
 
 /// Starts an engine over the log in a folder, and says what it found.
-pub(crate) fn open_engine(folder: &Path) -> Result<(Engine, StartReport), Failure> {
+pub(crate) fn open_engine(folder: &Path) -> anyhow::Result<(Engine, StartReport)> {
     open_with(folder, EngineOptions::default(), LocalLogOptions::default())
 }
 
@@ -198,10 +198,9 @@ fn open_with(
     folder: &Path,
     options: EngineOptions,
     log: LocalLogOptions,
-) -> Result<(Engine, StartReport), Failure> {
-    let failed = |error: anyhow::Error| {
-        Failure::from(error).context(format!("starting an engine in {}", folder.display()))
-    };
+) -> anyhow::Result<(Engine, StartReport)> {
+    let failed =
+        |error: anyhow::Error| error.context(format!("starting an engine in {}", folder.display()));
     let disk = FolderDisk::open(folder).map_err(|error| failed(error.into()))?;
     let log = LocalLog::open(Arc::new(disk), log).map_err(|error| failed(error.into()))?;
     let clock = Arc::new(SystemClock::new());
@@ -218,8 +217,8 @@ pub(crate) async fn make_queue(
     name: &str,
     keyed: bool,
     level: Level,
-) -> Result<QueueName, Failure> {
-    let name = QueueName::new(name).map_err(|error| Failure::from_error(Exit::Failed, error))?;
+) -> anyhow::Result<QueueName> {
+    let name = QueueName::new(name)?;
     let settings = QueueSettings {
         keyed,
         level: level.into(),
@@ -307,7 +306,7 @@ impl Sender {
     }
 
     /// Sends so many messages, in as large batches as an engine takes gladly; not measured.
-    pub(crate) async fn fill(&mut self, mut messages: u64) -> Result<(), Failure> {
+    pub(crate) async fn fill(&mut self, mut messages: u64) -> anyhow::Result<()> {
         let batch = self.batch;
         while messages > 0 {
             self.batch = u16::try_from(messages.min(1000)).unwrap_or(1000);
@@ -342,7 +341,7 @@ impl Sender {
 }
 
 impl Caller for Sender {
-    async fn call(&mut self) -> Result<Moved, Failure> {
+    async fn call(&mut self) -> anyhow::Result<Moved> {
         if self.batch == 1 {
             let command = self.command();
             submit(&self.engine, command).await?;
@@ -391,7 +390,7 @@ pub(crate) fn receive(queue: &QueueName, max: u16, holder: &str) -> Receive {
 }
 
 impl Caller for Receiver {
-    async fn call(&mut self) -> Result<Moved, Failure> {
+    async fn call(&mut self) -> anyhow::Result<Moved> {
         let received = self
             .engine
             .receive(self.receive.clone(), RECEIVE_WAIT)
@@ -425,37 +424,35 @@ impl Caller for Receiver {
     }
 }
 
-pub(crate) async fn submit(engine: &Engine, command: Command) -> Result<Reply, Failure> {
+pub(crate) async fn submit(engine: &Engine, command: Command) -> anyhow::Result<Reply> {
     engine.submit(command).await.map_err(refused)
 }
 
-pub(crate) async fn submit_all(engine: &Engine, commands: Vec<Command>) -> Result<(), Failure> {
+pub(crate) async fn submit_all(engine: &Engine, commands: Vec<Command>) -> anyhow::Result<()> {
     let results: Result<Vec<Reply>, Rejection> = engine
         .submit_all(commands)
         .await
         .map_err(refused)?
         .into_iter()
         .collect();
-    let replies = results.map_err(|rejection| Failure::from_error(Exit::Failed, rejection))?;
+    let replies = results?;
     let stale = |reply: &&Reply| matches!(reply, Reply::Settled(Settled::Stale(_)));
     match replies.iter().find(stale) {
-        Some(stale) => Err(Failure::failed(format!(
-            "a settle of the bench was stale: {stale:?}"
-        ))),
+        Some(stale) => Err(anyhow!("a settle of the bench was stale: {stale:?}")),
         None => Ok(()),
     }
 }
 
 /// Removes what a round left behind, so that the next one begins like it.
-pub(crate) async fn purge(engine: &Engine, queue: &QueueName) -> Result<(), Failure> {
+pub(crate) async fn purge(engine: &Engine, queue: &QueueName) -> anyhow::Result<()> {
     let command = Command::Purge {
         queue: queue.clone(),
     };
     submit(engine, command).await.map(drop)
 }
 
-pub(crate) fn refused(error: EngineError) -> Failure {
-    Failure::from_error(Exit::Failed, error).context("the engine refused a call of the bench")
+pub(crate) fn refused(error: EngineError) -> anyhow::Error {
+    anyhow::Error::new(error).context("the engine refused a call of the bench")
 }
 
 /// How many syncs, and payload bytes, came between two readings.

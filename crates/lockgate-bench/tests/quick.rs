@@ -1,8 +1,28 @@
-//! The bench, as quick as it can be.
+//! The program, as quick as it can be.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on says where it stopped"
+)]
+
+use std::{path::Path, process::Command};
 
 use serde_json::Value;
 
-use crate::support::Sandbox;
+/// Runs the program in that folder with these arguments, and reads what it printed.
+#[track_caller]
+fn run(folder: &Path, arguments: &str) -> Vec<Value> {
+    let done = Command::new(env!("CARGO_BIN_EXE_lockgate-bench"))
+        .args(arguments.split_whitespace())
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let text = String::from_utf8(done.stdout).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
 
 /// Figures that are no rates.
 const QUANTITIES: [&str; 51] = [
@@ -62,10 +82,9 @@ const QUANTITIES: [&str; 51] = [
 /// Every figure with all its fields, and a floor where one is promised.
 #[test]
 fn quick_json_has_every_figure_with_all_fields() {
-    let sandbox = Sandbox::new();
-    let lines = sandbox
-        .run("bench --quick --json --seconds 3 --size 100B --scale 0.0001")
-        .json();
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = "--quick --json --seconds 3 --size 100B --scale 0.0001";
+    let lines = run(folder.path(), arguments);
     let names: Vec<&str> = lines
         .iter()
         .map(|line| line["bench"].as_str().unwrap())
@@ -123,18 +142,15 @@ fn quick_json_has_every_figure_with_all_fields() {
         }
     }
     // It leaves nothing behind.
-    assert_eq!(std::fs::read_dir(sandbox.path()).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]
 fn one_bench_with_chosen_parameters() {
-    let sandbox = Sandbox::new();
-    let lines = sandbox
-        .run(
-            "bench --json --only engine.send --seconds 1 --quick --size 2KiB --batch 7 --keys 0 \
-             --callers 3 --level process",
-        )
-        .json();
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = "engine.send --json --seconds 1 --quick --size 2KiB --batch 7 --keys 0 --callers 3 \
+                     --level process";
+    let lines = run(folder.path(), arguments);
     for line in &lines {
         assert!(
             line["bench"].as_str().unwrap().starts_with("engine.send"),
@@ -148,5 +164,22 @@ fn one_bench_with_chosen_parameters() {
         assert_eq!(params["level"], "process");
         // Nobody waits for the disk at this level, so it is no floor.
         assert_eq!(line["floor"], Value::Null);
+    }
+}
+
+/// A table in a pipe: tab-separated lines, without a header.
+#[test]
+fn the_list_names_every_figure() {
+    let done = Command::new(env!("CARGO_BIN_EXE_lockgate-bench"))
+        .arg("--list")
+        .output()
+        .unwrap();
+    let list = String::from_utf8(done.stdout).unwrap();
+    let names: Vec<_> = list
+        .lines()
+        .map(|line| line.split_once('\t').unwrap().0)
+        .collect();
+    for figure in ["engine.send", "http.cpu", "backlog.recovery", "idle.shards"] {
+        assert!(names.contains(&figure), "no {figure} in {names:?}");
     }
 }

@@ -11,8 +11,6 @@ use std::{
 
 use lockgate_engine::Engine;
 
-use crate::exit::{Exit, Failure};
-
 /// Bytes a read takes at once.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -42,7 +40,7 @@ fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// Bytes of the file system that the folder takes.
-pub(crate) fn taken(folder: &Path) -> Result<u64, Failure> {
+pub(crate) fn taken(folder: &Path) -> anyhow::Result<u64> {
     let sum = || {
         let mut blocks = 0;
         for file in files(folder)? {
@@ -56,7 +54,7 @@ pub(crate) fn taken(folder: &Path) -> Result<u64, Failure> {
 
 /// What the folder takes when its engine has done what it does beside its callers' work: written a
 /// snapshot, moved messages, given space back.
-pub(crate) fn settled(folder: &Path, engine: &Engine) -> Result<u64, Failure> {
+pub(crate) fn settled(folder: &Path, engine: &Engine) -> anyhow::Result<u64> {
     // Space comes back in leaps, so what is on its way to that counts too.
     let look = || {
         let metrics = engine.metrics();
@@ -79,7 +77,7 @@ pub(crate) fn settled(folder: &Path, engine: &Engine) -> Result<u64, Failure> {
 }
 
 /// Copies the folder as it stands: with a log in service that nobody uses, what a kill would leave.
-pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
+pub(crate) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     let copy = || {
         for file in files(from)? {
             let to = to.join(file.strip_prefix(from).unwrap_or(&file));
@@ -94,13 +92,13 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
 }
 
 /// Removes a folder that is not needed any more, for its space.
-pub(crate) fn remove(folder: &Path) -> Result<(), Failure> {
+pub(crate) fn remove(folder: &Path) -> anyhow::Result<()> {
     fs::remove_dir_all(folder).map_err(|error| failed(error, "removing", folder))
 }
 
 /// Has the operating system forget what it remembers of the folder's files, as far as it will: what
 /// is read next comes from the disk.
-pub(crate) fn forget(folder: &Path) -> Result<(), Failure> {
+pub(crate) fn forget(folder: &Path) -> anyhow::Result<()> {
     let forget = || {
         for file in files(folder)? {
             let file = File::open(file)?;
@@ -114,7 +112,7 @@ pub(crate) fn forget(folder: &Path) -> Result<(), Failure> {
 
 /// How long it takes to read so many bytes of a log's folder, or all there are, one piece after the
 /// other: the newest snapshot, then full segments, as a start does.
-pub(crate) fn read_log(folder: &Path, bytes: u64) -> Result<Duration, Failure> {
+pub(crate) fn read_log(folder: &Path, bytes: u64) -> anyhow::Result<Duration> {
     let read = || {
         let (snapshots, others): (Vec<_>, Vec<_>) = files(folder)?
             .into_iter()
@@ -146,8 +144,8 @@ pub(crate) fn transferred() -> Option<(u64, u64)> {
     Some((field("rchar:")?, field("wchar:")?))
 }
 
-fn failed(error: std::io::Error, doing: &str, folder: &Path) -> Failure {
-    Failure::from_error(Exit::Failed, error).context(format!("{doing} {}", folder.display()))
+fn failed(error: std::io::Error, doing: &str, folder: &Path) -> anyhow::Error {
+    anyhow::Error::new(error).context(format!("{doing} {}", folder.display()))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `lockgate bench`: what this machine does, beside what its disk and its wire would allow.
+//! Figures for developers: what this machine does, beside what its disk and its wire would allow.
 //!
 //! A [`Bench`] opens [`Course`]s, one for each combination of parameters. The courses of a bench are
 //! run in rounds, one after the other in each round (A, B, C, A, B, C, ...), and every course runs
@@ -9,6 +9,7 @@
 //! To add a figure: write a course, and a line in [`BENCHES`].
 
 mod backlog;
+mod client;
 mod cpu;
 mod disk;
 mod drain;
@@ -21,26 +22,33 @@ mod idle;
 mod latency;
 mod load;
 mod memory;
+mod output;
 mod payload;
 mod queue;
 mod report;
 mod shape;
+mod size;
 
 use std::{
     path::{Path, PathBuf},
+    process::ExitCode,
     time::Duration,
 };
 
+use anyhow::Context as _;
+use clap::Parser;
 use tempfile::TempDir;
-use tokio::runtime::Runtime;
-
-use self::{payload::Payloads, report::Report};
-use crate::{
-    args::Bench as Args,
-    commands::Signals,
-    exit::{Exit, Failure},
-    output::{Output, Table, note},
+use tokio::{
+    runtime::Runtime,
+    signal::unix::{SignalKind, signal},
 };
+
+use crate::{output::Table, payload::Payloads, report::Report};
+
+/// Of the binary that serves, so that the figures are its own.
+#[cfg(not(feature = "count-memory"))]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Rounds that count, usually and with `--quick`.
 const ROUNDS: u32 = 5;
@@ -59,7 +67,7 @@ pub(crate) struct Bench {
     /// Its share of the time: how many courses it usually has.
     weight: u32,
     /// Sets up one course for each combination of parameters.
-    open: fn(&Setup) -> Result<Courses, Failure>,
+    open: fn(&Setup) -> anyhow::Result<Courses>,
 }
 
 /// Every bench, in the order they are run.
@@ -168,10 +176,10 @@ pub(crate) type Courses = Vec<Box<dyn Course>>;
 /// One combination of parameters, set up and ready to run.
 pub(crate) trait Course {
     /// Runs once for about `time`, floor included, and reports what came out.
-    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> Result<(), Failure>;
+    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()>;
 
     /// Measures what can be measured but once, after all rounds.
-    fn finish(&mut self, _setup: &Setup, _report: &mut Report) -> Result<(), Failure> {
+    fn finish(&mut self, _setup: &Setup, _report: &mut Report) -> anyhow::Result<()> {
         Ok(())
     }
 
@@ -208,8 +216,105 @@ impl From<Level> for lockgate_core::Level {
     }
 }
 
-pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    let mut output = Output::new();
+/// Measures this machine: sends and receives per second, beside what the disk and the wire allow
+///
+/// In process (an engine over a log in a fresh folder) and over HTTP (a server in this process, on
+/// loopback). Beside each figure stands a floor measured in the same run, in alternating rounds: for
+/// sends into the log, writing the same payload bytes and syncing them into a file whose blocks are
+/// already written; for HTTP, a handler that does nothing in the same server. Values are medians over
+/// the rounds; a ratio is the median of the rounds' own ratios.
+///
+/// Without --size, --batch, --keys or --callers a few typical shapes are measured.
+#[derive(Debug, Parser)]
+#[command(
+    name = "lockgate-bench",
+    version,
+    after_help = "\
+Examples:
+  cargo run --release -p lockgate-bench
+  cargo run --release -p lockgate-bench -- --quick engine.send
+  cargo run --release -p lockgate-bench -- http --batch 10 --callers 16 --size 4KiB --seconds 20
+  cargo run --release -p lockgate-bench -- --json --data /mnt/fast > bench.jsonl"
+)]
+struct Args {
+    /// Only figures whose name starts with one of these; without any, all of them
+    #[arg(value_name = "NAME", value_parser = known)]
+    names: Vec<String>,
+
+    /// Print one JSON object a line: bench, params, value, unit, and floor and ratio where measured
+    #[arg(long)]
+    json: bool,
+
+    /// List the figures and what they measure
+    #[arg(long)]
+    list: bool,
+
+    /// Shorter and rougher: about ten seconds
+    #[arg(long)]
+    quick: bool,
+
+    /// Bytes of a message's body [default: 1KiB, and 100 in the backlog]
+    #[arg(long, value_name = "SIZE", value_parser = size::read)]
+    size: Option<usize>,
+
+    /// Messages in a call [default: several]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    batch: Option<u16>,
+
+    /// Keys the messages are spread over; 0 is an unkeyed queue [default: 1000]
+    #[arg(long, value_name = "N")]
+    keys: Option<u32>,
+
+    /// Callers at the same time [default: several]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    callers: Option<u16>,
+
+    /// Time for all of it, setting up not counted [default: 45, with --quick 6]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    seconds: Option<u32>,
+
+    /// Size of the backlog, memory and disk scenarios; 1 is 10,000,000 messages [default: 0.01, with
+    /// --quick 0.001]
+    #[arg(long, value_name = "F", value_parser = scale)]
+    scale: Option<f64>,
+
+    /// Durability: disk, process or memory [default: disk, and process for the shapes]
+    #[arg(long, value_enum, value_name = "LEVEL", hide_possible_values = true)]
+    level: Option<Level>,
+
+    /// Folder on the file system to measure; a fresh folder in it is used and removed
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    data: PathBuf,
+}
+
+/// A name that at least one figure starts with.
+fn known(name: &str) -> Result<String, String> {
+    let mut figures = BENCHES.iter().flat_map(|bench| bench.figures);
+    if figures.any(|figure| figure.starts_with(name)) {
+        Ok(name.to_owned())
+    } else {
+        Err("no figure's name starts with that; --list shows them".to_owned())
+    }
+}
+
+fn scale(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|scale| (0.000_1..=10.0).contains(scale))
+        .ok_or_else(|| "expected a number from 0.0001 to 10".to_owned())
+}
+
+fn main() -> ExitCode {
+    match run(Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> anyhow::Result<()> {
     if args.list {
         let mut table = Table::new(["NAME", "WHAT"]);
         for bench in BENCHES {
@@ -217,13 +322,12 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
                 table.row([*figure, bench.about]);
             }
         }
-        output.table(&table)?;
-        return output.flush();
+        return Ok(table.print()?);
     }
-    let chosen = choose(&args.only)?;
-    let json = args.json;
     let setup = Setup::new(args)?;
-    note(&host::describe(setup.folder.path()));
+    let names = &setup.args.names;
+    let chosen = choose(names);
+    eprintln!("{}", host::describe(setup.folder.path()));
 
     let rounds = if setup.args.quick {
         ROUNDS_QUICK
@@ -255,14 +359,13 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             }
         }
         // Figures appear as they are ready; a table needs all of them.
-        let mut show = |report: &mut Report| {
-            if json {
-                for line in report.take_lines(&setup.args.only) {
-                    output.json(&line)?;
+        let show = |report: &mut Report| -> anyhow::Result<()> {
+            if setup.args.json {
+                for line in report.take_lines(names) {
+                    output::json(&line)?;
                 }
-                output.flush()?;
             }
-            Ok::<_, Failure>(())
+            Ok(())
         };
         show(&mut report)?;
         for mut course in courses {
@@ -271,50 +374,38 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         }
         show(&mut report)?;
     }
-    if !json {
-        output.table(&report.table(&setup.args.only))?;
-        if let Some(table) = report.quantities(&setup.args.only) {
-            output.table(&table)?;
+    if !setup.args.json {
+        report.table(names).print()?;
+        if let Some(table) = report.quantities(names) {
+            table.print()?;
         }
     }
-    output.flush()
+    Ok(())
 }
 
 /// The benches with a figure that was asked for; all of them if nothing was.
-fn choose(only: &[String]) -> Result<Vec<&'static Bench>, Failure> {
-    for name in only {
-        let known = |bench: &Bench| bench.figures.iter().any(|figure| figure.starts_with(name));
-        if !BENCHES.iter().any(known) {
-            return Err(Failure::usage(format!("there is no bench {name:?}"))
-                .hint("`lockgate bench --list` shows them"));
-        }
-    }
-    Ok(BENCHES
+fn choose(names: &[String]) -> Vec<&'static Bench> {
+    BENCHES
         .iter()
-        .filter(|bench| bench.figures.iter().any(|figure| wanted(only, figure)))
-        .collect())
+        .filter(|bench| bench.figures.iter().any(|figure| wanted(names, figure)))
+        .collect()
 }
 
 /// Whether a figure was asked for.
-fn wanted(only: &[String], figure: &str) -> bool {
-    only.is_empty() || only.iter().any(|name| figure.starts_with(name))
+fn wanted(names: &[String], figure: &str) -> bool {
+    names.is_empty() || names.iter().any(|name| figure.starts_with(name))
 }
 
 impl Setup {
-    fn new(args: Args) -> Result<Self, Failure> {
+    fn new(args: Args) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
-            .map_err(|error| {
-                Failure::from_error(Exit::Failed, error).context("starting the runtime")
-            })?;
+            .context("starting the runtime")?;
         let folder = tempfile::Builder::new()
             .prefix(".lockgate-bench-")
             .tempdir_in(&args.data)
-            .map_err(|error| {
-                Failure::from_error(Exit::Failed, error)
-                    .context(format!("making a folder in {}", args.data.display()))
-            })?;
+            .with_context(|| format!("making a folder in {}", args.data.display()))?;
         let payloads = Payloads::new(args.size.unwrap_or(1024))?;
         let setup = Self {
             args,
@@ -327,14 +418,18 @@ impl Setup {
     }
 
     /// A signal ends the process where it stands, but must not leave gigabytes behind.
-    fn clean_up_on_signal(&self) -> Result<(), Failure> {
+    fn clean_up_on_signal(&self) -> anyhow::Result<()> {
         let folder = self.folder.path().to_owned();
         let _guard = self.runtime.enter();
-        let mut signals = Signals::new()?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
         self.runtime.spawn(async move {
-            let exit = signals.next().await;
+            let code = tokio::select! {
+                _ = interrupt.recv() => 130,
+                _ = terminate.recv() => 143,
+            };
             let _ = std::fs::remove_dir_all(folder);
-            std::process::exit(exit as i32);
+            std::process::exit(code);
         });
         Ok(())
     }
@@ -376,16 +471,34 @@ mod tests {
 
     #[test]
     fn benches_are_chosen_by_the_start_of_their_figures_names() {
-        let names = |only: &[&str]| {
-            let only: Vec<_> = only.iter().map(|name| (*name).to_owned()).collect();
-            choose(&only).map(|benches| {
-                let figures: Vec<_> = benches.iter().map(|bench| bench.figures[0]).collect();
-                figures.join(" ")
-            })
+        let chosen = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            let benches = choose(&names).into_iter();
+            let figures: Vec<_> = benches.map(|bench| bench.figures[0]).collect();
+            figures.join(" ")
         };
-        assert_eq!(names(&["http.receive"]).unwrap(), "http.send");
-        assert_eq!(names(&["engine"]).unwrap(), "engine.send engine.latency");
-        assert_eq!(names(&[]).unwrap().split(' ').count(), BENCHES.len());
-        assert_eq!(names(&["nothing"]).unwrap_err().exit(), Exit::Usage);
+        assert_eq!(chosen(&["http.receive"]), "http.send");
+        assert_eq!(chosen(&["engine"]), "engine.send engine.latency");
+        assert_eq!(chosen(&[]).split(' ').count(), BENCHES.len());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (arguments, says) in [
+            (["nothing", "--quick"], "no figure's name starts with that"),
+            (["--size", "2MiB"], "no size from 1B to 1MiB"),
+            (["--scale", "0"], "a number from 0.0001 to 10"),
+            (["--batch", "0"], "0 is not in 1..=1000"),
+        ] {
+            let arguments = ["lockgate-bench"].into_iter().chain(arguments);
+            let error = Args::try_parse_from(arguments).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        use clap::CommandFactory as _;
+        Args::command().debug_assert();
     }
 }

@@ -5,12 +5,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use anyhow::{Context as _, anyhow};
 use lockgate_core::{Key, QueueName};
 use lockgate_engine::Engine;
 use lockgate_machine::Receive;
 use serde_json::json;
 
-use super::{
+use crate::{
     Course, Courses, Level, Setup,
     load::{
         Load, Receiver, Sender, Stop, drive, keys, make_queue, purge, receive, start_engine, whole,
@@ -18,7 +19,6 @@ use super::{
     queue::params,
     report::{Params, Report, Round},
 };
-use crate::exit::Failure;
 
 /// Messages of the one key: as many as brought a well-known broker down to 3 a second.
 const HOT_MESSAGES: u64 = 216_000;
@@ -52,7 +52,7 @@ struct ShapeCourse {
     rounds: u32,
 }
 
-pub(crate) fn open_hot_key(setup: &Setup) -> Result<Courses, Failure> {
+pub(crate) fn open_hot_key(setup: &Setup) -> anyhow::Result<Courses> {
     let hot = one_key("hot");
     let mut course = ShapeCourse::new(setup, "shape.hot_key", OTHER_KEYS, 10, 4)?;
     course.hot = Some(hot[0].clone());
@@ -63,7 +63,7 @@ pub(crate) fn open_hot_key(setup: &Setup) -> Result<Courses, Failure> {
     Ok(vec![Box::new(course)])
 }
 
-pub(crate) fn open_slow_holder(setup: &Setup) -> Result<Courses, Failure> {
+pub(crate) fn open_slow_holder(setup: &Setup) -> anyhow::Result<Courses> {
     let slow = one_key("slow");
     let mut course = ShapeCourse::new(setup, "shape.slow_holder", OTHER_KEYS, 10, 4)?;
     course.params.more.insert("backlog", json!(HOT_MESSAGES));
@@ -76,7 +76,7 @@ pub(crate) fn open_slow_holder(setup: &Setup) -> Result<Courses, Failure> {
     Ok(vec![Box::new(course)])
 }
 
-pub(crate) fn open_locked_keys(setup: &Setup) -> Result<Courses, Failure> {
+pub(crate) fn open_locked_keys(setup: &Setup) -> anyhow::Result<Courses> {
     let locked = keys("locked", LOCKED_KEYS);
     let mut course = ShapeCourse::new(setup, "shape.locked_keys", 1, 1, 1)?;
     course.params.more.insert("locked", json!(LOCKED_KEYS));
@@ -101,14 +101,14 @@ impl ShapeCourse {
         key_count: u32,
         batch: u16,
         callers: u16,
-    ) -> Result<Self, Failure> {
+    ) -> anyhow::Result<Self> {
         let engine = start_engine(&setup.folder(figure))?;
         // What is measured is choosing the next message; a disk's moods would only hide it.
         let level = setup.args.level.unwrap_or(Level::Process);
         let (burdened, free) = setup.runtime.block_on(async {
             let burdened = make_queue(&engine, "burdened", true, level).await?;
             let free = make_queue(&engine, "free", true, level).await?;
-            Ok::<_, Failure>((burdened, free))
+            anyhow::Ok((burdened, free))
         })?;
         let params = Params {
             size: SIZE,
@@ -135,7 +135,7 @@ impl ShapeCourse {
         queue: &QueueName,
         keys: &Arc<[Key]>,
         messages: u64,
-    ) -> Result<(), Failure> {
+    ) -> anyhow::Result<()> {
         let payloads = setup.payloads.with_size(SIZE);
         let mut senders = Sender::several(1, &self.engine, queue, keys, 1, &payloads);
         match senders.first_mut() {
@@ -145,7 +145,7 @@ impl ShapeCourse {
     }
 
     /// Takes messages of the burdened queue and keeps them.
-    async fn hold(&self, mut messages: u64) -> Result<(), Failure> {
+    async fn hold(&self, mut messages: u64) -> anyhow::Result<()> {
         while messages > 0 {
             let max = u16::try_from(messages.min(1000)).unwrap_or(1000);
             let receive = Receive {
@@ -156,12 +156,12 @@ impl ShapeCourse {
                 .engine
                 .receive(receive, Duration::from_secs(5))
                 .await
-                .map_err(|error| Failure::failed(error).context("holding keys"))?
+                .context("holding keys")?
                 .keep();
             if held.is_empty() {
-                return Err(Failure::failed(format!(
+                return Err(anyhow!(
                     "{messages} messages could not be received to hold their keys"
-                )));
+                ));
             }
             messages -= held.len() as u64;
         }
@@ -169,7 +169,7 @@ impl ShapeCourse {
     }
 
     /// Receives and acknowledges until the messages of this round are done.
-    async fn drain(&self, queue: &QueueName, time: Duration) -> Result<Load<Receiver>, Failure> {
+    async fn drain(&self, queue: &QueueName, time: Duration) -> anyhow::Result<Load<Receiver>> {
         let Params { batch, callers, .. } = self.params;
         let receivers = Receiver::several(callers, &self.engine, queue, batch, self.hot.as_ref());
         let stop = Stop {
@@ -179,7 +179,7 @@ impl ShapeCourse {
         drive(receivers, stop).await
     }
 
-    async fn refill_hot(&self, setup: &Setup, drained: &Load<Receiver>) -> Result<(), Failure> {
+    async fn refill_hot(&self, setup: &Setup, drained: &Load<Receiver>) -> anyhow::Result<()> {
         match &self.hot {
             Some(hot) => {
                 let keys = [hot.clone()].into();
@@ -192,7 +192,7 @@ impl ShapeCourse {
 }
 
 impl Course for ShapeCourse {
-    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> Result<(), Failure> {
+    fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
         let (burdened, free) = setup.runtime.block_on(async {
             for queue in [&self.burdened, &self.free] {
                 self.fill(setup, queue, &self.keys, self.messages).await?;
@@ -208,7 +208,7 @@ impl Course for ShapeCourse {
             };
             self.refill_hot(setup, &burdened).await?;
             purge(&self.engine, &self.free).await?;
-            Ok::<_, Failure>((burdened, free))
+            anyhow::Ok((burdened, free))
         })?;
         if self.rounds == 0 {
             // The round that warms up says how many messages fit into half of a round's time.

@@ -11,14 +11,13 @@ use lockgate_engine::Engine;
 use lockgate_server::Server;
 use serde_json::json;
 
-use super::{
+use crate::{
     Course, Courses, Setup, folder,
     http::{HttpReceiver, HttpSender, Running, make_queue, options},
     load::{Stop, as_f64, drive, keys, start_engine},
     queue::params,
     report::{Params, Report},
 };
-use crate::exit::Failure;
 
 /// Messages at scale 1, ten for each key.
 const MESSAGES: u32 = 10_000_000;
@@ -50,28 +49,36 @@ struct DrainCourse {
     messages: u64,
 }
 
-pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
+pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
     let course = setup.runtime.block_on(open_course(setup))?;
     Ok(vec![Box::new(course)])
 }
 
-async fn open_course(setup: &Setup) -> Result<DrainCourse, Failure> {
+async fn open_course(setup: &Setup) -> anyhow::Result<DrainCourse> {
     let messages = setup.scaled(MESSAGES).max(1_000);
     let key_count = u32::try_from(messages / u64::from(MESSAGES_OF_KEY)).unwrap_or(u32::MAX);
     let folder = setup.folder("drain");
     let engine = start_engine(&folder)?;
     let server = Running::start(Server::bind(options(), engine.clone()).await)?;
-    let (_, url) = make_queue(setup, &engine, server.endpoint(), setup.level()).await?;
+    let (_, url) = make_queue(setup, &engine, server.address(), setup.level()).await?;
     let mut params = Params {
         keys: key_count,
         ..params(setup, BATCH, CALLERS)
     };
     params.more.insert("messages", json!(messages));
-    let endpoint = server.endpoint();
+    let server_at = server.address();
     let keys = keys("user", key_count);
     Ok(DrainCourse {
-        senders: HttpSender::several(CALLERS, endpoint, &url, &keys, BATCH, &setup.payloads, true),
-        receivers: HttpReceiver::several(CALLERS, endpoint, &url, BATCH, true),
+        senders: HttpSender::several(
+            CALLERS,
+            server_at,
+            &url,
+            &keys,
+            BATCH,
+            &setup.payloads,
+            true,
+        ),
+        receivers: HttpReceiver::several(CALLERS, server_at, &url, BATCH, true),
         engine,
         server,
         folder,
@@ -82,11 +89,11 @@ async fn open_course(setup: &Setup) -> Result<DrainCourse, Failure> {
 
 impl Course for DrainCourse {
     /// All is measured once, see [`finish`](Course::finish).
-    fn round(&mut self, _: &Setup, _: Duration, _: &mut Report) -> Result<(), Failure> {
+    fn round(&mut self, _: &Setup, _: Duration, _: &mut Report) -> anyhow::Result<()> {
         Ok(())
     }
 
-    fn finish(&mut self, setup: &Setup, report: &mut Report) -> Result<(), Failure> {
+    fn finish(&mut self, setup: &Setup, report: &mut Report) -> anyhow::Result<()> {
         let params = self.params.clone();
         let runtime = &setup.runtime;
         let empty = folder::taken(&self.folder)?;

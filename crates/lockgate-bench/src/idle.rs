@@ -16,14 +16,13 @@ use lockgate_engine::{Engine, Maintenance};
 use lockgate_log::SharedReserve;
 use serde_json::json;
 
-use super::{
+use crate::{
     Course, Courses, Setup,
     folder::taken,
     load::{Sender, as_f64, make_queue, start_one_of},
     queue::params,
     report::{Params, Report},
 };
-use crate::exit::Failure;
 
 /// Shards, usually and with `--quick`.
 const SHARDS: u32 = 64;
@@ -97,7 +96,7 @@ struct IdleCourse {
     counted: Duration,
 }
 
-pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
+pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
     let (shards, counted) = if setup.args.quick {
         (SHARDS_QUICK, COUNTED_QUICK)
     } else {
@@ -122,11 +121,11 @@ impl Course for IdleCourse {
         _setup: &Setup,
         _time: Duration,
         _report: &mut Report,
-    ) -> Result<(), Failure> {
+    ) -> anyhow::Result<()> {
         Ok(())
     }
 
-    fn finish(&mut self, setup: &Setup, report: &mut Report) -> Result<(), Failure> {
+    fn finish(&mut self, setup: &Setup, report: &mut Report) -> anyhow::Result<()> {
         let Some(before) = Process::look() else {
             return Ok(());
         };
@@ -139,7 +138,7 @@ impl Course for IdleCourse {
         };
         let engines = (0..self.shards)
             .map(start)
-            .collect::<Result<Vec<Engine>, Failure>>()?;
+            .collect::<anyhow::Result<Vec<Engine>>>()?;
         thread::sleep(SETTLED_AFTER);
         let began = Instant::now();
         let settled = Process::look();
@@ -197,7 +196,7 @@ impl Course for IdleCourse {
 }
 
 /// Sends messages of so many bytes together, which stay.
-async fn use_it(setup: &Setup, engine: &Engine) -> Result<(), Failure> {
+async fn use_it(setup: &Setup, engine: &Engine) -> anyhow::Result<()> {
     let queue = make_queue(engine, "bench", false, setup.level()).await?;
     let size = setup.args.size.unwrap_or(1024).max(1);
     let mut senders = Sender::several(1, engine, &queue, &[].into(), 1, &setup.payloads);

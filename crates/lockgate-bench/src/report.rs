@@ -6,8 +6,8 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::wanted;
 use crate::output::Table;
+use crate::wanted;
 
 /// Everything measured so far.
 #[derive(Default)]
@@ -138,26 +138,26 @@ impl Report {
     }
 
     /// What is to be printed of the figures that were asked for; empties the report.
-    pub(crate) fn take_lines(&mut self, only: &[String]) -> Vec<Line> {
+    pub(crate) fn take_lines(&mut self, names: &[String]) -> Vec<Line> {
         let entries = std::mem::take(&mut self.entries);
         let quantities = std::mem::take(&mut self.quantities);
         let entries = entries
             .iter()
-            .filter(|entry| wanted(only, entry.figure))
+            .filter(|entry| wanted(names, entry.figure))
             .flat_map(Entry::lines);
         let quantities = quantities
             .iter()
-            .filter(|quantity| wanted(only, quantity.figure))
+            .filter(|quantity| wanted(names, quantity.figure))
             .map(Quantity::line);
         entries.chain(quantities).collect()
     }
 
     /// The figures that are no rates; `None` if there are none.
-    pub(crate) fn quantities(&self, only: &[String]) -> Option<Table> {
+    pub(crate) fn quantities(&self, names: &[String]) -> Option<Table> {
         let mut table = Table::new(["FIGURE", "VALUE", "UNIT", "AT MOST"]);
         let mut some = false;
         for quantity in &self.quantities {
-            if wanted(only, quantity.figure) {
+            if wanted(names, quantity.figure) {
                 some = true;
                 table.row([
                     quantity.figure.to_owned(),
@@ -173,7 +173,7 @@ impl Report {
         some.then_some(table)
     }
 
-    pub(crate) fn table(&self, only: &[String]) -> Table {
+    pub(crate) fn table(&self, names: &[String]) -> Table {
         let mut table = Table::new([
             "BENCH",
             "SIZE",
@@ -193,7 +193,7 @@ impl Report {
         for entry in self
             .entries
             .iter()
-            .filter(|entry| wanted(only, entry.figure))
+            .filter(|entry| wanted(names, entry.figure))
         {
             let Params {
                 size,
@@ -209,7 +209,7 @@ impl Report {
             let [p50, p99, max] = entry.quantiles();
             table.row([
                 entry.figure.to_owned(),
-                crate::units::show_size(*size as u64),
+                crate::size::show(*size),
                 batch.to_string(),
                 keys.to_string(),
                 callers.to_string(),
@@ -391,7 +391,7 @@ mod tests {
         };
         let mut latency = histogram();
         for millis in 1..=100 {
-            super::super::load::record(&mut latency, Duration::from_millis(millis));
+            crate::load::record(&mut latency, Duration::from_millis(millis));
         }
         let mut report = Report::default();
         let round = Round {

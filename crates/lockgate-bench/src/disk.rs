@@ -2,18 +2,18 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use anyhow::Context as _;
 use lockgate_core::{LeaseToken, QueueName};
 use lockgate_engine::Engine;
 use lockgate_machine::{Command, Receive, Settle, SettleAction};
 use serde_json::json;
 
-use super::{
+use crate::{
     Course, Courses, Setup, folder,
     load::{Sender, as_f64, make_queue, receive, start_engine, submit_all},
     queue::params,
     report::{Params, Report},
 };
-use crate::exit::Failure;
 
 /// Messages of 1 KiB at scale 1: 2 GB.
 const MESSAGES: u32 = 2_000_000;
@@ -93,7 +93,7 @@ struct DiskCourse {
     random: u64,
 }
 
-pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
+pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
     let messages = setup.scaled(MESSAGES).max(1_000);
     let folder = setup.folder("disk");
     let engine = start_engine(&folder)?;
@@ -117,7 +117,7 @@ pub(crate) fn open(setup: &Setup) -> Result<Courses, Failure> {
 }
 
 impl DiskCourse {
-    async fn fill(&self, setup: &Setup, messages: u64) -> Result<(), Failure> {
+    async fn fill(&self, setup: &Setup, messages: u64) -> anyhow::Result<()> {
         let keys = [].into();
         let mut senders = Sender::several(1, &self.engine, &self.queue, &keys, 1, &setup.payloads);
         match senders.first_mut() {
@@ -127,7 +127,7 @@ impl DiskCourse {
     }
 
     /// Leases of all messages that wait.
-    async fn lease_all(&self) -> Result<Vec<LeaseToken>, Failure> {
+    async fn lease_all(&self) -> anyhow::Result<Vec<LeaseToken>> {
         let mut tokens = Vec::new();
         loop {
             let receive = Receive {
@@ -138,7 +138,7 @@ impl DiskCourse {
                 .engine
                 .receive(receive, Duration::ZERO)
                 .await
-                .map_err(|error| Failure::failed(error).context("leasing all messages"))?
+                .context("leasing all messages")?
                 .keep();
             if received.is_empty() {
                 return Ok(tokens);
@@ -153,20 +153,20 @@ impl DiskCourse {
         setup: &Setup,
         tokens: &mut Vec<LeaseToken>,
         step: u64,
-    ) -> Result<(), Failure> {
+    ) -> anyhow::Result<()> {
         for _ in 0..2 * self.messages / step {
             setup.runtime.block_on(async {
                 self.ack_some(tokens, step).await?;
                 self.fill(setup, step).await?;
                 tokens.extend(self.lease_all().await?);
-                Ok::<_, Failure>(())
+                anyhow::Ok(())
             })?;
         }
         Ok(())
     }
 
     /// Takes so many tokens at random and acknowledges them.
-    async fn ack_some(&mut self, tokens: &mut Vec<LeaseToken>, count: u64) -> Result<(), Failure> {
+    async fn ack_some(&mut self, tokens: &mut Vec<LeaseToken>, count: u64) -> anyhow::Result<()> {
         let mut left = usize::try_from(count)
             .unwrap_or(usize::MAX)
             .min(tokens.len());
@@ -198,11 +198,11 @@ impl DiskCourse {
 
 impl Course for DiskCourse {
     /// All is measured once, see [`finish`](Course::finish).
-    fn round(&mut self, _: &Setup, _: Duration, _: &mut Report) -> Result<(), Failure> {
+    fn round(&mut self, _: &Setup, _: Duration, _: &mut Report) -> anyhow::Result<()> {
         Ok(())
     }
 
-    fn finish(&mut self, setup: &Setup, report: &mut Report) -> Result<(), Failure> {
+    fn finish(&mut self, setup: &Setup, report: &mut Report) -> anyhow::Result<()> {
         let params = self.params.clone();
         let runtime = &setup.runtime;
 
