@@ -17,7 +17,7 @@ use crate::{
     exit::Exit,
     output::Color,
     settings::{AllFlags, ClientFlags, ServeFlags},
-    units::{duration, queue_name, receive_lease, whole_seconds},
+    units::{duration, queue_name, receive_lease, size, whole_seconds},
 };
 
 /// A durable keyed queue: messages of one key in order, one holder at a time; every other key flows.
@@ -63,6 +63,7 @@ pub(crate) enum Command {
     Restore(Restore),
     Check(Check),
     Dump(Dump),
+    Bench(Bench),
     #[command(subcommand)]
     Config(Config),
     Completions(Completions),
@@ -440,6 +441,53 @@ pub(crate) struct Dump {
     pub(crate) source: Source,
 }
 
+/// Measure a running server: sends, receives and acks per second, and how long the calls take
+///
+/// From outside, as any client: callers on connections of their own make one call after the other. For half
+/// of the time they send, for the other half they receive and ack, or until all is acked. A latency is that
+/// of a whole call; a receive waits up to 1s while other callers hold all keys, and one that finds nothing
+/// does not count. If a call fails, the command fails.
+///
+/// It makes a queue of its own, bench- and 16 random digits, and deletes it at the end, also after SIGINT,
+/// SIGTERM or a failure; if it cannot, it says which queue is left. No other queue is touched, but the
+/// server's other clients feel the load, and what was sent takes space until it is acked or the queue is
+/// deleted: --size times the messages of half the time.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate bench
+  lockgate bench --endpoint https://queue.example.com --callers 64 --seconds 60
+  lockgate bench --keys 0 --batch 1 --size 100B
+  lockgate bench --json | jq '{call, messages_per_second, p99_ms}'")]
+pub(crate) struct Bench {
+    /// Print one JSON object for each of send, receive and ack
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Callers at the same time, each with a connection of its own
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) callers: u16,
+
+    /// Messages in a call; together they may have 1MiB
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=10))]
+    pub(crate) batch: u16,
+
+    /// Bytes of a message's body, 1B to 1MiB
+    #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = body_size)]
+    pub(crate) size: usize,
+
+    /// Keys the messages are spread over; 0 is an unkeyed queue
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) keys: u32,
+
+    /// Time for all calls together
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) seconds: u32,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+}
+
 /// Show and check the configuration
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
@@ -548,6 +596,14 @@ fn position(text: &str) -> Result<u64, String> {
         None => text.parse(),
     };
     parsed.map_err(|_| format!("{text:?} is no position, such as 0x100001000"))
+}
+
+fn body_size(text: &str) -> Result<usize, String> {
+    let bytes = size(text)?;
+    usize::try_from(bytes)
+        .ok()
+        .filter(|bytes| (1..=1 << 20).contains(bytes))
+        .ok_or_else(|| format!("{text:?} is outside 1B to 1MiB, the sizes a message can have"))
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-pub(crate) use lockgate_core::units::{bytes as size, round_bytes as show_bytes};
+pub(crate) use lockgate_core::units::{
+    bytes as size, round_bytes as show_bytes, show_bytes as show_size,
+};
 use lockgate_core::{QueueName, units};
 use lockgate_machine::{QueueSettings, SettingValue};
 

@@ -22,6 +22,7 @@ actions! {
     GetQueueAttributes => Attributes, "GetQueueAttributes";
     SendMessageBatch => SendMessageBatchAnswer, "SendMessageBatch";
     ReceiveMessage => Messages, "ReceiveMessage";
+    DeleteMessageBatch => BatchAnswer, "DeleteMessageBatch";
 }
 
 #[derive(Debug, Serialize)]
@@ -92,6 +93,20 @@ pub(crate) struct ReceiveMessage {
     pub(crate) message_attribute_names: &'static [&'static str],
 }
 
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct DeleteMessageBatch {
+    pub(crate) queue_url: String,
+    pub(crate) entries: Vec<DeleteEntry>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct DeleteEntry {
+    pub(crate) id: String,
+    pub(crate) receipt_handle: String,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct QueueUrl {
@@ -124,6 +139,13 @@ pub(crate) struct SentEntry {
     /// An extension of Lockgate's, which SDKs pass over: the unique id was known.
     #[serde(default)]
     pub(crate) duplicate: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct BatchAnswer {
+    #[serde(default)]
+    pub(crate) failed: Vec<FailedEntry>,
 }
 
 #[derive(Debug, Deserialize)]

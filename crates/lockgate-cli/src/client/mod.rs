@@ -117,6 +117,18 @@ impl Client {
         self
     }
 
+    /// Another client like it, with a connection of its own.
+    pub(crate) fn another(&self) -> Self {
+        Self {
+            endpoint: self.endpoint.clone(),
+            timeout: self.timeout,
+            consumer: self.consumer.clone(),
+            credentials: self.credentials.clone(),
+            trust: self.trust.clone(),
+            connection: None,
+        }
+    }
+
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }

@@ -1,6 +1,7 @@
 //! What each command does.
 
 mod backup;
+mod bench;
 mod check;
 mod completions;
 mod config;
@@ -59,6 +60,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Restore(args) => restore::run(&args),
         Command::Check(args) => watched(move || check::run(&args)),
         Command::Dump(args) => watched(move || dump::run(&args)),
+        Command::Bench(args) => bench::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Completions(args) => completions::run(&args),
     }

@@ -34,6 +34,7 @@ fn help_texts() {
         "restore",
         "check",
         "dump",
+        "bench",
         "config",
     ] {
         let name = match command {
@@ -116,6 +117,14 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
         ),
         ("serve --listen 0.0.0.0:0", "--allow-remote"),
         ("queue list --endpoint ftp://a", "is no endpoint"),
+        ("bench --batch 11", "11 is not in 1..=10"),
+        ("bench --size 2MiB", "1B to 1MiB"),
+        (
+            "bench --size 200KiB",
+            "10 messages of 200KiB are more than the 1MiB that one call takes",
+        ),
+        ("bench --seconds 0", "0 is not in 1..=3600"),
+        ("bench --callers 1001", "1001 is not in 1..=1000"),
         ("completions tcsh", "invalid value 'tcsh'"),
     ] {
         let error = sandbox.run(arguments).fails_with(2);

@@ -7,6 +7,7 @@
 
 mod admin;
 mod backup;
+mod bench;
 mod beyond;
 mod config;
 mod exec;

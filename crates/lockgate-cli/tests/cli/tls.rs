@@ -247,7 +247,7 @@ fn a_certificate_that_cannot_be_used_is_told() {
     );
 }
 
-/// Every way in which the commands talk to a server: SQS, the admin API, a backup.
+/// Every way in which the commands talk to a server: SQS, the admin API, a backup, many connections.
 #[test]
 fn commands_talk_to_a_server_over_https() {
     let sandbox = Sandbox::new();
@@ -284,6 +284,7 @@ fn commands_talk_to_a_server_over_https() {
     assert_eq!(bodies, ["first", "second", "third"]);
     run("backup whole.backup").ok();
     sandbox.run("restore whole.backup --data copy").ok();
+    assert_eq!(run("bench --json --seconds 1 --callers 2").json().len(), 3);
     run("queue delete orders.fifo --yes").ok();
 }
 

@@ -413,7 +413,8 @@ impl Sender {
     }
 }
 
-async fn create(client: &mut Client, name: &str) -> Result<String, Failure> {
+/// Makes a queue, which is keyed if its name says so; its URL.
+pub(super) async fn create(client: &mut Client, name: &str) -> Result<String, CallError> {
     let mut attributes = BTreeMap::new();
     if name.ends_with(".fifo") {
         attributes.insert("FifoQueue".to_owned(), "true".to_owned());
@@ -434,7 +435,7 @@ fn index_of(id: &str, places: &[Option<String>]) -> Result<usize, Failure> {
 }
 
 /// 128 random bits: nobody else's message has the same.
-fn random_id() -> Result<String, Failure> {
+pub(super) fn random_id() -> Result<String, Failure> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
         .map_err(|error| Failure::new(Exit::Failed, format!("drawing random bytes: {error}")))?;
