@@ -160,7 +160,9 @@ impl Client {
         &mut self,
         request: Request<Full<Bytes>>,
     ) -> anyhow::Result<(StatusCode, Bytes)> {
-        let mut connection = match self.connection.take() {
+        // The server closes what was idle for long.
+        let idle = self.connection.take().filter(|idle| !idle.is_closed());
+        let mut connection = match idle {
             Some(connection) => connection,
             None => {
                 let stream = TcpStream::connect(self.server).await?;

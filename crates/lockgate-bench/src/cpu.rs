@@ -1,10 +1,10 @@
 //! `http.cpu`: what a request costs the server's processor, beside one that nothing is done for.
 //!
-//! Servers and clients run in this process, but each server has threads of its own, whose names say
-//! so; the kernel counts the time of each thread. Both sides are the same server on the same kind of
-//! runtime, and take the same requests from the same clients over connections of the same kind: heads
-//! are checked and bodies read whole. Then one side has the messages checked, logged and answered for;
-//! the other gives a constant answer of that length.
+//! Server and clients run in this process, but the server has a thread of its own, whose name says
+//! so; the kernel counts the time of each thread. Figure and floor take turns: the same clients send the
+//! same requests to the same server, for the floor with the name of no action. The server checks heads
+//! and reads bodies whole either way. Then it has the messages checked, logged and answered for, or it
+//! refuses.
 //!
 //! The queue is emptied every quarter of a second, as consumers who keep up would, so that the log
 //! turns over instead of growing. What that costs the engine is counted too.
@@ -36,7 +36,6 @@ const CALLERS: u16 = 4;
 const FILLING: Duration = Duration::from_millis(250);
 
 const SERVER_THREADS: &str = "bench-serve";
-const FLOOR_THREADS: &str = "bench-floor";
 
 /// Whose time a served request takes: the names of the threads, as the kernel cuts them, and the
 /// figure of each.
@@ -46,20 +45,20 @@ const SERVED: [(&str, &str); 4] = [
     ("bench-engine-sy", "http.cpu.sync"),
     ("bench-engine-ke", "http.cpu.keeper"),
 ];
-const FLOOR: [(&str, &str); 1] = [(FLOOR_THREADS, "http.cpu.floor")];
+const FLOOR: [(&str, &str); 1] = [(SERVER_THREADS, "http.cpu.floor")];
 
 struct CpuCourse {
     engine: Engine,
     queue: QueueName,
     params: Params,
-    server: Side,
-    floor: Side,
+    runtime: Runtime,
+    server: Running,
+    served: Side,
+    refused: Side,
 }
 
-/// A server on threads of its own, and who sends to it.
+/// Who sends, and whose time that takes.
 struct Side {
-    runtime: Runtime,
-    running: Running,
     senders: Vec<HttpSender>,
     threads: &'static [(&'static str, &'static str)],
 }
@@ -67,26 +66,33 @@ struct Side {
 pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
     let engine = start_engine(&setup.folder("http-cpu"))?;
     let level = setup.args.level.unwrap_or(Level::Process);
-    let (served, floor) = (runtime(SERVER_THREADS)?, runtime(FLOOR_THREADS)?);
-    let running = {
-        let _inside = served.enter();
-        let bound = served.block_on(Server::bind(options(), engine.clone()));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name(SERVER_THREADS)
+        .enable_all()
+        .build()
+        .context("starting a runtime")?;
+    let server = {
+        let _inside = runtime.enter();
+        let bound = runtime.block_on(Server::bind(options(), engine.clone()));
         Running::start(bound)?
     };
-    let floor_running = {
-        let _inside = floor.enter();
-        let bound = floor.block_on(Server::bind_floor(options()));
-        Running::start(bound)?
-    };
-    let (queue, url) =
-        setup
-            .runtime
-            .block_on(make_queue(setup, &engine, running.address(), level))?;
+    let address = server.address();
+    let (queue, url) = setup
+        .runtime
+        .block_on(make_queue(setup, &engine, address, level))?;
     let keys: Arc<[Key]> = keys("user", setup.keys());
     let callers = setup.args.callers.unwrap_or(CALLERS);
-    let senders = |running: &Running, decode| {
-        let server = running.address();
-        HttpSender::several(callers, server, &url, &keys, BATCH, &setup.payloads, decode)
+    let senders = |served| {
+        HttpSender::several(
+            callers,
+            address,
+            &url,
+            &keys,
+            BATCH,
+            &setup.payloads,
+            served,
+        )
     };
     let params = Params {
         level: lockgate_core::Level::from(level).name(),
@@ -96,28 +102,17 @@ pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
         engine,
         queue,
         params,
-        server: Side {
-            senders: senders(&running, true),
-            runtime: served,
-            running,
+        runtime,
+        server,
+        served: Side {
+            senders: senders(true),
             threads: &SERVED,
         },
-        floor: Side {
-            senders: senders(&floor_running, false),
-            runtime: floor,
-            running: floor_running,
+        refused: Side {
+            senders: senders(false),
             threads: &FLOOR,
         },
     })])
-}
-
-fn runtime(name: &str) -> anyhow::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name(name)
-        .enable_all()
-        .build()
-        .context("starting a runtime")
 }
 
 impl Side {
@@ -148,20 +143,14 @@ impl Side {
                 .collect()
         }))
     }
-
-    fn stop(self, setup: &Setup) {
-        drop(self.senders);
-        setup.runtime.block_on(self.running.stop());
-        self.runtime.shutdown_background();
-    }
 }
 
 impl Course for CpuCourse {
     fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
-        let served = self.server.run(setup, time / 2, || {
+        let served = self.served.run(setup, time / 2, || {
             setup.runtime.block_on(purge(&self.engine, &self.queue))
         })?;
-        let floor = self.floor.run(setup, time / 2, || Ok(()))?;
+        let floor = self.refused.run(setup, time / 2, || Ok(()))?;
         let Some((served, floor)) = served.zip(floor) else {
             return Ok(());
         };
@@ -179,7 +168,7 @@ impl Course for CpuCourse {
             "http.cpu.ratio",
             params,
             all_served / all_floor.max(1e-9),
-            "times a handler that does nothing",
+            "times a request that is refused",
             Some(2.0),
         );
         Ok(())
@@ -187,9 +176,11 @@ impl Course for CpuCourse {
 
     fn close(self: Box<Self>, setup: &Setup) {
         let course = *self;
-        course.server.stop(setup);
-        course.floor.stop(setup);
-        setup.runtime.block_on(course.engine.shutdown());
+        setup.runtime.block_on(async {
+            course.server.stop().await;
+            course.engine.shutdown().await;
+        });
+        course.runtime.shutdown_background();
     }
 }
 

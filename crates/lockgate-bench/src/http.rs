@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
+use hyper::StatusCode;
 use lockgate_core::{Key, QueueName};
 use lockgate_engine::Engine;
 use lockgate_machine::{Command, QueueSettings};
@@ -28,7 +29,10 @@ const USUAL: [(u16, u16); 3] = [(1, 1), (1, 16), (10, 16)];
 /// The most messages one call of the protocol takes.
 const BATCH_MAX: u16 = 10;
 
-const FLOOR: &str = "the same requests to a handler that does nothing in the same server";
+const FLOOR: &str = "the same requests with the name of no action: read whole and refused";
+
+/// What the server knows no action by.
+const NO_ACTION: &str = "Nothing";
 
 struct HttpCourse {
     queue: QueueName,
@@ -39,7 +43,6 @@ struct HttpCourse {
     floor_receivers: Vec<HttpReceiver>,
     engine: Engine,
     server: Running,
-    floor: Running,
 }
 
 pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
@@ -62,24 +65,30 @@ async fn open_course(setup: &Setup, batch: u16, callers: u16) -> anyhow::Result<
     let folder = setup.folder(&format!("http-{batch}-{callers}"));
     let engine = start_engine(&folder)?;
     let server = Running::start(Server::bind(options(), engine.clone()).await)?;
-    let floor = Running::start(Server::bind_floor(options()).await)?;
     let (name, url) = make_queue(setup, &engine, server.address, setup.level()).await?;
     let keys = keys("user", setup.keys());
-    let senders = |server: SocketAddr, decode| {
-        HttpSender::several(callers, server, &url, &keys, batch, &setup.payloads, decode)
+    let address = server.address;
+    let senders = |served| {
+        HttpSender::several(
+            callers,
+            address,
+            &url,
+            &keys,
+            batch,
+            &setup.payloads,
+            served,
+        )
     };
-    let receivers =
-        |server: SocketAddr, decode| HttpReceiver::several(callers, server, &url, batch, decode);
+    let receivers = |served| HttpReceiver::several(callers, address, &url, batch, served);
     Ok(HttpCourse {
-        senders: senders(server.address, true),
-        receivers: receivers(server.address, true),
-        floor_senders: senders(floor.address, false),
-        floor_receivers: receivers(floor.address, false),
+        senders: senders(true),
+        receivers: receivers(true),
+        floor_senders: senders(false),
+        floor_receivers: receivers(false),
         queue: name,
         params: params(setup, batch, callers),
         engine,
         server,
-        floor,
     })
 }
 
@@ -167,7 +176,6 @@ impl Course for HttpCourse {
         drop((course.floor_senders, course.floor_receivers));
         setup.runtime.block_on(async {
             course.server.stop().await;
-            course.floor.stop().await;
         });
     }
 }
@@ -239,8 +247,8 @@ pub(super) struct HttpSender {
     /// Unique among the run's messages, together with the caller's number.
     sent: u64,
     caller: u16,
-    /// Whether the answer is one of the protocol; the floor's is not.
-    decode: bool,
+    /// Whether the server is to do what is asked; for the floor it is to refuse.
+    served: bool,
 }
 
 impl HttpSender {
@@ -251,7 +259,7 @@ impl HttpSender {
         keys: &Arc<[Key]>,
         batch: u16,
         payloads: &Payloads,
-        decode: bool,
+        served: bool,
     ) -> Vec<Self> {
         (0..count)
             .map(|caller| Self {
@@ -263,7 +271,7 @@ impl HttpSender {
                 payloads: payloads.for_caller(u64::from(caller)),
                 sent: 0,
                 caller,
-                decode,
+                served,
             })
             .collect()
     }
@@ -296,11 +304,11 @@ impl Caller for HttpSender {
             entries,
         };
         const ACTION: &str = "SendMessageBatch";
-        if self.decode {
+        if self.served {
             let answer: BatchAnswer = self.client.call(ACTION, &request).await?;
             answer.check()?;
         } else {
-            post(&mut self.client, ACTION, &request).await?;
+            refuse(&mut self.client, &request).await?;
         }
         Ok(Moved::all(self.batch.into()))
     }
@@ -311,7 +319,7 @@ pub(super) struct HttpReceiver {
     client: Client,
     url: String,
     batch: u16,
-    decode: bool,
+    served: bool,
 }
 
 impl HttpReceiver {
@@ -320,14 +328,14 @@ impl HttpReceiver {
         server: SocketAddr,
         url: &str,
         batch: u16,
-        decode: bool,
+        served: bool,
     ) -> Vec<Self> {
         (0..count)
             .map(|_| Self {
                 client: Client::new(server),
                 url: url.to_owned(),
                 batch,
-                decode,
+                served,
             })
             .collect()
     }
@@ -341,12 +349,12 @@ impl Caller for HttpReceiver {
             queue_url: &self.url,
             max_number_of_messages: self.batch,
         };
-        if !self.decode {
-            post(&mut self.client, RECEIVE, &request).await?;
+        if !self.served {
+            refuse(&mut self.client, &request).await?;
             // As long as a receipt is.
             let receipts = (0..self.batch).map(|_| "r".repeat(100));
             let request = delete(&self.url, receipts);
-            post(&mut self.client, DELETE, &request).await?;
+            refuse(&mut self.client, &request).await?;
             return Ok(Moved::all(self.batch.into()));
         }
         let answer: Messages = self.client.call(RECEIVE, &request).await?;
@@ -380,9 +388,12 @@ fn delete(url: &str, receipts: impl Iterator<Item = String>) -> DeleteMessageBat
     }
 }
 
-/// The same request, whose answer is read and not understood.
-async fn post(client: &mut Client, action: &str, request: &impl Serialize) -> anyhow::Result<()> {
-    let (status, _) = client.post(action, request).await?;
-    ensure!(status.is_success(), "the floor's server answered {status}");
+/// The same request, which the server takes as far as it takes any request and then refuses.
+async fn refuse(client: &mut Client, request: &impl Serialize) -> anyhow::Result<()> {
+    let (status, _) = client.post(NO_ACTION, request).await?;
+    ensure!(
+        status == StatusCode::BAD_REQUEST,
+        "the server answered {status} where it should refuse"
+    );
     Ok(())
 }

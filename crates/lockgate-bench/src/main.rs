@@ -86,7 +86,7 @@ static BENCHES: &[Bench] = &[
     },
     Bench {
         figures: &["http.send", "http.receive"],
-        about: "SQS over loopback; floor: a handler that does nothing in the same server",
+        about: "SQS over loopback; floor: the same requests with the name of no action, which are refused",
         weight: 3,
         open: http::open,
     },
@@ -118,7 +118,7 @@ static BENCHES: &[Bench] = &[
     Bench {
         figures: &["http.cpu"],
         about: "processor time of the server for a request of 10 messages, at level process; compared \
-                with a handler that does nothing",
+                with one that is refused once it is read",
         weight: 1,
         open: cpu::open,
     },
@@ -221,8 +221,9 @@ impl From<Level> for lockgate_core::Level {
 /// In process (an engine over a log in a fresh folder) and over HTTP (a server in this process, on
 /// loopback). Beside each figure stands a floor measured in the same run, in alternating rounds: for
 /// sends into the log, writing the same payload bytes and syncing them into a file whose blocks are
-/// already written; for HTTP, a handler that does nothing in the same server. Values are medians over
-/// the rounds; a ratio is the median of the rounds' own ratios.
+/// already written; for HTTP, the same requests with the name of no action, which the server reads
+/// whole and refuses. Values are medians over the rounds; a ratio is the median of the rounds' own
+/// ratios.
 ///
 /// Without --size, --batch, --keys or --callers a few typical shapes are measured.
 #[derive(Debug, Parser)]

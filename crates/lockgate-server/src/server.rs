@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use crate::{
     auth::{AccessKeys, Authentication, check_keys},
     http::{
-        self, Core, Endpoint,
+        self, Core,
         tls::{Certificate, Tls, TlsError, TlsFiles},
     },
 };
@@ -227,24 +227,6 @@ impl Server {
     /// If an option is out of its range, the address can be reached by others and that was not
     /// allowed, or the operating system refuses it.
     pub async fn bind(options: ServerOptions, engine: Engine) -> Result<Self, BindError> {
-        Self::listen(options, |core| Endpoint::queues(core, engine)).await
-    }
-
-    /// The same server with nothing behind it: every request to the SQS endpoint has its body read
-    /// and gets a constant answer, as long as that to a batch of ten messages. The floor under every
-    /// figure of a benchmark; of no other use.
-    ///
-    /// # Errors
-    /// As [`bind`](Self::bind).
-    #[doc(hidden)]
-    pub async fn bind_floor(options: ServerOptions) -> Result<Self, BindError> {
-        Self::listen(options, |_| Endpoint::Floor).await
-    }
-
-    async fn listen(
-        options: ServerOptions,
-        endpoint: impl FnOnce(&http::Setup) -> Endpoint,
-    ) -> Result<Self, BindError> {
         options.check()?;
         let tls = options.tls.clone().map(Tls::open).transpose();
         let tls = tls.map_err(BindError::Tls)?;
@@ -252,7 +234,7 @@ impl Server {
         let error = |source| BindError::Listen { listen, source };
         let listener = listen_on(listen).map_err(error)?;
         let local = listener.local_addr().map_err(error)?;
-        let core = Core::new(options, tls, endpoint);
+        let core = Core::new(options, tls, engine);
         Ok(Self {
             listener,
             local,

@@ -145,7 +145,7 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<Answer>, Infallible> {
     let mut response = router::answer(&client, request).await;
-    if let Some(date) = date::header(client.core.endpoint.now()) {
+    if let Some(date) = date::header(client.core.engine.now().wall) {
         response.headers_mut().insert(DATE, date);
     }
     Ok(response)

@@ -42,14 +42,12 @@ pub(crate) fn readyz(core: &Core) -> sqs::Response {
             json!({ "ready": false, "reason": reason.name(), "detail": reason.detail() }),
         ),
     };
-    if let Some(engine) = core.endpoint.engine() {
-        let space = engine.metrics().keeper.space;
-        body["space"] = space.state.name().into();
-        if status == StatusCode::OK
-            && let Some(detail) = space_detail(space)
-        {
-            body["detail"] = detail.into();
-        }
+    let space = core.engine.metrics().keeper.space;
+    body["space"] = space.state.name().into();
+    if status == StatusCode::OK
+        && let Some(detail) = space_detail(space)
+    {
+        body["detail"] = detail.into();
     }
     page(status, "application/json", format!("{body}\n"))
 }
@@ -71,10 +69,7 @@ pub(crate) fn ready(core: &Core) -> Result<(), NotReady> {
     if core.drain.has_begun() {
         return Err(NotReady::Draining);
     }
-    let Some(engine) = core.endpoint.engine() else {
-        return Ok(());
-    };
-    match engine.status() {
+    match core.engine.status() {
         Status::Serving => {}
         Status::Stopped { reason } => {
             let reason = reason.to_string();
@@ -82,7 +77,7 @@ pub(crate) fn ready(core: &Core) -> Result<(), NotReady> {
         }
         _ => return Err(NotReady::Stopping),
     }
-    let metrics = engine.metrics();
+    let metrics = core.engine.metrics();
     let waiting = metrics.inbox_age.max(metrics.sync_age);
     if waiting >= core.deadlines.stall {
         return Err(NotReady::Stalled { waiting });

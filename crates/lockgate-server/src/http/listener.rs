@@ -47,10 +47,7 @@ pub(crate) async fn run(
     let cut = if in_time { 0 } else { tasks.len() };
     // Connections own what gives leases back, so they must be gone before the engine is.
     tasks.shutdown().await;
-    let engine_stopped = match core.endpoint.engine() {
-        Some(engine) => timeout(grace, engine.shutdown()).await.is_ok(),
-        None => true,
-    };
+    let engine_stopped = timeout(grace, core.engine.shutdown()).await.is_ok();
     RunReport {
         connections: core.counters.connections(),
         requests: core.counters.requests(),

@@ -8,7 +8,7 @@ use lockgate_engine::{Engine, EngineMetrics};
 use lockgate_machine::{Answer, Query, QueueCounts, QueueDescription, QueueTotals};
 
 use super::{
-    Core, Endpoint,
+    Core,
     exposition::{CONTENT_TYPE, Exposition},
     health,
 };
@@ -33,18 +33,13 @@ pub(crate) async fn page(core: &Core) -> sqs::Response {
     )
     .value(core.lines_dropped.load(Relaxed));
     http(&mut page, core);
-    if let Endpoint::Queues {
-        engine, started, ..
-    } = &core.endpoint
-    {
-        page.gauge(
-            "lockgate_start_time_seconds",
-            "When the server started, as Unix time.",
-        )
-        .value(seconds(started.0));
-        self::engine(&mut page, &engine.metrics());
-        queues(&mut page, engine, core.limits.metrics_queues_max).await;
-    }
+    page.gauge(
+        "lockgate_start_time_seconds",
+        "When the server started, as Unix time.",
+    )
+    .value(seconds(core.started.0));
+    engine(&mut page, &core.engine.metrics());
+    queues(&mut page, &core.engine, core.limits.metrics_queues_max).await;
     health::page(StatusCode::OK, CONTENT_TYPE, page.finish())
 }
 

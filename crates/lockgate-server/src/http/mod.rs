@@ -57,7 +57,12 @@ pub(crate) struct Core {
     hosts: Hosts,
     /// What queue URLs name, if not what the client says.
     advertised_host: Option<String>,
-    endpoint: Endpoint,
+    /// The SQS API.
+    service: sqs::Service,
+    /// The admin API.
+    api: api::Service,
+    engine: Engine,
+    started: WallTime,
     counters: Counters,
     bodies: BodyBudget,
     answers: Arc<BodyBudget>,
@@ -71,95 +76,30 @@ pub(crate) struct Core {
     tls: Option<Arc<Tls>>,
 }
 
-/// What stands behind the SQS endpoint.
-#[derive(Debug)]
-pub(crate) enum Endpoint {
-    /// Queues.
-    Queues {
-        service: Box<sqs::Service>,
-        api: Box<api::Service>,
-        engine: Engine,
-        started: WallTime,
-    },
-    /// Nothing: the body is read and the answer is a constant.
-    Floor,
-}
-
-/// What an [`Endpoint`] is made from.
-#[derive(Debug)]
-pub(crate) struct Setup {
-    config: sqs::Config,
-    /// `None`: nobody has to say who they are.
-    keys: Option<AccessKeys>,
-    drain: Drain,
-}
-
-impl Endpoint {
-    pub(crate) fn queues(setup: &Setup, engine: Engine) -> Self {
-        let started = engine.now().wall;
-        let service = Box::new(sqs::Service::new(
-            engine.clone(),
-            setup.config.clone(),
-            setup.drain.clone(),
-            setup.keys.clone(),
-        ));
-        let changes = service.changes.clone();
-        let api = api::Service::new(engine.clone(), setup.drain.clone(), changes);
-        Self::Queues {
-            service,
-            api: Box::new(api),
-            engine,
-            started,
-        }
-    }
-
-    /// A name for the next request, for answers that are not the SQS service's.
-    pub(crate) fn request_id(&self) -> Option<HeaderValue> {
-        match self {
-            Self::Queues { service, .. } => HeaderValue::try_from(service.request_id()).ok(),
-            Self::Floor => None,
-        }
-    }
-
-    /// The wall clock; of no use where nothing stands behind.
-    pub(crate) fn now(&self) -> WallTime {
-        self.engine()
-            .map_or_else(WallTime::default, |engine| engine.now().wall)
-    }
-
-    pub(crate) fn engine(&self) -> Option<&Engine> {
-        match self {
-            Self::Queues { engine, .. } => Some(engine),
-            Self::Floor => None,
-        }
-    }
-}
-
 impl Core {
     /// `options` have been checked.
-    pub(crate) fn new(
-        options: ServerOptions,
-        tls: Option<Tls>,
-        endpoint: impl FnOnce(&Setup) -> Endpoint,
-    ) -> Self {
+    pub(crate) fn new(options: ServerOptions, tls: Option<Tls>, engine: Engine) -> Self {
         let (drain_trigger, drain) = drain::drain();
         let authenticator = Authenticator::new(&options.authentication, &options.region);
-        let setup = Setup {
-            config: sqs::Config {
-                account: options.account,
-                region: options.region,
-                https: tls.is_some(),
-            },
-            keys: authenticator.as_ref().map(|who| who.keys().clone()),
-            drain,
+        let config = sqs::Config {
+            account: options.account,
+            region: options.region,
+            https: tls.is_some(),
         };
+        let keys = authenticator.as_ref().map(|who| who.keys().clone());
+        let service = sqs::Service::new(engine.clone(), config, drain.clone(), keys);
+        let changes = service.changes.clone();
+        let api = api::Service::new(engine.clone(), drain.clone(), changes);
         let advertised = options.advertised_host.as_deref().and_then(hosts::split);
         let advertised_name = advertised.map(|(host, _port)| host.to_owned());
         Self {
             authenticator,
             hosts: Hosts::new(options.allowed_hosts.into_iter().chain(advertised_name)),
             advertised_host: options.advertised_host,
-            endpoint: endpoint(&setup),
+            service,
+            api,
+            started: engine.now().wall,
+            engine,
             counters: Counters::default(),
             bodies: BodyBudget::new(options.limits.bodies_bytes_max),
             answers: Arc::new(BodyBudget::new(options.limits.bodies_bytes_max)),
@@ -168,10 +108,15 @@ impl Core {
             protocol: connection::protocol(&options.limits),
             limits: options.limits,
             deadlines: options.deadlines,
-            drain: setup.drain,
+            drain,
             drain_trigger,
             tls: tls.map(Arc::new),
         }
+    }
+
+    /// A name for the next request, for answers that are not the SQS service's.
+    pub(crate) fn request_id(&self) -> Option<HeaderValue> {
+        HeaderValue::try_from(self.service.request_id()).ok()
     }
 
     pub(crate) fn certificate(&self) -> Option<Certificate> {

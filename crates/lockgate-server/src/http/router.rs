@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode, Version,
@@ -17,7 +16,6 @@ use lockgate_core::HolderName;
 use tokio::time::Instant;
 
 use super::{
-    Endpoint,
     backup::{self, Answer},
     body,
     connection::Client,
@@ -91,7 +89,7 @@ pub(crate) async fn answer(client: &Arc<Client>, request: Request<Incoming>) -> 
             refusal.problem()
         } else {
             let query = query_format(route, &parts);
-            refusal.response(client.core.endpoint.request_id(), query)
+            refusal.response(client.core.request_id(), query)
         };
         (response, None)
     });
@@ -318,12 +316,7 @@ async fn back_up(
     if identified.identity.is_some_and(|key| !key.may_everything()) {
         return Err(Refusal::BackupDenied);
     }
-    match client.core.endpoint.engine() {
-        Some(engine) => backup::begin(client, engine).await,
-        None => Err(Refusal::Path {
-            path: parts.uri.path().to_owned(),
-        }),
-    }
+    backup::begin(client, &client.core.engine).await
 }
 
 fn stream_answer(stream: backup::Stream) -> Response<Answer> {
@@ -354,9 +347,6 @@ async fn serve_sqs(
         query,
         identity,
     } = identify(client, index, parts, body).await?;
-    let Endpoint::Queues { service, .. } = &client.core.endpoint else {
-        return Ok(floor());
-    };
     let text = |name: HeaderName| {
         let value = parts.headers.get(name)?;
         Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
@@ -393,7 +383,7 @@ async fn serve_sqs(
             .or_else(|| text(HOST))
             .unwrap_or_else(|| client.local.to_string()),
     };
-    Ok(service.handle(request).await)
+    Ok(client.core.service.handle(request).await)
 }
 
 /// Whether the page of another site can make a browser send this without saying whose page it is: as
@@ -422,9 +412,6 @@ async fn serve_api(
         query,
         identity,
     } = identify(client, index, parts, body).await?;
-    let Endpoint::Queues { api, .. } = &client.core.endpoint else {
-        return Ok(floor());
-    };
     let content_type = parts.headers.get(CONTENT_TYPE);
     let request = api::Request {
         method: &parts.method,
@@ -437,7 +424,7 @@ async fn serve_api(
         identity,
         hangup: client.progress.hangup().clone(),
     };
-    let mut response = api.handle(request).await;
+    let mut response = client.core.api.handle(request).await;
     // A browser must not take an answer for anything else than it says.
     let nosniff = HeaderValue::from_static("nosniff");
     response.headers.insert("x-content-type-options", nosniff);
@@ -526,58 +513,6 @@ fn access_key(authorization: &HeaderValue) -> Option<&str> {
     let (_, credential) = authorization.to_str().ok()?.split_once("Credential=")?;
     let (key, _scope) = credential.split_once('/')?;
     Some(key)
-}
-
-/// A batch of ten that went well, as long as a real one.
-const FLOOR_ANSWER: &str = {
-    macro_rules! entry {
-        ($id:literal) => {
-            concat!(
-                r#"{"Id":""#,
-                $id,
-                r#"","MessageId":"00000000-0000-0000-0000-000000000000","#,
-                r#""MD5OfMessageBody":"00000000000000000000000000000000"}"#
-            )
-        };
-    }
-    concat!(
-        r#"{"Successful":["#,
-        entry!(0),
-        ",",
-        entry!(1),
-        ",",
-        entry!(2),
-        ",",
-        entry!(3),
-        ",",
-        entry!(4),
-        ",",
-        entry!(5),
-        ",",
-        entry!(6),
-        ",",
-        entry!(7),
-        ",",
-        entry!(8),
-        ",",
-        entry!(9),
-        "]}"
-    )
-};
-
-fn floor() -> sqs::Response {
-    let mut headers = HeaderMap::with_capacity(1);
-    headers.insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static("application/x-amz-json-1.0"),
-    );
-    sqs::Response {
-        status: StatusCode::OK,
-        headers,
-        body: Bytes::from_static(FLOOR_ANSWER.as_bytes()),
-        action: None,
-        on_sent: None,
-    }
 }
 
 #[cfg(test)]

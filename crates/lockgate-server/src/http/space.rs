@@ -1,6 +1,6 @@
 //! Says once when room on the disk becomes scarce, when it is out, and when there is enough again.
 
-use std::{future::pending, time::Duration};
+use std::time::Duration;
 
 use lockgate_core::{LogSpace, SpaceState};
 use tokio::time::sleep;
@@ -12,12 +12,9 @@ const EVERY: Duration = Duration::from_millis(500);
 
 /// Watches for as long as it is polled; never ends.
 pub(crate) async fn watch(core: &Core) {
-    let Some(engine) = core.endpoint.engine() else {
-        return pending().await;
-    };
     let mut last = SpaceState::Normal;
     loop {
-        let space = engine.metrics().keeper.space;
+        let space = core.engine.metrics().keeper.space;
         if space.state != last {
             tell(space);
             last = space.state;
