@@ -699,7 +699,14 @@ impl Spares {
         };
         // A reserve must be there after a power cut too.
         let made = self.create(number, bytes);
-        let made = made.and_then(|spare| spare.file.sync().map(|()| spare));
+        let made = made.and_then(|spare| match spare.file.sync() {
+            Ok(()) => Ok(spare),
+            Err(error) => {
+                // After a failed sync its blocks cannot be trusted, and the next attempt makes a new one.
+                let _ = self.disk.remove(&spare.name());
+                Err(error)
+            }
+        });
         match made {
             Ok(spare) => {
                 self.put(spare);

@@ -553,6 +553,26 @@ fn what_upkeep_keeps_ready_survives_a_power_cut() {
     assert_eq!(spares(&disk.crash(PowerCut::LoseAllUnsynced)), 1);
 }
 
+/// A new spare that cannot be synced is tried again with another file, for as long as that fails.
+#[test]
+fn a_spare_that_cannot_be_synced_leaves_no_file() {
+    let disk = FaultyDisk::new();
+    disk.set_free_bytes(Some(20 * SEGMENT));
+    let log = start(&disk);
+    let upkeep = log.upkeep().unwrap();
+    let files = || {
+        let names = disk.image().into_keys();
+        names.filter(|name| name.ends_with(".spare")).count()
+    };
+    for _ in 0..3 {
+        disk.fail(DiskOperation::Sync, 0, Fault::Error(io::ErrorKind::Other));
+        upkeep.step().unwrap_err();
+        assert_eq!(files(), 0);
+    }
+    while upkeep.step().unwrap() {}
+    assert_eq!(files(), 1, "as much as there is to be emptied");
+}
+
 /// A spare whose blocks were never written costs their zeros before it is as good as a segment that
 /// comes back, so it goes for that one.
 #[test]
