@@ -143,7 +143,7 @@ pub trait Log: LogSource {
     fn place(&self, cursor: &mut Position, len: usize) -> Position;
 
     /// Makes sure that the next `bytes` payload bytes in `records` records will fit, so that a full
-    /// disk is met before a command is decided rather than after. Work that makes room again may
+    /// disk is met before a command takes effect rather than after. Work that makes room again may
     /// take what is kept back from work that takes more, see [`Purpose`].
     ///
     /// # Errors

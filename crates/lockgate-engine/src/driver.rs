@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use crate::{
     EngineError, EngineOptions, KeeperCounts, QueueEntry, StartError, StopReason,
     keeper::{Pins, Plan},
-    request::{Outcome, Request, Work, command_bytes},
+    request::{Outcome, Request, Work},
     waiters::{Waiter, Waiters},
 };
 
@@ -161,9 +161,6 @@ enum Wait {
     Append,
     Sync(Position),
 }
-
-/// An instant and a number, as a record.
-const TICK_BYTES: u64 = 32;
 
 /// Steps of time before each group, of some 100 µs each.
 const TICKS_PER_GROUP: usize = 8;
@@ -445,7 +442,9 @@ impl<T: Ticket> Driver<T> {
         self.machine_time = now.machine;
         let decision = self.machine.decide(start, now);
         // It is a few dozen bytes and always fits in a record.
-        let _fits = self.log_effects(&decision.effects, Level::Disk);
+        if let Ok(bytes) = self.encode(&decision.effects) {
+            self.fold(&decision.effects, Level::Disk, bytes);
+        }
         self.log
             .append(self.epoch, self.tail, &mut self.group)
             .map_err(StartError::BeginTerm)?;
@@ -494,12 +493,11 @@ impl<T: Ticket> Driver<T> {
             let Some(effect) = self.machine.tick(now) else {
                 return;
             };
-            if self.reserve_bytes(TICK_BYTES, Purpose::Upkeep).is_err() {
+            let logged = self.log_effects(&[effect], Level::Process, Purpose::Upkeep);
+            if logged.is_err() {
                 // Time stands still until there is room again: nothing ends, nothing comes due.
                 return;
             }
-            // An instant and a number always fit in a record.
-            let _fits = self.log_effects(&[effect], Level::Process);
         }
         self.is_behind = true;
     }
@@ -556,10 +554,6 @@ impl<T: Ticket> Driver<T> {
 
     fn run_command(&mut self, command: &Command, now: Now) -> (Result<Reply, Rejection>, Wait) {
         self.counts.commands += 1;
-        if let Err(rejection) = self.reserve(command) {
-            self.counts.rejected += 1;
-            return (Err(rejection), Wait::Sync(self.promised));
-        }
         let decision = self.machine.decide(command, now);
         self.machine.note_outcome(command, &decision.outcome);
         // The record at that position included.
@@ -568,9 +562,6 @@ impl<T: Ticket> Driver<T> {
             // An answer about the state as it is: that a queue is missing, that a lease is stale. It
             // must not tell of anything that a power cut can still take back.
             Wait::Sync(rests_on.unwrap_or(self.promised))
-        } else if let Err(rejection) = self.log_effects(&decision.effects, decision.level) {
-            self.counts.rejected += 1;
-            return (Err(rejection), Wait::Sync(self.promised));
         } else if decision.level > self.capabilities.append_level {
             Wait::Sync(self.cursor)
         } else if decision.level > Level::Memory || !may_be_lost(&decision.outcome) {
@@ -578,6 +569,17 @@ impl<T: Ticket> Driver<T> {
         } else {
             Wait::Nothing
         };
+        if !decision.effects.is_empty() {
+            let purpose = if grows(command) {
+                Purpose::Growth
+            } else {
+                Purpose::Upkeep
+            };
+            if let Err(rejection) = self.log_effects(&decision.effects, decision.level, purpose) {
+                self.counts.rejected += 1;
+                return (Err(rejection), Wait::Sync(self.promised));
+            }
+        }
         if let Some(position) = rests_on {
             wait = wait.max(Wait::Sync(position));
         }
@@ -687,24 +689,42 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Makes sure that the record of a command fits behind those of the group. What adds to the log's
-    /// live contents is refused first; everything else goes on from what the log keeps back: it is
-    /// what makes room again.
-    fn reserve(&mut self, command: &Command) -> Result<(), Rejection> {
-        let purpose = if grows(command) {
-            Purpose::Growth
-        } else {
-            Purpose::Upkeep
-        };
-        self.reserve_bytes(command_bytes(command) as u64, purpose)
+    /// Makes a record of effects, if there is room for it, and folds them at the position it will have. Decided
+    /// effects change nothing before that. What adds to the log's live contents is refused first; everything
+    /// else goes on from what the log keeps back: it is what makes room again.
+    fn log_effects(
+        &mut self,
+        effects: &[Effect],
+        level: Level,
+        purpose: Purpose,
+    ) -> Result<(), Rejection> {
+        let bytes = self.encode(effects)?;
+        if let Err(rejection) = self.reserve(purpose, bytes) {
+            self.group.pop();
+            return Err(rejection);
+        }
+        self.fold(effects, level, bytes);
+        Ok(())
     }
 
-    fn reserve_bytes(&mut self, bytes: u64, purpose: Purpose) -> Result<(), Rejection> {
-        let bytes = self.group_payload_bytes + bytes;
-        match self
-            .log
-            .reserve(bytes, self.group.len() as u64 + 1, purpose)
-        {
+    /// Encodes effects as the last record of the group. How many bytes that takes.
+    fn encode(&mut self, effects: &[Effect]) -> Result<usize, Rejection> {
+        let bytes = self.group.push(|buffer| encode_record(effects, buffer));
+        if bytes > self.capabilities.record_bytes_max {
+            self.group.pop();
+            return Err(Rejection::RecordTooLarge {
+                bytes: bytes as u64,
+                max: self.capabilities.record_bytes_max as u64,
+            });
+        }
+        Ok(bytes)
+    }
+
+    /// Makes sure that the group fits, of which the last record, of so many bytes, is new.
+    fn reserve(&mut self, purpose: Purpose, bytes: usize) -> Result<(), Rejection> {
+        let bytes = self.group_payload_bytes + bytes as u64;
+        let records = self.group.len() as u64;
+        match self.log.reserve(bytes, records, purpose) {
             Ok(()) => Ok(()),
             Err(ReserveError::Full { needed, free }) => Err(Rejection::LogFull { needed, free }),
             Err(ReserveError::OutOfDescriptors(_)) => Err(Rejection::OutOfDescriptors),
@@ -716,16 +736,8 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Encodes effects as a record of the group and folds them at the position it will have.
-    fn log_effects(&mut self, effects: &[Effect], level: Level) -> Result<(), Rejection> {
-        let bytes = self.group.push(|buffer| encode_record(effects, buffer));
-        if bytes > self.capabilities.record_bytes_max {
-            self.group.pop();
-            return Err(Rejection::RecordTooLarge {
-                bytes: bytes as u64,
-                max: self.capabilities.record_bytes_max as u64,
-            });
-        }
+    /// Folds effects at the position that the last record of the group, theirs, will have.
+    fn fold(&mut self, effects: &[Effect], level: Level, bytes: usize) {
         self.group_payload_bytes += bytes as u64;
         // An answer waits for what is decided at level `disk`, and no window matters to it.
         let window = if level < Level::Disk {
@@ -769,7 +781,6 @@ impl<T: Ticket> Driver<T> {
                 },
             });
         }
-        Ok(())
     }
 
     /// Submits the group. If that fails the driver stops, and what was to be handed out becomes an

@@ -98,7 +98,7 @@ impl Work {
         }
     }
 
-    /// Payload bytes it brings, roughly.
+    /// Bytes of the records it will make, as far as it tells, roughly.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Commands(commands) => commands.iter().map(command_bytes).sum(),
@@ -107,13 +107,13 @@ impl Work {
     }
 }
 
-/// An upper bound for what a record says about a message beside its variable parts, and about a
-/// settle or any other small effect.
+/// An upper bound for what a record says about a message beside its variable parts, and about most
+/// settles and other small effects.
 const FIXED_BYTES: usize = 256;
 
-/// At least as many bytes as the record of the command's effects will have, as far as the command
-/// itself tells (leases given and messages moved on the way come on top).
-pub(crate) fn command_bytes(command: &Command) -> usize {
+/// About how many bytes the record of the command's effects will have, as far as the command tells: what it
+/// takes of the inbox. What the log reserves is what the record does have.
+fn command_bytes(command: &Command) -> usize {
     match command {
         Command::Send(send) => message_bytes(&send.message),
         Command::Transact { settles, sends } => {

@@ -8,7 +8,8 @@ use lockgate_engine::{
 };
 use lockgate_log::LocalLog;
 use lockgate_machine::{
-    Answer, Command, MessageWait, Query, QueueSettings, Rejection, Reply, SettleAction, Settled,
+    Answer, Command, DeadLetter, KeyProfile, MessageWait, Query, QueueSettings, Rejection, Reply,
+    Settle, SettleAction, Settled,
 };
 use lockgate_sim::{Fault, FaultyDisk, ManualClock};
 
@@ -656,6 +657,77 @@ async fn a_queue_is_in_the_directory_when_its_answer_leaves_and_not_before() {
     shard.engine.submit(delete).await.unwrap();
     assert!(shard.engine.directory().is_empty());
     shard.engine.shutdown().await;
+}
+
+/// What a command does may be much more than it says. A log that is nearly full stops the engine if a record
+/// was not reserved for as long as it is; the [`WatchedLog`](crate::support::WatchedLog) compares.
+#[tokio::test]
+async fn what_is_reserved_is_what_is_written() {
+    let dead_letter = |attempts_max| {
+        let queue = name("dead");
+        Some(DeadLetter {
+            queue,
+            attempts_max,
+        })
+    };
+    for key_profile in [KeyProfile::Strict, KeyProfile::Sqs] {
+        let settings = QueueSettings {
+            keyed: true,
+            key_profile,
+            level: Level::Process,
+            ..QueueSettings::default()
+        };
+        let shard = Watched::new();
+        let submit = async |command| shard.engine.submit(command).await.unwrap();
+        submit(create("dead", settings.clone())).await;
+        let q = QueueSettings {
+            dead_letter: dead_letter(10),
+            ..settings
+        };
+        submit(create("q", q.clone())).await;
+        for _ in 0..100 {
+            submit(send("q", keyed("x", "a key"))).await;
+        }
+        let batch = shard.engine.receive(receive("q", 100), LONG).await;
+        let received = batch.unwrap().keep();
+        assert_eq!(received.len(), 100);
+        let tokens = received.iter().map(|received| received.delivery.token);
+        let reject = |token| Settle {
+            token,
+            action: SettleAction::Reject {
+                reason: Some("r".repeat(1_024).into()),
+            },
+        };
+        let settles = match key_profile {
+            // The others of the batch come back with the first.
+            KeyProfile::Strict => tokens.take(1).map(reject).collect(),
+            KeyProfile::Sqs => tokens.take(30).map(reject).collect(),
+        };
+        submit(Command::Transact {
+            settles,
+            sends: Vec::new(),
+        })
+        .await;
+        drop(take(&shard.engine, 100).await);
+        shard.pass(60_000);
+        let change = Command::ChangeQueue {
+            queue: name("q"),
+            settings: Some(Box::new(QueueSettings {
+                dead_letter: dead_letter(1),
+                ..q
+            })),
+            annotations: None,
+            tags: None,
+        };
+        submit(change).await;
+        // A receive of one moves all that were leased before.
+        submit(send("q", keyed("late", "another key"))).await;
+        let batch = shard.engine.receive(receive("q", 1), LONG).await.unwrap();
+        assert_eq!(batch[0].stored.message.body, "late");
+        drop(batch);
+        shard.engine.shutdown().await;
+        assert_eq!(shard.engine.stopped().await, StopReason::ShutDown);
+    }
 }
 
 /// Somebody has removed what the log writes to. A shutdown that says nothing would end in good order and lose

@@ -303,6 +303,8 @@ struct State {
     /// It gives back its beginning only, and no ranges.
     is_whole: bool,
     trimmed: Position,
+    /// Payload bytes and records that were last reserved.
+    reserved: (u64, u64),
 }
 
 #[derive(Clone, Copy)]
@@ -339,6 +341,10 @@ impl Controls {
     /// Where the log was last trimmed to.
     pub(crate) fn trimmed(&self) -> Position {
         self.state.lock().unwrap().trimmed
+    }
+
+    fn reserved(&self) -> (u64, u64) {
+        self.state.lock().unwrap().reserved
     }
 
     pub(crate) fn syncs(&self) -> u64 {
@@ -433,7 +439,10 @@ impl Log for WatchedLog {
     }
 
     fn reserve(&mut self, bytes: u64, records: u64, purpose: Purpose) -> Result<(), ReserveError> {
-        self.log.reserve(bytes, records, purpose)
+        self.log.reserve(bytes, records, purpose)?;
+        self.controls
+            .change(|state| state.reserved = (bytes, records));
+        Ok(())
     }
 
     fn space(&self) -> LogSpace {
@@ -448,6 +457,13 @@ impl Log for WatchedLog {
     ) -> Result<(), AppendError> {
         self.controls.change(|state| state.appends_begun += 1);
         self.controls.wait(|state| !state.hold_appends);
+        let records = 0..group.len();
+        let bytes: usize = records.map(|index| group.payload(index).len()).sum();
+        let reserved = self.controls.reserved();
+        // The record that begins the term needs no reservation.
+        if reserved != (0, 0) {
+            assert_eq!(reserved, (bytes as u64, group.len() as u64), "reserved");
+        }
         let panics = self.controls.state.lock().unwrap().panic_at_append;
         assert!(!panics, "a panic made on purpose");
         self.log.append(epoch, expected, group)
