@@ -1,7 +1,7 @@
 //! The engine without its threads: synchronous and deterministic, for the engine's owner thread and
 //! for simulation.
 
-use std::{mem, sync::Arc};
+use std::{collections::BTreeSet, mem, sync::Arc};
 
 use lockgate_core::{
     AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogProgress, LogReader, MachineTime,
@@ -63,6 +63,11 @@ pub struct Driver<T> {
     clock_drops: Millis,
     /// Whether more was due than the group had time for.
     is_behind: bool,
+    /// So often may receives of the current group be decided again, see [`REPEATS_PER_GROUP`].
+    repeats_left: usize,
+    /// Queues in which the current group has found exhausted messages only and may not look further.
+    /// The next group does.
+    unfinished: BTreeSet<QueueId>,
     /// Messages that the last group may have been about.
     group_messages: usize,
     /// Outputs of the current group that are handed out when it is submitted.
@@ -169,6 +174,11 @@ const TICKS_PER_GROUP: usize = 8;
 /// timers that a step can fire: however large groups are, time keeps up with them.
 const MESSAGES_PER_TICK: usize = 32;
 
+/// A receive that finds nothing but exhausted messages, of which one decision moves 64, is decided again, so
+/// often in all for the receives of a group: some milliseconds. A whole backlog can be exhausted at once, when
+/// its queue gets a dead-letter queue or fewer attempts, and other callers are served while it moves.
+const REPEATS_PER_GROUP: usize = 16;
+
 /// A buffer that a rare large group has made larger than this is given back.
 const GROUP_BUFFER_KEEP_BYTES: usize = 8 << 20;
 
@@ -208,6 +218,8 @@ impl<T: Ticket> Driver<T> {
             machine_time: MachineTime::default(),
             clock_drops: 0,
             is_behind: false,
+            repeats_left: 0,
+            unfinished: BTreeSet::new(),
             group_messages: 0,
             after_submit: Vec::new(),
             stopped: None,
@@ -261,6 +273,10 @@ impl<T: Ticket> Driver<T> {
             return self.hand_out(out);
         }
         self.tick(now);
+        self.repeats_left = REPEATS_PER_GROUP;
+        for queue in mem::take(&mut self.unfinished) {
+            self.serve(queue, now);
+        }
         self.serve_woken(now);
         let mut next = Vec::new();
         while take_some(&mut requests, &mut next) {
@@ -517,10 +533,11 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Whether more was due than the last group had time for: run another one at once.
+    /// Whether there was more to do than the last group had time for, of what was due or of exhausted messages
+    /// to be moved: run another one at once.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        self.is_behind && self.stopped.is_none()
+        (self.is_behind || !self.unfinished.is_empty()) && self.stopped.is_none()
     }
 
     fn run_commands(
@@ -555,6 +572,17 @@ impl<T: Ticket> Driver<T> {
     fn run_command(&mut self, command: &Command, now: Now) -> (Result<Reply, Rejection>, Wait) {
         self.counts.commands += 1;
         let decision = self.machine.decide(command, now);
+        if !decision.effects.is_empty() {
+            let purpose = if grows(command) {
+                Purpose::Growth
+            } else {
+                Purpose::Upkeep
+            };
+            if let Err(rejection) = self.log_effects(&decision.effects, decision.level, purpose) {
+                self.counts.rejected += 1;
+                return (Err(rejection), Wait::Sync(self.promised));
+            }
+        }
         self.machine.note_outcome(command, &decision.outcome);
         // The record at that position included.
         let rests_on = decision.rests_on.map(|at| Position(at.0 + 1));
@@ -569,17 +597,6 @@ impl<T: Ticket> Driver<T> {
         } else {
             Wait::Nothing
         };
-        if !decision.effects.is_empty() {
-            let purpose = if grows(command) {
-                Purpose::Growth
-            } else {
-                Purpose::Upkeep
-            };
-            if let Err(rejection) = self.log_effects(&decision.effects, decision.level, purpose) {
-                self.counts.rejected += 1;
-                return (Err(rejection), Wait::Sync(self.promised));
-            }
-        }
         if let Some(position) = rests_on {
             wait = wait.max(Wait::Sync(position));
         }
@@ -599,7 +616,14 @@ impl<T: Ticket> Driver<T> {
         if let Some(queue) = queue {
             self.serve(queue, now);
         }
-        let (result, wait) = self.lease(&receive, now);
+        // Where the group may not look further, who can wait stands behind those who do.
+        let waits = until.is_some_and(|until| until > now.machine)
+            && queue.is_some_and(|queue| self.unfinished.contains(&queue));
+        let (result, wait) = if waits {
+            (Ok(Vec::new()), Wait::Nothing)
+        } else {
+            self.lease(&receive, now)
+        };
         match (queue, until) {
             (Some(queue), Some(until)) if until > now.machine && is_empty(&result) => {
                 let waiter = Waiter {
@@ -627,8 +651,8 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Decides a receive as often as it takes: one decision moves only so many exhausted messages
-    /// out of the way and may come back empty although more can be found behind them.
+    /// Decides a receive as often as it takes, and the group may: one decision moves only so many exhausted
+    /// messages out of the way and may come back empty although more can be found behind them.
     fn lease(&mut self, receive: &Receive, now: Now) -> (Result<Vec<Delivery>, Rejection>, Wait) {
         let command = Command::Receive(receive.clone());
         loop {
@@ -642,6 +666,12 @@ impl<T: Ticket> Driver<T> {
             if !(is_empty(&result) && moved && self.machine.leasable(&receive.queue)) {
                 return (result, wait);
             }
+            if self.repeats_left == 0 {
+                let queue = self.machine.queue_id(&receive.queue);
+                self.unfinished.extend(queue);
+                return (result, wait);
+            }
+            self.repeats_left -= 1;
         }
     }
 
@@ -661,6 +691,9 @@ impl<T: Ticket> Driver<T> {
 
     /// Serves the receives that wait for a queue, oldest first, as long as it has something.
     fn serve(&mut self, queue: QueueId, now: Now) {
+        if self.unfinished.contains(&queue) {
+            return;
+        }
         while let Some(waiter) = self.waiters.first(queue) {
             if waiter.ticket.is_gone() {
                 self.waiters.pop(queue);
@@ -680,7 +713,7 @@ impl<T: Ticket> Driver<T> {
                 (Err(gone), Wait::Sync(self.promised))
             };
             if is_empty(&result) {
-                // There were only exhausted messages. It keeps its place in the line.
+                // There were only exhausted messages, so far. It keeps its place in the line.
                 return;
             }
             if let Some(waiter) = self.waiters.pop(queue) {

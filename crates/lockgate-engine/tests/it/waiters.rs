@@ -251,6 +251,98 @@ fn exhausted_messages_in_front_do_not_end_a_receive() {
     assert_eq!(leases[0].attempt, 1);
 }
 
+/// A queue of which so many messages have had all their attempts, and nobody has looked since.
+fn with_exhausted(
+    queue: &QueueSettings,
+    messages: u64,
+    key: impl Fn(u64) -> Option<String>,
+) -> Shard {
+    let mut shard = Shard::new();
+    let plain = QueueSettings {
+        level: Level::Process,
+        ..queue.clone()
+    };
+    shard.run(create("dead", plain.clone())).unwrap();
+    shard.run(create("q", plain.clone())).unwrap();
+    for number in 0..messages {
+        let message = match key(number) {
+            Some(key) => keyed("bad", &key),
+            None => text("bad"),
+        };
+        shard.group([Work::one(send("q", message))]);
+    }
+    shard.sync();
+    for _ in 0..messages / 1_000 {
+        assert_eq!(shard.receive_now("q", 1_000).len(), 1_000);
+    }
+    while ready(&shard, "q") < messages {
+        shard.clock.advance(60_000);
+        shard.sync();
+    }
+    let dead_letter = Some(lockgate_machine::DeadLetter {
+        queue: name("dead"),
+        attempts_max: 1,
+    });
+    let change = Command::ChangeQueue {
+        queue: name("q"),
+        settings: Some(Box::new(QueueSettings {
+            dead_letter,
+            ..plain
+        })),
+        annotations: None,
+        tags: None,
+    };
+    shard.run(change).unwrap();
+    shard
+}
+
+fn ready(shard: &Shard, queue: &str) -> u64 {
+    let machine = shard.driver.machine();
+    let queue = machine.queue_id(&name(queue)).unwrap();
+    machine.queue(queue).unwrap().counts.ready
+}
+
+/// A whole backlog may be exhausted at once. Other callers are served while it moves away, and a receive
+/// that can wait does.
+#[test]
+fn a_backlog_of_exhausted_messages_keeps_nobody_waiting() {
+    const MANY: u64 = 5_000;
+    let sqs = QueueSettings {
+        keyed: true,
+        key_profile: lockgate_machine::KeyProfile::Sqs,
+        ..QueueSettings::default()
+    };
+    let unkeyed = QueueSettings::default();
+    let cases: [(&QueueSettings, &dyn Fn(u64) -> Option<String>); 3] = [
+        (&unkeyed, &|_| None),
+        (&sqs, &|number| Some(format!("key-{number}"))),
+        (&sqs, &|number| Some(format!("key-{}", number / 1_000))),
+    ];
+    for (settings, key) in cases {
+        let mut shard = with_exhausted(settings, MANY, key);
+        // Who does not wait is told that there is nothing, as yet.
+        assert!(shard.receive_now("q", 1).is_empty());
+        let waits = [(); 2].map(|()| shard.wait_for("q", 60_000));
+        assert!(shard.group(waits).is_empty());
+        let mut groups = 0;
+        while shard.driver.is_behind() {
+            let before = ready(&shard, "q");
+            assert!(shard.group([]).is_empty());
+            let moved = before - ready(&shard, "q");
+            assert!(moved <= 2_000, "{moved} in a group");
+            groups += 1;
+        }
+        assert!(groups > 1);
+        assert_eq!((ready(&shard, "q"), ready(&shard, "dead")), (0, MANY));
+        assert_eq!(shard.driver.waiting(), 2);
+        let good = key(MANY).map_or_else(|| text("good"), |key| keyed("good", &key));
+        let mut answers = shard.group([Work::one(send("q", good))]);
+        answers.extend(shard.sync());
+        assert_eq!(answers.len(), 2, "the send, and who has waited longest");
+        assert_eq!(shard.driver.waiting(), 1);
+    }
+}
+
 /// That there is nothing, or no queue any more, may rest on what was decided just before, as any answer.
 #[test]
 fn what_ends_a_wait_is_told_when_it_is_durable() {
