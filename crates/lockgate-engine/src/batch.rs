@@ -52,6 +52,18 @@ impl Batch {
         }
     }
 
+    /// Gives all leases back at once.
+    pub(crate) fn give_back(mut self) -> Self {
+        self.truncate(0);
+        self
+    }
+
+    /// Nothing: all leases go back at once.
+    pub(crate) fn none(mut leases: Leases) -> Self {
+        leases.give_back();
+        Self::new(Vec::new(), leases)
+    }
+
     /// Joins payloads to `leases`: those that `stored` has no message for go back at once.
     pub(crate) fn new(received: Vec<Received>, leases: Leases) -> Self {
         Self { received, leases }
@@ -94,14 +106,17 @@ impl Leases {
     pub(crate) fn places(&self) -> impl Iterator<Item = Location> {
         self.deliveries.iter().map(|delivery| delivery.location)
     }
+
+    fn give_back(&mut self) {
+        self.pin = None;
+        let deliveries = self.deliveries.drain(..);
+        give_back(&self.inbox, deliveries.map(|delivery| delivery.token));
+    }
 }
 
 impl Drop for Leases {
     fn drop(&mut self) {
-        give_back(
-            &self.inbox,
-            self.deliveries.iter().map(|delivery| delivery.token),
-        );
+        self.give_back();
     }
 }
 

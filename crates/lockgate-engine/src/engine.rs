@@ -119,6 +119,14 @@ impl Engine {
     /// calls can wait; beyond that a call fails with [`EngineError::Overloaded`].
     /// A payload that is damaged is dropped from the queue, counted and traced, and the rest is delivered.
     ///
+    /// A batch with a lease that has ended before it could be handed over goes back, as others may have its
+    /// messages by then; only a lease of 0 is handed over all the same. The receive is repeated while there is
+    /// time left of `wait`, and is empty otherwise. Each lease that ended counts as an attempt, so `lease` should
+    /// be longer than an answer takes, disk and network included.
+    ///
+    /// The batch may also be empty without a `wait` if the queue's first thousand messages have had all their
+    /// attempts: these are moved to its dead-letter queue, and the next call finds what is behind them.
+    ///
     /// # Errors
     /// See [`EngineError`]; [`EngineError::Unreadable`] if storage failed on the first payload.
     pub async fn receive(&self, receive: Receive, wait: Duration) -> Result<Batch, EngineError> {
@@ -134,14 +142,22 @@ impl Engine {
                 Answered::Other(_) | Answered::Messages(_) => return Err(mismatched()),
             };
             let leased = !leases.deliveries.is_empty();
-            if self.ended_on_the_way(&receive, &leases.deliveries) {
-                continue;
-            }
-            let batch = self.handle.shared.read(leases).await?;
-            let deliveries = batch.iter().map(|received| &received.delivery);
-            // That all of it has ended, or is damaged, is no reason to come back early.
-            let is_lost = leased && batch.is_empty();
-            if !is_lost && !self.ended_on_the_way(&receive, deliveries) {
+            let batch = if self.ended_on_the_way(&receive, &leases.deliveries) {
+                Batch::none(leases)
+            } else {
+                let batch = self.handle.shared.read(leases).await?;
+                if leased && batch.is_empty() {
+                    // All of it is damaged and dropped, which is no reason to come back early.
+                    continue;
+                }
+                let deliveries = batch.iter().map(|received| &received.delivery);
+                if !self.ended_on_the_way(&receive, deliveries) {
+                    return Ok(batch);
+                }
+                batch.give_back()
+            };
+            // Without an end, a lease that is shorter than the way of an answer would be given again and again.
+            if until.is_none_or(|until| until <= self.now().machine) {
                 return Ok(batch);
             }
         }

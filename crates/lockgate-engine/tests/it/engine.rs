@@ -468,6 +468,24 @@ async fn a_lease_that_ended_on_its_way_is_not_handed_over() {
     assert_eq!(batch[0].delivery.attempt, 2, "a new lease, not the old one");
     assert!(batch[0].delivery.deadline > shard.engine.now().machine);
 
+    // Who does not wait is told that there is nothing; a lease that is always too short would be given again
+    // without end.
+    drop(batch.keep());
+    shard.pass(1_000);
+    shard.controls.hold_syncs(true);
+    let engine = shard.engine.clone();
+    let long = lockgate_machine::Receive {
+        lease: Some(40_000),
+        ..receive("q", 1)
+    };
+    let late = tokio::spawn(async move { engine.receive(long, Duration::ZERO).await });
+    until(|| shard.engine.metrics().held == 1).await;
+    shard.pass(40_000);
+    shard.controls.hold_syncs(false);
+    assert!(late.await.unwrap().unwrap().is_empty());
+    let batch = shard.engine.receive(receive("q", 1), LONG).await.unwrap();
+    assert_eq!(batch[0].delivery.attempt, 4, "the other three have ended");
+
     // A lease of no length is what its caller wants.
     drop(batch);
     let peek = lockgate_machine::Receive {
