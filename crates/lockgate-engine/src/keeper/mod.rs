@@ -242,7 +242,7 @@ impl<T: Ticket> Driver<T> {
         if self.stopped().is_some() {
             return Ok(None);
         }
-        // Not only when a snapshot is finished: a crash, or storage, may have come in between.
+        // To what a snapshot finished since allows, or one before it: storage may have failed.
         self.trim()?;
         // Last: from here on a chore is out.
         let choice = self.look_and_release(now, Plan::choose)?;
@@ -332,17 +332,14 @@ impl<T: Ticket> Driver<T> {
         }))))
     }
 
-    /// Takes a chore back: done, or given up with that error.
-    ///
-    /// # Errors
-    /// If the log could not be trimmed. The driver goes on, and the next
-    /// [`next_chore`](Self::next_chore) tries again.
+    /// Takes a chore back: done, or given up with that error. What it makes possible, as trimming the log
+    /// behind a snapshot, comes with the next [`next_chore`](Self::next_chore).
     pub fn finish_chore(
         &mut self,
         chore: Chore,
         outcome: Result<(), LogError>,
         now: Now,
-    ) -> Result<ChoreRest, LogError> {
+    ) -> ChoreRest {
         let mut rest = ChoreRest::default();
         match chore.0 {
             Kind::Advance(_) => self.plan.advanced(),
@@ -369,12 +366,11 @@ impl<T: Ticket> Driver<T> {
                         snapshot.estimated,
                         since,
                     );
-                    self.trim()?;
                 }
                 Err(error) => self.snapshot_failed(&error, now),
             },
         }
-        Ok(rest)
+        rest
     }
 
     /// Trims the log as far as it may be.
@@ -430,11 +426,12 @@ impl<T: Ticket> Driver<T> {
                 Err(error) => break Err(error),
             }
         };
-        let rest = self.finish_chore(chore, outcome, now)?;
-        for position in rest.snapshots {
-            self.snapshots.remove(position)?;
-        }
-        Ok(())
+        let rest = self.finish_chore(chore, outcome, now);
+        let trimmed = self.trim();
+        let removed = rest.snapshots.into_iter();
+        removed
+            .map(|position| self.snapshots.remove(position))
+            .fold(trimmed, Result::and)
     }
 
     /// The snapshots beside the log.

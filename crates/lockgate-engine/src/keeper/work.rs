@@ -45,6 +45,8 @@ pub(crate) struct Keeper {
     give_back_at: Instant,
     /// The chore under way, and how far the log was durable when that was last asked.
     chore: Option<(Chore, Position)>,
+    /// Snapshots nobody needs any more that could not be removed yet.
+    unremoved: Vec<Position>,
     troubles: Troubles,
 }
 
@@ -90,6 +92,7 @@ impl Keeper {
             check_at: now + CHECK_EVERY,
             give_back_at: now,
             chore: None,
+            unremoved: Vec::new(),
             troubles: Troubles::default(),
         }
     }
@@ -113,6 +116,7 @@ impl Keeper {
             {
                 return Err(self.log_has_failed(error));
             }
+            self.remove_snapshots();
         }
         let mut busy = self.chores(now)?;
         // Behind the chores, which release and trim. A long one must not keep the log from preparing what
@@ -220,21 +224,31 @@ impl Keeper {
         let rest = self.ask(move |driver, now| driver.finish_chore(chore, outcome, now))?;
         // What it brought may be worth the next one.
         self.ask_at = Some(Instant::now());
-        let removed = rest.and_then(|rest| {
-            rest.snapshots
-                .into_iter()
-                .try_for_each(|position| self.snapshots.remove(position))
-        });
+        self.unremoved.extend(rest.snapshots);
+        self.remove_snapshots();
+        Ok(())
+    }
+
+    /// Removes what snapshots it can of those that are to go.
+    fn remove_snapshots(&mut self) {
+        let mut failed = None;
+        self.unremoved
+            .retain(|&position| match self.snapshots.remove(position) {
+                Ok(()) => false,
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    true
+                }
+            });
         let trouble = &mut self.troubles.removal;
-        match removed {
-            Ok(()) => works_again(trouble, "old snapshots and parts of the log go again"),
-            Err(error) => complain(
+        match failed {
+            None => works_again(trouble, "old snapshots can be removed again"),
+            Some(error) => complain(
                 trouble,
                 &error,
-                "old snapshots or parts of the log could not be given up; tried again with the next snapshot",
+                "old snapshots could not be removed; tried again every ten seconds",
             ),
         }
-        Ok(())
     }
 
     /// Has the owner thread do something between two groups, and waits for what comes of it.

@@ -57,7 +57,7 @@ impl Shard {
                 }
             };
             self.sync();
-            let rest = self.driver.finish_chore(chore, outcome, now).unwrap();
+            let rest = self.driver.finish_chore(chore, outcome, now);
             let store = self.store();
             for position in rest.snapshots {
                 store.remove(position).unwrap();
