@@ -199,7 +199,27 @@ struct Helpers {
 }
 
 /// The owner thread, from the first request to the last.
-fn own(shared: &Shared, mut driver: Driver<Ticket>, helpers: Helpers, options: &EngineOptions) {
+fn own(shared: &Shared, driver: Driver<Ticket>, helpers: Helpers, options: &EngineOptions) {
+    // As below: also whoever waits for the end must be told of it.
+    let ended = panic::catch_unwind(AssertUnwindSafe(|| {
+        serve_and_end(shared, driver, helpers, options)
+    }));
+    shared.readers.end();
+    let reason = ended.unwrap_or_else(|_panic| {
+        shared.failed(panicked());
+        panicked()
+    });
+    // The log is free for another owner before anybody is told that this one has stopped.
+    shared.status.send_replace(Status::Stopped { reason });
+}
+
+/// Serves, ends the term if all went well, and gives the log up. Why it ended.
+fn serve_and_end(
+    shared: &Shared,
+    mut driver: Driver<Ticket>,
+    helpers: Helpers,
+    options: &EngineOptions,
+) -> StopReason {
     // A panic is a bug of ours. Callers must be told all the same, and none may wait for ever.
     let served = panic::catch_unwind(AssertUnwindSafe(|| serve(shared, &mut driver, options)));
     if served.is_err() {
@@ -237,11 +257,7 @@ fn own(shared: &Shared, mut driver: Driver<Ticket>, helpers: Helpers, options: &
         // What was filed after the sync thread had gone.
         shared.failed(reason.clone());
     }
-    shared.readers.end();
-    // The log is free for another owner before anybody is told that this one has stopped.
-    drop(driver);
-    let reason = failed.unwrap_or(StopReason::ShutDown);
-    shared.status.send_replace(Status::Stopped { reason });
+    failed.unwrap_or(StopReason::ShutDown)
 }
 
 fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) {

@@ -314,6 +314,17 @@ async fn a_panic_in_the_engine_leaves_nobody_waiting() {
     }
 }
 
+/// The record with which the term ends is the last one that is appended.
+#[tokio::test]
+async fn a_panic_at_the_end_leaves_nobody_waiting() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    shard.controls.panic_at_append();
+    let shut = tokio::time::timeout(Duration::from_secs(60), shard.engine.shutdown());
+    shut.await.expect("whoever shuts it down is told");
+    assert!(shard.engine.stopped().await.is_failure());
+    drop(local_log(&shard.disk));
+}
+
 #[tokio::test]
 async fn a_waiting_receive_is_woken_by_a_send() {
     let shard = Watched::with_queue(QueueSettings::default()).await;
