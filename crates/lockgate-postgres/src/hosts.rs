@@ -1,7 +1,7 @@
 //! Which of the servers that a URL names: the one that takes writes, or else, for who only reads, a standby.
 
 use std::{
-    fmt,
+    fmt, io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
@@ -71,10 +71,10 @@ impl Hosts {
         Self { servers }
     }
 
-    /// Connects to the first that takes writes, or else, if that will do, to the first standby. Each
-    /// address gets an equal share of the time that is left, so that one that is silent does not keep
-    /// it from the others. Names are looked up anew each time: a failover may be a name that points
-    /// elsewhere.
+    /// Connects to the first that takes writes, or else, if that will do, to the first standby. Each server
+    /// gets an equal share of the time that is left, in which its name is looked up and then each of its
+    /// addresses gets an equal share, so that one that is silent does not keep it from the others. Names are
+    /// looked up anew each time: a failover may be a name that points elsewhere.
     pub(crate) async fn connect<T>(
         &self,
         deadline: Instant,
@@ -86,28 +86,29 @@ impl Hosts {
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
         let mut failed = Vec::new();
-        let mut places = Vec::new();
         let mut standby = None;
-        for server in &self.servers {
-            match server.places(deadline).await {
-                Ok(found) => places.extend(found),
-                Err(failure) => failed.push((server.to_string(), failure)),
-            }
-        }
-        let mut left = u32::try_from(places.len()).unwrap_or(u32::MAX);
-        for Place { name, config } in places {
-            let share = deadline.saturating_duration_since(Instant::now()) / left.max(1);
-            left -= 1;
-            match connect(&config, share, tls.clone()).await {
-                Ok(connected) if !connected.is_standby => return Ok(connected),
-                Ok(connected) if wanted == Use::Reading => {
-                    standby.get_or_insert(connected);
+        for (index, server) in self.servers.iter().enumerate() {
+            let end = Instant::now() + share(deadline, self.servers.len() - index);
+            let places = match server.places(end).await {
+                Ok(places) => places,
+                Err(failure) => {
+                    failed.push((server.to_string(), failure));
+                    continue;
                 }
-                Ok(_) => {
-                    let what = "it is a standby, which takes no writes";
-                    failed.push((name, Failure::NoHost(what.to_owned())));
+            };
+            let count = places.len();
+            for (index, Place { name, config }) in places.into_iter().enumerate() {
+                match connect(&config, share(end, count - index), tls.clone()).await {
+                    Ok(connected) if !connected.is_standby => return Ok(connected),
+                    Ok(connected) if wanted == Use::Reading => {
+                        standby.get_or_insert(connected);
+                    }
+                    Ok(_) => {
+                        let what = "it is a standby, which takes no writes";
+                        failed.push((name, Failure::NoHost(what.to_owned())));
+                    }
+                    Err(failure) => failed.push((name, failure)),
                 }
-                Err(failure) => failed.push((name, failure)),
             }
         }
         if let Some(standby) = standby {
@@ -123,6 +124,21 @@ impl Hosts {
             told.join("; ")
         }))
     }
+}
+
+/// What each of so many gets of the time until then.
+fn share(end: Instant, count: usize) -> Duration {
+    let left = end.saturating_duration_since(Instant::now());
+    left / u32::try_from(count).unwrap_or(u32::MAX).max(1)
+}
+
+/// Where a name points to.
+async fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    #[cfg(test)]
+    if name == tests::UNANSWERED {
+        std::future::pending::<()>().await;
+    }
+    Ok(lookup_host((name, port)).await?.collect())
 }
 
 /// Where one server is.
@@ -151,7 +167,7 @@ impl Server {
             }
         };
         config.host(name);
-        let found = timeout_at(deadline.into(), lookup_host((&**name, self.port)))
+        let found = timeout_at(deadline.into(), look_up(name, self.port))
             .await
             .map_err(|_late| Failure::NoHost("its name was not looked up in time".to_owned()))?
             .map_err(|error| Failure::NoHost(format!("looking up its name: {error}")))?;
@@ -165,7 +181,7 @@ impl Server {
             };
             Place { name, config }
         };
-        Ok(found.map(place).collect())
+        Ok(found.into_iter().map(place).collect())
     }
 }
 
@@ -244,4 +260,33 @@ fn without_hosts(config: &Config) -> Config {
         .channel_binding(config.get_channel_binding())
         .target_session_attrs(TargetSessionAttrs::Any);
     same
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_postgres::NoTls;
+
+    use super::*;
+
+    /// Whoever is asked for this name does not answer.
+    pub(super) const UNANSWERED: &str = "unanswered.invalid";
+
+    /// A name that nobody answers for leaves the servers behind it their share of the time.
+    #[tokio::test]
+    async fn a_name_that_is_not_looked_up_keeps_it_from_no_other() {
+        // No server, but it ends the connection, if it is given the time.
+        let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = other.local_addr().unwrap().port();
+        tokio::spawn(async move { drop(other.accept().await) });
+        let url = format!("postgres://user@{UNANSWERED}:5432,127.0.0.1:{port}/x");
+        let hosts = Hosts::of(url.parse().unwrap());
+        let deadline = Instant::now() + Duration::from_secs(4);
+        let failed = hosts.connect(deadline, Use::Writing, NoTls).await;
+        let told = failed.err().expect("no server is there").to_string();
+        assert!(
+            told.contains("its name was not looked up in time"),
+            "{told}"
+        );
+        assert!(!told.contains("no answer"), "{told}");
+    }
 }
