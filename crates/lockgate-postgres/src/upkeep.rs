@@ -8,7 +8,7 @@ use std::{
 use lockgate_core::{LogError, LogUpkeep, SnapshotStore as _};
 
 use crate::{
-    session::{Failure, Session, lock},
+    session::{Session, lock},
     shared::{Handle, Space, VIEWED, from_database, to_database},
     snapshots::Snapshots,
 };
@@ -128,7 +128,8 @@ impl Upkeep {
         shared.working.run(what, |session| {
             let (claim, tail) = shared.held();
             match session.execute(FORGET, &[&shared.shard, &from, &claim, &tail])? {
-                0 => Err(Failure::Elsewhere),
+                // It was forgotten by a statement whose answer was lost, unless the shard is elsewhere.
+                0 => shared.check_held(session),
                 _ => Ok(()),
             }
         })?;

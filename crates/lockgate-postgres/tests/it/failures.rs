@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use lockgate_core::{AppendError, Epoch, Log, LogError, LogSource, ReadError};
+use lockgate_core::{AppendError, Epoch, Log, LogError, LogSource, Position, ReadError};
 use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions};
 
 use crate::{
-    server::{Server, backends, execute, new_shard, shared_server, signal},
+    server::{Server, backends, execute, new_database, new_shard, shared_server, signal},
     support::Owner,
 };
 
@@ -207,6 +207,42 @@ fn a_row_that_somebody_locks_hangs_nobody() {
         done.send(()).unwrap();
     });
     assert_eq!(Owner::start(&url, &shard).records, owner.records);
+}
+
+/// The statement that forgets a range may be done and its answer lost, with the connection or in time.
+#[test]
+fn a_range_that_was_forgotten_without_an_answer_holds_up_no_other() {
+    let name = "a_range_that_was_forgotten_without_an_answer_holds_up_no_other";
+    let Some(url) = shared_server(name) else {
+        return;
+    };
+    let url = new_database(&url);
+    let options = PostgresLogOptions {
+        range_bits: 12,
+        ..PostgresLogOptions::default()
+    };
+    let mut owner = Owner::with_options(&url, "shard", options);
+    let upkeep = owner.log.upkeep().unwrap();
+    while owner.log.tail().0 < 3 << 12 {
+        owner.append("x").unwrap();
+    }
+    owner.sync();
+    owner.log.trim(owner.log.tail()).unwrap();
+    for range in 0..2_u64 {
+        owner.log.release(Position(range << 12)).unwrap();
+    }
+    let forget = "DELETE FROM lockgate.released WHERE first = 0";
+    assert_eq!(execute(&url, forget, &[]), 1);
+    while upkeep.step().unwrap() {}
+    let left =
+        "SELECT FROM lockgate.released UNION ALL SELECT FROM lockgate.record WHERE position < 8192";
+    assert_eq!(execute(&url, left, &[]), 0);
+
+    // On a server that does not hold the shard nothing is forgotten.
+    owner.log.release(Position(2 << 12)).unwrap();
+    execute(&url, "UPDATE lockgate.shard SET claim = claim + 1", &[]);
+    let error = upkeep.step().unwrap_err();
+    assert!(matches!(error, LogError::Deposed { .. }), "{error:?}");
 }
 
 #[test]
