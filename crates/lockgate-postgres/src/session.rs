@@ -437,13 +437,12 @@ impl Session {
         is_closed.then(|| self.unasked.end.wait().clone())
     }
 
-    /// Runs `check`, unless it has succeeded on this connection before.
+    /// Runs `check`, which says whether that is for good, unless it was on this connection before.
     pub(crate) fn check_once(
         &self,
-        check: impl FnOnce(&Self) -> Result<(), Failure>,
+        check: impl FnOnce(&Self) -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
-        if !self.is_checked.load(Ordering::Acquire) {
-            check(self)?;
+        if !self.is_checked.load(Ordering::Acquire) && check(self)? {
             self.is_checked.store(true, Ordering::Release);
         }
         Ok(())

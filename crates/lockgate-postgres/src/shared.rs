@@ -157,7 +157,11 @@ impl Shared {
         ask: impl Fn(&Session) -> Result<T, Failure>,
     ) -> Result<T, LogError> {
         self.reading.run(what, |session| {
-            session.check_once(|session| self.check_held(session))?;
+            session.check_once(|session| {
+                // Before the claim nothing can be checked, and what is read after it must be.
+                let (claim, _) = self.held();
+                self.check_held(session).map(|()| claim != 0)
+            })?;
             ask(session)
         })
     }

@@ -6,7 +6,7 @@ use lockgate_core::{AppendError, Epoch, Log, LogError, LogSource, Position, Read
 use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions};
 
 use crate::{
-    server::{Server, backends, execute, new_database, new_shard, shared_server, signal},
+    server::{Server, backends, batch, execute, new_database, new_shard, shared_server, signal},
     support::Owner,
 };
 
@@ -243,6 +243,33 @@ fn a_range_that_was_forgotten_without_an_answer_holds_up_no_other() {
     execute(&url, "UPDATE lockgate.shard SET claim = claim + 1", &[]);
     let error = upkeep.step().unwrap_err();
     assert!(matches!(error, LogError::Deposed { .. }), "{error:?}");
+}
+
+/// What was read before the claim tells nothing about the server.
+#[test]
+fn a_connection_that_read_before_the_claim_is_checked_behind_it() {
+    let name = "a_connection_that_read_before_the_claim_is_checked_behind_it";
+    let Some(url) = shared_server(name) else {
+        return;
+    };
+    let url = new_database(&url);
+    Owner::start(&url, "shard").append("a").unwrap();
+    let mut log = PostgresLog::open(&url, "shard", PostgresLogOptions::default()).unwrap();
+    assert_eq!(log.snapshots().list().unwrap(), []);
+    // As if that connection led to a server which has not seen the claim.
+    batch(
+        &url,
+        "CREATE FUNCTION lockgate.elsewhere() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             UPDATE lockgate.shard SET claim = claim + 1;
+             RETURN NULL;
+         END $$;
+         CREATE TRIGGER elsewhere AFTER UPDATE OF claim ON lockgate.shard
+         FOR EACH ROW WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION lockgate.elsewhere()",
+    );
+    let recovered = log.recover(Position(0), Epoch(0), &mut |_, _| {});
+    let told = lockgate_core::with_sources(&recovered.unwrap_err());
+    assert!(told.contains("does not hold the shard"), "{told}");
 }
 
 #[test]
