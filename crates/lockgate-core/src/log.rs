@@ -295,8 +295,9 @@ pub trait LogUpkeep: Send + Sync {
     }
 
     /// Looks whether what the log writes to is still where the next start looks for it: somebody may have
-    /// removed or replaced it. Costs a few system calls; meant for a few times a minute, and before the log
-    /// is given up.
+    /// removed or replaced it. For a log that several instances can open, also whether it is still this
+    /// instance's. Costs a few system calls, or a question to a server; meant for a few times a minute, and
+    /// before the log is given up.
     ///
     /// # Errors
     /// If it is not: then the log is dead, and what only the removed part held is lost. No error says

@@ -462,7 +462,8 @@ impl Shared {
     pub(crate) fn backup(&self, out: &mut dyn Write) -> Result<BackupReport, BackupError> {
         let (sender, receiver) = mpsc::sync_channel(1);
         self.inbox.task(Box::new(move |driver, now| {
-            drop(sender.send(backup::Source::of(driver, now)));
+            let source = backup::Source::of(driver, now);
+            drop(sender.send((source, driver.log.upkeep())));
         }));
         let stopped = || match &*self.status.borrow() {
             Status::Stopped { reason } => BackupError::Stopped {
@@ -472,7 +473,7 @@ impl Shared {
                 reason: StopReason::ShutDown,
             },
         };
-        let source = receiver.recv().map_err(|_gone| stopped())?;
+        let (source, upkeep) = receiver.recv().map_err(|_gone| stopped())?;
         // What a backup holds must be true whatever happens to the shard it was taken from.
         self.desk
             .wait_durable(source.position)
@@ -482,9 +483,15 @@ impl Shared {
             })?;
         // Once it has stopped, the log may be another owner's.
         let is_serving = || *self.status.borrow() == Status::Serving;
-        backup::write(source, &*self.reader, out, &|| {
-            is_serving().then_some(()).ok_or_else(stopped)
-        })
+        let go_on = || is_serving().then_some(()).ok_or_else(stopped);
+        // And who has taken it over may have given back what was to be read, before that is known here.
+        let confirm = || {
+            let checked = upkeep.as_ref().map_or(Ok(()), |log| log.check_storage());
+            checked.map_err(|error| BackupError::Stopped {
+                reason: StopReason::of(&error),
+            })
+        };
+        backup::write(source, &*self.reader, out, &go_on, &confirm)
     }
 
     pub(crate) fn metrics(&self) -> EngineMetrics {

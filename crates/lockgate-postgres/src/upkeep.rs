@@ -166,6 +166,15 @@ impl LogUpkeep for Upkeep {
         Ok(false)
     }
 
+    fn check_storage(&self) -> Result<(), LogError> {
+        self.check_connected()?;
+        match self.check_owned() {
+            Err(error @ (LogError::Stopped { .. } | LogError::Deposed { .. })) => Err(error),
+            // Or it could not be asked just now.
+            _ => Ok(()),
+        }
+    }
+
     /// Until the next look.
     fn pause(&self) -> Duration {
         LOOK_EVERY.saturating_sub(lock(&self.looked).elapsed())

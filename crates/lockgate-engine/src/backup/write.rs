@@ -106,16 +106,17 @@ impl<T: Ticket> Driver<T> {
         written.map_err(|error| BackupError::Stopped {
             reason: StopReason::of(&error),
         })?;
-        write(source, &*self.reader(), out, &|| Ok(()))
+        write(source, &*self.reader(), out, &|| Ok(()), &|| Ok(()))
     }
 }
 
-/// Writes all of it, for as long as `go_on` says so.
+/// Writes all of it, for as long as `go_on` says so; `confirm` is asked once, before the end.
 pub(crate) fn write(
     mut source: Source,
     reader: &dyn LogReader,
     out: &mut dyn Write,
     go_on: &dyn Fn() -> Result<(), BackupError>,
+    confirm: &dyn Fn() -> Result<(), BackupError>,
 ) -> Result<BackupReport, BackupError> {
     let head = Head {
         created: source.created,
@@ -162,6 +163,7 @@ pub(crate) fn write(
         scanned.map_err(BackupError::Read)?;
     }
     go_on()?;
+    confirm()?;
     Ok(BackupReport {
         created: source.created,
         messages,

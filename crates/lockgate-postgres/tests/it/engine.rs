@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io::{self, Write},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -10,16 +11,52 @@ use std::{
 };
 
 use lockgate_core::{HolderName, Key, Level, Message, QueueName};
-use lockgate_engine::{Engine, EngineOptions, StartError, StopReason};
+use lockgate_engine::{BackupError, Engine, EngineOptions, StartError, StopReason};
 use lockgate_log::SystemClock;
 use lockgate_machine::{
     Command, CreateQueue, QueueSettings, Receive, SendMessage, Settle, SettleAction,
 };
 use lockgate_postgres::{PostgresLog, PostgresLogOptions};
 
-use crate::server::{Server, execute, new_shard, shared_server};
+use crate::{
+    server::{Server, execute, new_shard, shared_server},
+    support::Owner,
+};
 
 const PRODUCERS: usize = 8;
+
+/// Takes the shard over when the first byte of a backup is written.
+struct TakenOver<'a>(&'a str, &'a str, Option<Owner>);
+
+impl Write for TakenOver<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Self(url, shard, owner) = self;
+        owner.get_or_insert_with(|| Owner::start(url, shard));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The new owner may give back what the backup is still to read.
+#[test]
+fn a_backup_does_not_end_well_behind_a_takeover() {
+    let Some(url) = shared_server("a_backup_does_not_end_well_behind_a_takeover") else {
+        return;
+    };
+    let shard = new_shard();
+    let log = PostgresLog::open(&url, &shard, PostgresLogOptions::default()).unwrap();
+    let clock = Arc::new(SystemClock::new());
+    let (engine, _) = Engine::start(log, clock, EngineOptions::default()).unwrap();
+    let ended = engine.backup(&mut TakenOver(&url, &shard, None));
+    assert!(
+        matches!(ended, Err(BackupError::Stopped { .. })),
+        "{ended:?}"
+    );
+    drop(engine);
+}
 
 #[test]
 fn a_killed_server_loses_no_answered_send() {
