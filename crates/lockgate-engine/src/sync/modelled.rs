@@ -98,15 +98,23 @@ impl Condvar {
         self.0.wait(guard)
     }
 
-    /// The end of the time wakes all who wait: each must expect to be woken for no reason.
+    /// The end of the time wakes all who wait: each must expect to be woken for no reason. Who has waited until
+    /// then lets the others go on first, as they would have in that time: else the scheduler that lets one run
+    /// until it blocks may run the keeper, which looks at its log every ten seconds, and nobody else.
     pub(crate) fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
         timeout: Duration,
     ) -> LockResult<(MutexGuard<'a, T>, shuttle::sync::WaitTimeoutResult)> {
         let condvar = self.0.clone();
-        let _timer = Timer::start(timeout, move || condvar.notify_all());
-        self.0.wait_timeout(guard, timeout)
+        let end = Instant::now() + timeout;
+        let timer = Timer::start(timeout, move || condvar.notify_all());
+        let woken = self.0.wait_timeout(guard, timeout);
+        drop(timer);
+        if Instant::now() >= end {
+            shuttle::thread::yield_now();
+        }
+        woken
     }
 
     pub(crate) fn notify_one(&self) {
