@@ -78,7 +78,7 @@ fn open(folder: &Path) -> (Driver<u64>, lockgate_engine::StartReport) {
         incarnation: Incarnation(1),
         secret: [9; 32],
     };
-    Driver::recover(log, &EngineOptions::default(), beginning).expect("it starts")
+    Driver::recover(log, &EngineOptions::default(), || beginning).expect("it starts")
 }
 
 fn now(driver: &Driver<u64>) -> Now {

@@ -40,16 +40,20 @@ impl<T: Ticket> Driver<T> {
     /// again: what was ever decided is there, and nothing is decided anew. Two threads of their own
     /// read ahead meanwhile.
     ///
+    /// `begin` is called once, when the log is claimed. An owner before this one goes on writing until then, and the
+    /// clock must not be read before the last instant it writes down.
+    ///
     /// # Errors
     /// See [`StartError`].
     pub fn recover(
         storage: impl Into<Storage>,
         options: &EngineOptions,
-        beginning: Beginning,
+        begin: impl FnOnce() -> Beginning,
     ) -> Result<(Self, StartReport), StartError> {
         let Storage { mut log, snapshots } = storage.into();
         look_first(&*log, &*snapshots, options)?;
         log.claim().map_err(StartError::Recover)?;
+        let beginning = begin();
         let survey = Survey::of(&mut *log, &*snapshots, options)?;
         // From here on the start changes something.
         log.apply_recovery().map_err(StartError::Recover)?;

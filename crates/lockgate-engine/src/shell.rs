@@ -85,14 +85,15 @@ pub(crate) fn start(
         reason: error.to_string(),
     })?;
     let (incarnation, secret) = random.split_first_chunk::<8>().expect("40 is more than 8");
-    let beginning = Beginning {
+    let secret = secret.try_into().expect("40 is 8 and 32");
+    let begin = || Beginning {
         wall: clock.wall(),
         since_boot: clock.since_boot(),
         boot_id: clock.boot_id(),
         incarnation: Incarnation(u64::from_le_bytes(*incarnation)),
-        secret: secret.try_into().expect("40 is 8 and 32"),
+        secret,
     };
-    let (mut driver, report) = Driver::recover(storage, &options, beginning)?;
+    let (mut driver, report) = Driver::recover(storage, &options, begin)?;
     driver.set_clock_drops(clock.dropped());
     let maintenance = options.maintenance.clone().unwrap_or_else(|| {
         Maintenance::named(format!("{}-keep", options.thread_name), NonZeroUsize::MIN)
@@ -102,7 +103,7 @@ pub(crate) fn start(
         directory: Directory::default(),
         status: watch::channel(Status::Serving).0,
         term: driver.term(),
-        secret: driver.machine().secret().unwrap_or(beginning.secret),
+        secret: driver.machine().secret().unwrap_or(secret),
         clock_offset: driver.clock_offset(),
         reader: driver.reader(),
         readers: Readers::new(format!("{}-read", options.thread_name)),

@@ -56,7 +56,7 @@ fn open(disk: &FaultyDisk, clock: &ManualClock) -> (Driver<u64>, StartReport) {
         snapshot_bytes_min: 2_000,
         ..EngineOptions::default()
     };
-    Driver::recover(log, &options, beginning).unwrap()
+    Driver::recover(log, &options, || beginning).unwrap()
 }
 
 /// Messages there are, and those whose bytes cannot be read.

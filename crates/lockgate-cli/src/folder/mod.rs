@@ -252,7 +252,7 @@ fn start_as(place: &Place, accept_loss: bool, shard: ShardId) -> Result<Tried, S
     match place {
         Place::Folder(overlay) => {
             let log = local_log(overlay);
-            let (driver, report) = Driver::recover(log, &options, beginning)?;
+            let (driver, report) = Driver::recover(log, &options, || beginning)?;
             let on = On::Folder(Box::new(driver));
             Ok(Tried { report, on })
         }

@@ -58,7 +58,7 @@ impl Shard {
             secret: [3; 32],
         };
         let (driver, _) =
-            Driver::recover(log(folder), &EngineOptions::default(), beginning).unwrap();
+            Driver::recover(log(folder), &EngineOptions::default(), || beginning).unwrap();
         Self { driver, clock }
     }
 

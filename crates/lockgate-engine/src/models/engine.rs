@@ -226,7 +226,7 @@ fn messages(disk: &FaultyDisk) -> BTreeSet<MessageId> {
         secret: [0; 32],
     };
     let log = log(TurnDisk::new(disk));
-    let (driver, _) = Driver::<Ticket>::recover(log, &options(), beginning).unwrap();
+    let (driver, _) = Driver::<Ticket>::recover(log, &options(), || beginning).unwrap();
     let now = lockgate_core::Now {
         wall: beginning.wall,
         machine: driver.machine_time(beginning.since_boot),

@@ -217,7 +217,7 @@ fn a_restored_log_without_its_snapshot_is_refused_as_that() {
     image.retain(|name, _| !name.ends_with(".snapshot"));
     let log = local_log(&FaultyDisk::from_image(image));
     let options = EngineOptions::default();
-    let refused = Driver::<u64>::recover(log, &options, beginning(&shard.clock));
+    let refused = Driver::<u64>::recover(log, &options, || beginning(&shard.clock));
     let error = refused.err().expect("refused");
     assert!(matches!(error, StartError::NoSnapshot { .. }), "{error:?}");
 }
@@ -503,11 +503,9 @@ fn a_start_on_an_unfinished_restore_is_refused() {
         .unwrap()
         .records;
     drop(log);
-    let started = Driver::<u64>::recover(
-        local_log(&disk),
-        &EngineOptions::default(),
-        beginning(&shard.clock),
-    );
+    let started = Driver::<u64>::recover(local_log(&disk), &EngineOptions::default(), || {
+        beginning(&shard.clock)
+    });
     match started {
         Err(StartError::UnfinishedRestore) => {}
         Ok((_, report)) => panic!("{records} records, started: {report:?}"),

@@ -411,7 +411,7 @@ fn a_damaged_snapshot_costs_nothing_and_two_are_an_error_that_says_so() {
     drop(shard);
     let disk = damage(&disk, snapshots[1]);
     let clock = ManualClock::default();
-    let refused = Driver::<u64>::recover(local_log(&disk), &options(), beginning(&clock));
+    let refused = Driver::<u64>::recover(local_log(&disk), &options(), || beginning(&clock));
     let error = refused.err().expect("refused");
     assert!(matches!(error, StartError::NoSnapshot { .. }), "{error:?}");
     assert!(error.to_string().contains("restore a backup"), "{error}");
@@ -487,7 +487,7 @@ fn a_snapshot_of_a_newer_version_refuses_the_start() {
         let disk = FaultyDisk::from_image(image.clone());
         let clock = ManualClock::default();
         let log = local_log(&disk);
-        let refused = Driver::<u64>::recover(log, &options(), beginning(&clock));
+        let refused = Driver::<u64>::recover(log, &options(), || beginning(&clock));
         let error = refused.err().expect("refused");
         let said = lockgate_core::with_sources(&error);
         assert!(said.contains("version"), "{said}");
@@ -670,7 +670,7 @@ fn messages_to_queues_whose_creation_is_missing_are_counted() {
 
 fn refusal(disk: &FaultyDisk) -> StartError {
     let log = local_log(disk);
-    let refused = Driver::<u64>::recover(log, &options(), beginning(&ManualClock::default()));
+    let refused = Driver::<u64>::recover(log, &options(), || beginning(&ManualClock::default()));
     refused.err().expect("refused")
 }
 

@@ -34,7 +34,7 @@ fn start(folder: &Path, clock: &ManualClock) -> (Driver<u64>, lockgate_engine::S
         snapshot_bytes_min: 1 << 20,
         ..EngineOptions::default()
     };
-    Driver::recover(log, &options, beginning(clock)).unwrap()
+    Driver::recover(log, &options, || beginning(clock)).unwrap()
 }
 
 fn copy(from: &Path, to: &Path) {

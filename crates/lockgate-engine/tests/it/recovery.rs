@@ -1,5 +1,7 @@
 //! What a start finds, and how time goes on.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use lockgate_core::{Clock, Epoch, Incarnation, Level, Log, LogSource, RecordGroup};
 use lockgate_engine::{Beginning, Driver, EngineOptions, StartError, Work};
@@ -8,7 +10,8 @@ use lockgate_machine::{Command, QueueSettings, Rejection, Reply, SettleAction, S
 use lockgate_sim::{FaultyDisk, PowerCut};
 
 use crate::support::{
-    Shard, at_level, beginning, create, keyed, local_log, send, settle, text, unique,
+    Controls, Shard, Watched, at_level, beginning, create, keyed, local_log, send, settle, text,
+    unique,
 };
 
 fn restart(shard: Shard, disk: FaultyDisk) -> Shard {
@@ -84,6 +87,26 @@ fn a_lease_runs_on_while_the_process_is_down() {
     assert_eq!(shard.receive_now("q", 1)[0].attempt, 2);
 }
 
+/// The owner before goes on until the log is claimed, and what it writes down by then is later than
+/// the beginning of the start.
+#[test]
+fn a_start_reads_the_clock_when_the_log_is_claimed() {
+    let mut shard = Shard::new();
+    let clock = shard.clock.fork();
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    shard.run(send("q", text("a"))).unwrap();
+    shard.clock.advance(10_000);
+    assert_eq!(shard.receive_now("q", 1).len(), 1);
+    let (now, disk) = (shard.now(), shard.disk.kill());
+    drop(shard);
+
+    let controls = Arc::<Controls>::default();
+    let claimed = clock.clone();
+    controls.at_claim(move || claimed.advance(10_000));
+    let watched = Watched::with_controls(disk, clock, EngineOptions::default(), controls);
+    assert_eq!(watched.engine.now(), now, "no lease ends earlier or later");
+}
+
 #[test]
 fn after_a_reboot_time_goes_on_from_the_last_logged_instant() {
     let mut shard = Shard::new();
@@ -124,7 +147,7 @@ fn time_goes_on_where_the_time_since_boot_went_back() {
     };
     drop(shard);
     let options = EngineOptions::default();
-    let (driver, _) = Driver::<u64>::recover(local_log(&disk), &options, set_back).unwrap();
+    let (driver, _) = Driver::<u64>::recover(local_log(&disk), &options, || set_back).unwrap();
     assert_eq!(driver.machine_time(5), last);
     assert_eq!(driver.machine_time(6), last.plus(1));
 }
@@ -142,7 +165,7 @@ fn a_term_is_durable_when_its_start_returns() {
             secret,
             ..beginning(&clock)
         };
-        let (driver, _) = Driver::<u64>::recover(local_log(&disk), &options, begun).unwrap();
+        let (driver, _) = Driver::<u64>::recover(local_log(&disk), &options, || begun).unwrap();
         drop(driver);
     }
     let disk = disk.crash(PowerCut::LoseAllUnsynced);
@@ -225,7 +248,7 @@ fn a_record_of_a_newer_version_refuses_the_start() {
     let disk = with_record(&newer_effect());
     let clock = lockgate_sim::ManualClock::default();
     let log = local_log(&disk);
-    let refused = Driver::<u64>::recover(log, &EngineOptions::default(), beginning(&clock));
+    let refused = Driver::<u64>::recover(log, &EngineOptions::default(), || beginning(&clock));
     let Err(error) = refused else {
         panic!("it started");
     };

@@ -23,7 +23,7 @@ fn options(number: u16) -> EngineOptions {
 fn start(disk: &FaultyDisk, number: u16) -> Result<Driver<u64>, StartError> {
     let clock = ManualClock::default();
     let log = local_log(disk);
-    Driver::recover(log, &options(number), beginning(&clock)).map(|(driver, _)| driver)
+    Driver::recover(log, &options(number), || beginning(&clock)).map(|(driver, _)| driver)
 }
 
 fn sent(reply: Reply) -> MessageId {

@@ -174,7 +174,7 @@ fn a_snapshot_that_the_disk_does_not_hand_over_is_not_given_up() {
     let ([newest, _], disk) = damaged_between_snapshots("kept");
     let clock = ManualClock::default();
     disk.fail(DiskOperation::Read, 0, Fault::Error(io::ErrorKind::Other));
-    let refused = Driver::<u64>::recover(local_log(&disk), &options(), beginning(&clock));
+    let refused = Driver::<u64>::recover(local_log(&disk), &options(), || beginning(&clock));
     let error = refused.err().expect("refused");
     assert!(
         matches!(error, StartError::Recover(LogError::Disk(_))),
@@ -203,7 +203,7 @@ fn a_start_that_can_open_no_more_files_says_so() {
         let out = Fault::OutOfDescriptors;
         disk.fail_always(DiskOperation::Open, after, out);
         let (log, clock) = (local_log(&disk), ManualClock::default());
-        let refused = Driver::<u64>::recover(log, &options(), beginning(&clock));
+        let refused = Driver::<u64>::recover(log, &options(), || beginning(&clock));
         let error = refused.err().expect("refused");
         assert!(
             matches!(&error, StartError::Recover(LogError::Disk(error)) if error.is_out_of_descriptors()),

@@ -1,6 +1,12 @@
 //! Who may hold a key after the database, or the host that serves, is another one than before.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use lockgate_core::{
     AppendError, BootId, Clock, Epoch, HolderName, Level, Log, LogCapabilities, LogError,
@@ -20,12 +26,12 @@ use crate::{
     support::Owner,
 };
 
-/// The clock of a host, which stands still: no lease ends.
-struct Host(SystemClock, u8);
+/// The clock of a host, which stands still where nobody moves it: no lease ends.
+struct Host(SystemClock, u8, AtomicU64);
 
 impl Host {
     fn new(number: u8) -> Arc<Self> {
-        Arc::new(Self(SystemClock::new(), number))
+        Arc::new(Self(SystemClock::new(), number, AtomicU64::new(0)))
     }
 }
 
@@ -35,7 +41,7 @@ impl Clock for Host {
     }
 
     fn since_boot(&self) -> Millis {
-        Millis::from(self.1) * 1_000_000
+        Millis::from(self.1) * 1_000_000 + self.2.load(Relaxed)
     }
 
     fn boot_id(&self) -> BootId {
@@ -200,7 +206,25 @@ fn a_restart_of_the_database_in_good_order_loses_nothing_and_a_crash_may() {
 /// A log whose opener is slow: much happens between its steps.
 struct Slow<F> {
     log: PostgresLog,
-    before_recovery: Option<F>,
+    before: Step,
+    happens: Option<F>,
+}
+
+/// What the opener is slow to do.
+#[derive(PartialEq)]
+enum Step {
+    Claim,
+    Recover,
+}
+
+impl<F: FnOnce()> Slow<F> {
+    fn happen(&mut self, before: Step) {
+        if self.before == before
+            && let Some(happens) = self.happens.take()
+        {
+            happens();
+        }
+    }
 }
 
 impl<F: FnOnce() + Send + 'static> From<Slow<F>> for Storage {
@@ -223,9 +247,7 @@ impl<F: FnOnce() + Send> LogSource for Slow<F> {
         lowest: Epoch,
         visit: &mut dyn FnMut(LogRecord, RecordStamp),
     ) -> Result<RecoveryReport, LogError> {
-        if let Some(happen) = self.before_recovery.take() {
-            happen();
-        }
+        self.happen(Step::Recover);
         self.log.recover(from, lowest, visit)
     }
 
@@ -248,6 +270,7 @@ impl<F: FnOnce() + Send> Log for Slow<F> {
     }
 
     fn claim(&mut self) -> Result<(), LogError> {
+        self.happen(Step::Claim);
         self.log.claim()
     }
 
@@ -335,12 +358,46 @@ fn a_newcomer_is_not_overtaken_by_the_snapshots_of_a_live_owner() {
     let snapshots = owner.metrics().keeper.snapshots + 3;
     let log = Slow {
         log: open(),
-        before_recovery: Some(move || send_until(snapshots)),
+        before: Step::Recover,
+        happens: Some(move || send_until(snapshots)),
     };
     let (newcomer, report) = Engine::start(log, clock, options()).unwrap();
     assert!(report.is_clean() && report.snapshot.is_some(), "{report:?}");
     runtime.block_on(async {
         newcomer.submit(send(&queue(), "y", 0)).await.unwrap();
+        newcomer.shutdown().await;
+        owner.shutdown().await;
+    });
+}
+
+#[test]
+fn a_takeover_from_a_live_owner_ends_no_lease_early() {
+    let name = "a_takeover_from_a_live_owner_ends_no_lease_early";
+    let Some(url) = shared_server(name) else {
+        return;
+    };
+    let shard = new_shard();
+    let runtime = Arc::new(Runtime::new().unwrap());
+    let host = Host::new(1);
+    let owner = start(&url, &shard, host.clone());
+    runtime.block_on(fill(&owner));
+    // The owner lives on for long, and leases a message, while the next one is on its way to the claim.
+    let happens = {
+        let (owner, host, runtime) = (owner.clone(), host.clone(), runtime.clone());
+        move || {
+            host.2.fetch_add(20_000, Relaxed);
+            assert_eq!(runtime.block_on(receive(&owner)), ["a"]);
+        }
+    };
+    let log = Slow {
+        log: PostgresLog::open(&url, &shard, PostgresLogOptions::default()).unwrap(),
+        before: Step::Claim,
+        happens: Some(happens),
+    };
+    let (newcomer, report) = Engine::start(log, host, EngineOptions::default()).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    assert_eq!(newcomer.now().machine, owner.now().machine);
+    runtime.block_on(async {
         newcomer.shutdown().await;
         owner.shutdown().await;
     });

@@ -101,7 +101,7 @@ fn start(
         incarnation: Incarnation(1),
         secret: [7; 32],
     };
-    Driver::recover(log, &options, beginning)
+    Driver::recover(log, &options, || beginning)
 }
 
 /// A folder in which nothing is missing.

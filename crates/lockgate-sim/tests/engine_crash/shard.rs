@@ -60,7 +60,7 @@ impl Shard {
             ..EngineOptions::default()
         };
         let (driver, report) =
-            Driver::recover(log, &options, beginning).map_err(|error| format!("{error:?}"))?;
+            Driver::recover(log, &options, || beginning).map_err(|error| format!("{error:?}"))?;
         Ok(Self {
             progress: driver.progress(),
             reader: driver.reader(),
