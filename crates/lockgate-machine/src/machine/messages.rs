@@ -155,12 +155,16 @@ impl Machine {
         let (queue, sequence) = self.present_place(id);
         let queue = self.queue_index(queue)?;
         let index = self.message_of(queue, sequence)?;
+        self.is_message(queue, index, id).then_some((queue, index))
+    }
+
+    /// Whether the message is the one of that id.
+    pub(super) fn is_message(&self, queue: u32, index: u32, id: MessageId) -> bool {
         // What was moved has a number of the queue it is in, and the id of the one it was sent to.
-        let is_it = match self.origin(index) {
+        match self.origin(index) {
             Some(origin) => origin.id == id,
-            None => self.queues[queue].id_of(sequence) == id,
-        };
-        is_it.then_some((queue, index))
+            None => self.queues[queue].id_of(self.messages[index].sequence()) == id,
+        }
     }
 
     pub(super) fn decide_damaged(

@@ -8,7 +8,7 @@
 //! | is leased again | superseded | superseded |
 //! | is back in its place, this was its last lease | ended | ack: settled; else ended |
 //! | was moved, and is in another queue or came back under another number | ended | gone |
-//! | is gone | gone | gone |
+//! | is gone, also where another one has its number since a crash or a restore | gone | gone |
 //!
 //! A token of another shard is refused and names nothing here, whatever the numbers in it.
 //!
@@ -197,7 +197,9 @@ impl Machine {
     fn current(&self, draft: &Draft, settle: &Settle) -> Result<(u32, u32), StaleReason> {
         let token = settle.token;
         let queue = self.queue_index(token.queue).ok_or(StaleReason::Gone)?;
-        let Some(index) = self.message_of(queue, token.sequence) else {
+        // A crash or a restore may have taken the token's message, and another one got its number since.
+        let is_its = |&index: &u32| self.is_message(queue, index, token.message);
+        let Some(index) = self.message_of(queue, token.sequence).filter(is_its) else {
             // Gone may be taken for success, and a message that was moved will be delivered again.
             let lives = |(_, index)| draft.settled.get(&index) != Some(&StaleReason::Gone);
             let ended = self.queues[queue].settings.keyed

@@ -352,6 +352,14 @@ impl Run {
         self.start_term();
     }
 
+    /// A power cut that takes all but the first `records`.
+    pub(super) fn lose_all_but(&mut self, records: usize) {
+        self.log.truncate(records);
+        self.boot += 1;
+        self.machine = self.recovered();
+        self.start_term();
+    }
+
     fn queue(&mut self, words: &[&str], change: bool) -> String {
         let queue = name(words[0]);
         let mut settings = match self.machine.queue_id(&queue) {

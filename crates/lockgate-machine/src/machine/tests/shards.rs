@@ -8,7 +8,8 @@ use lockgate_core::{
 use super::harness::{Run, name};
 use crate::{
     Command, CreateQueue, Delivery, Effect, Effects, ImageLoader, Machine, MachineLimits, MoveTo,
-    Receive, Rejection, Reply, SendMessage, Settle, SettleAction, Settled, StoredMessage,
+    Receive, Rejection, Reply, SendMessage, Settle, SettleAction, Settled, StaleReason,
+    StoredMessage,
 };
 
 fn shard(number: u16) -> ShardId {
@@ -68,6 +69,50 @@ fn ids_and_tokens_say_their_shard() {
     assert_eq!(delivery.token.shard(), shard(OWN));
     assert_eq!((delivery.id, delivery.token.message), (id, id));
     assert_eq!(Machine::new(MachineLimits::default()).shard(), None);
+}
+
+/// A nack and an extend, which act on a message of Amazon's unkeyed queues by whichever of its tokens, too.
+#[test]
+fn a_token_does_nothing_to_another_message_that_has_its_number() {
+    for kind in ["sqs", "strict", "keyed"] {
+        let mut run = Run::new();
+        run.lines(&format!("queue q {kind}"));
+        let kept = run.log.len();
+        let key = if kind == "keyed" { "key=a" } else { "" };
+        let line = format!("send q {key}");
+        run.lines(&line);
+        let lost = receive(&mut run, "q").remove(0).token;
+        run.lose_all_but(kept);
+        run.lines(&line);
+        let mut settle_all = || {
+            for action in [
+                SettleAction::Ack,
+                SettleAction::Extend { lease: 5_000 },
+                SettleAction::Nack { delay: 0 },
+                SettleAction::Nack { delay: 5_000 },
+                SettleAction::Defer { delay: 5_000 },
+                SettleAction::GiveBack,
+                SettleAction::Reject { reason: None },
+            ] {
+                let told = run.give(&Command::Settle(Settle {
+                    token: lost,
+                    action,
+                }));
+                let gone: Result<_, Rejection> =
+                    Ok(Reply::Settled(Settled::Stale(StaleReason::Gone)));
+                assert_eq!(format!("{told:?}"), format!("{gone:?}"));
+            }
+            receive(&mut run, "q")
+        };
+        let [other] = &settle_all()[..] else {
+            panic!("the other message is where it was");
+        };
+        assert_eq!(other.token.sequence, lost.sequence);
+        assert_ne!(other.token.message, lost.message);
+        assert!(settle_all().is_empty(), "it stays in flight");
+        run.lines("counts q => ready 0, in flight 1, delayed 0");
+        run.check_recovery();
+    }
 }
 
 #[test]

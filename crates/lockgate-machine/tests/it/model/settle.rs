@@ -3,7 +3,7 @@
 use lockgate_core::{LeaseToken, Level, Millis, QueueName, Sequence};
 use lockgate_machine::*;
 
-use super::{Model, Settling, State, TWELVE_HOURS};
+use super::{Message, Model, Settling, State, TWELVE_HOURS};
 
 impl Model {
     pub(super) fn settle(&mut self, settle: &Settle, decision: &Decision) -> Settling {
@@ -40,7 +40,8 @@ impl Model {
         };
         let queue = self.queues.get_mut(&name).unwrap();
         let (keyed, level) = (queue.settings.keyed, queue.settings.level);
-        let Some(message) = queue.message(token.sequence) else {
+        let is_its = |message: &&Message| message.id == token.message;
+        let Some(message) = queue.message(token.sequence).filter(is_its) else {
             // That it is gone may be taken for success, so it must stay gone.
             let gone_at = queue.gone_at.get(&token.sequence);
             let known = self.durable.is_none_or(|durable| gone_at < Some(&durable));
