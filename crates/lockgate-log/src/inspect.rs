@@ -13,8 +13,9 @@ use crate::{
     names::{FileKind, damaged_name, segment_name},
     recover::{FoundSegment, read, starting_point, survey},
     shared::Shared,
+    sizes::Limits,
     snapshots::Snapshots,
-    spares::{Limits, Spares},
+    spares::Spares,
 };
 
 /// What [`LocalLog::inspect`] finds.

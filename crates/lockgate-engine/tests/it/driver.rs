@@ -80,7 +80,8 @@ fn records_are_synced_within_the_window_of_their_queue() {
         ("disk", Level::Disk, long),
     ] {
         let settings = QueueSettings {
-            sync_window,
+            sync_window: sync_window.after,
+            sync_records: sync_window.records,
             ..at_level(level)
         };
         shard.run(create(name, settings)).unwrap();

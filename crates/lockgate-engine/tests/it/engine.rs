@@ -8,8 +8,8 @@ use lockgate_engine::{
 };
 use lockgate_log::LocalLog;
 use lockgate_machine::{
-    Answer, Command, DeadLetter, KeyProfile, MessageWait, Query, QueueSettings, Rejection, Reply,
-    Settle, SettleAction, Settled,
+    Answer, Command, KeyProfile, MessageWait, Query, QueueSettings, Rejection, Reply, Settle,
+    SettleAction, Settled,
 };
 use lockgate_sim::{Fault, FaultyDisk, ManualClock};
 
@@ -188,7 +188,8 @@ async fn with_window(window: lockgate_machine::SyncWindow) -> Watched {
     };
     let shard = Watched::with_options(options);
     let settings = QueueSettings {
-        sync_window: window,
+        sync_window: window.after,
+        sync_records: window.records,
         ..at_level(Level::Process)
     };
     shard.engine.submit(create("q", settings)).await.unwrap();
@@ -692,13 +693,6 @@ async fn a_queue_is_in_the_directory_when_its_answer_leaves_and_not_before() {
 /// was not reserved for as long as it is; the [`WatchedLog`](crate::support::WatchedLog) compares.
 #[tokio::test]
 async fn what_is_reserved_is_what_is_written() {
-    let dead_letter = |attempts_max| {
-        let queue = name("dead");
-        Some(DeadLetter {
-            queue,
-            attempts_max,
-        })
-    };
     for key_profile in [KeyProfile::Strict, KeyProfile::Sqs] {
         let settings = QueueSettings {
             keyed: true,
@@ -710,7 +704,8 @@ async fn what_is_reserved_is_what_is_written() {
         let submit = async |command| shard.engine.submit(command).await.unwrap();
         submit(create("dead", settings.clone())).await;
         let q = QueueSettings {
-            dead_letter: dead_letter(10),
+            dead_letter: Some(name("dead")),
+            attempts_max: 10,
             ..settings
         };
         submit(create("q", q.clone())).await;
@@ -742,7 +737,8 @@ async fn what_is_reserved_is_what_is_written() {
         let change = Command::ChangeQueue {
             queue: name("q"),
             settings: Some(Box::new(QueueSettings {
-                dead_letter: dead_letter(1),
+                dead_letter: Some(name("dead")),
+                attempts_max: 1,
                 ..q
             })),
             annotations: None,

@@ -303,3 +303,339 @@ struct State {
     /// It gives back its beginning only, and no ranges.
     is_whole: bool,
     trimmed: Position,
+    /// Payload bytes and records that were last reserved.
+    reserved: (u64, u64),
+    at_claim: Option<Box<dyn FnOnce() + Send>>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Unreadable {
+    Damaged,
+    Storage,
+}
+
+impl Controls {
+    pub(crate) fn hold_appends(&self, hold: bool) {
+        self.change(|state| state.hold_appends = hold);
+    }
+
+    pub(crate) fn hold_syncs(&self, hold: bool) {
+        self.change(|state| state.hold_syncs = hold);
+    }
+
+    pub(crate) fn panic_at_append(&self) {
+        self.change(|state| state.panic_at_append = true);
+    }
+
+    pub(crate) fn panic_at_sync(&self) {
+        self.change(|state| state.panic_at_sync = true);
+    }
+
+    pub(crate) fn make_unreadable(&self, at: Position, how: Unreadable) {
+        self.change(|state| state.unreadable.push((at, how)));
+    }
+
+    pub(crate) fn make_readable(&self) {
+        self.change(|state| state.unreadable.clear());
+    }
+
+    /// Does this once, just before the log is claimed.
+    pub(crate) fn at_claim(&self, happen: impl FnOnce() + Send + 'static) {
+        self.change(|state| state.at_claim = Some(Box::new(happen)));
+    }
+
+    /// Where the log was last trimmed to.
+    pub(crate) fn trimmed(&self) -> Position {
+        self.state.lock().unwrap().trimmed
+    }
+
+    fn reserved(&self) -> (u64, u64) {
+        self.state.lock().unwrap().reserved
+    }
+
+    pub(crate) fn syncs(&self) -> u64 {
+        self.state.lock().unwrap().syncs_begun
+    }
+
+    /// Waits until `syncs` syncs have begun.
+    pub(crate) fn wait_for_syncs(&self, syncs: u64) {
+        self.wait(|state| state.syncs_begun >= syncs);
+    }
+
+    pub(crate) fn appends(&self) -> u64 {
+        self.state.lock().unwrap().appends_begun
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().unwrap());
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, until: impl Fn(&State) -> bool) {
+        let state = self.state.lock().unwrap();
+        drop(
+            self.changed
+                .wait_while(state, |state| !until(state))
+                .unwrap(),
+        );
+    }
+}
+
+impl From<WatchedLog> for Storage {
+    fn from(log: WatchedLog) -> Self {
+        Self {
+            snapshots: log.log.snapshots(),
+            log: Box::new(log),
+        }
+    }
+}
+
+impl LogSource for WatchedLog {
+    fn capabilities(&self) -> LogCapabilities {
+        LogCapabilities {
+            releases_ranges: !self.controls.state.lock().unwrap().is_whole,
+            ..self.log.capabilities()
+        }
+    }
+
+    fn recover(
+        &mut self,
+        from: Position,
+        lowest: Epoch,
+        visit: &mut dyn FnMut(LogRecord, RecordStamp),
+    ) -> Result<RecoveryReport, LogError> {
+        self.log.recover(from, lowest, visit)
+    }
+
+    fn tail(&self) -> Position {
+        self.log.tail()
+    }
+
+    fn reader(&self) -> Arc<dyn LogReader> {
+        Arc::new(WatchedReader {
+            reader: self.log.reader(),
+            controls: self.controls.clone(),
+        })
+    }
+
+    fn ranges(&self) -> Vec<LogRange> {
+        if self.capabilities().releases_ranges {
+            self.log.ranges()
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn name_of(&self, from: Position, to: Position) -> String {
+        self.log.name_of(from, to)
+    }
+}
+
+impl Log for WatchedLog {
+    fn claim(&mut self) -> Result<(), LogError> {
+        let happen = self.controls.state.lock().unwrap().at_claim.take();
+        if let Some(happen) = happen {
+            happen();
+        }
+        self.log.claim()
+    }
+
+    fn apply_recovery(&mut self) -> Result<(), LogError> {
+        self.log.apply_recovery()
+    }
+
+    fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError> {
+        self.log.begin_epoch(epoch)
+    }
+
+    fn place(&self, cursor: &mut Position, len: usize) -> Position {
+        self.log.place(cursor, len)
+    }
+
+    fn reserve(&mut self, bytes: u64, records: u64, purpose: Purpose) -> Result<(), ReserveError> {
+        self.log.reserve(bytes, records, purpose)?;
+        self.controls
+            .change(|state| state.reserved = (bytes, records));
+        Ok(())
+    }
+
+    fn space(&self) -> LogSpace {
+        self.log.space()
+    }
+
+    fn submit(
+        &mut self,
+        epoch: Epoch,
+        expected: Position,
+        group: &mut RecordGroup,
+    ) -> Result<(), AppendError> {
+        self.controls.change(|state| state.appends_begun += 1);
+        self.controls.wait(|state| !state.hold_appends);
+        let records = 0..group.len();
+        let bytes: usize = records.map(|index| group.payload(index).len()).sum();
+        let reserved = self.controls.reserved();
+        // The record that begins the term needs no reservation.
+        if reserved != (0, 0) {
+            assert_eq!(reserved, (bytes as u64, group.len() as u64), "reserved");
+        }
+        let panics = self.controls.state.lock().unwrap().panic_at_append;
+        assert!(!panics, "a panic made on purpose");
+        self.log.append(epoch, expected, group)
+    }
+
+    fn progress(&self) -> Arc<dyn LogProgress> {
+        Arc::new(WatchedProgress {
+            progress: self.log.progress(),
+            controls: self.controls.clone(),
+        })
+    }
+
+    fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
+        self.log.upkeep()
+    }
+
+    fn trim(&mut self, before: Position) -> Result<(), LogError> {
+        self.controls.change(|state| state.trimmed = before);
+        self.log.trim(before)
+    }
+
+    fn release(&mut self, range: Position) -> Result<(), LogError> {
+        self.log.release(range)
+    }
+
+    fn next_number(&self) -> u64 {
+        self.log.next_number()
+    }
+}
+
+struct WatchedProgress {
+    progress: Arc<dyn LogProgress>,
+    controls: Arc<Controls>,
+}
+
+impl LogProgress for WatchedProgress {
+    fn now(&self) -> Progress {
+        self.progress.now()
+    }
+
+    fn failure(&self) -> Option<AppendError> {
+        self.progress.failure()
+    }
+
+    fn sync(&self) -> Result<Position, LogError> {
+        self.controls.change(|state| state.syncs_begun += 1);
+        let panics = self.controls.state.lock().unwrap().panic_at_sync;
+        assert!(!panics, "a panic made on purpose");
+        // Held up with what was there when it began.
+        let synced = self.progress.sync();
+        self.controls.wait(|state| !state.hold_syncs);
+        synced
+    }
+}
+
+struct WatchedReader {
+    reader: Arc<dyn LogReader>,
+    controls: Arc<Controls>,
+}
+
+impl LogReader for WatchedReader {
+    fn locate(&self, number: u64) -> Result<Option<Position>, ReadError> {
+        self.reader.locate(number)
+    }
+
+    fn wait_tail(&self, beyond: Position, wait: std::time::Duration) -> Result<Position, LogError> {
+        self.reader.wait_tail(beyond, wait)
+    }
+
+    fn read(&self, at: Position) -> Result<Bytes, ReadError> {
+        let how = {
+            let state = self.controls.state.lock().unwrap();
+            let bad = state.unreadable.iter().find(|(bad, _)| *bad == at);
+            bad.map(|&(_, how)| how)
+        };
+        match how {
+            Some(Unreadable::Damaged) => Err(ReadError::Damaged {
+                at,
+                what: "made unreadable by a test",
+            }),
+            Some(Unreadable::Storage) => Err(ReadError::Log(LogError::Stopped {
+                reason: "made unreadable by a test".to_owned(),
+            })),
+            None => self.reader.read(at),
+        }
+    }
+
+    fn try_read_all(&self, at: &[Position]) -> Option<Vec<Bytes>> {
+        let is_readable = self.controls.state.lock().unwrap().unreadable.is_empty();
+        is_readable.then(|| self.reader.try_read_all(at))?
+    }
+
+    fn scan(
+        &self,
+        from: Position,
+        to: Position,
+        visit: &mut dyn FnMut(Scanned) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        self.reader.scan(from, to, visit)
+    }
+}
+
+/// An engine over a disk in memory that can be held up.
+pub(crate) struct Watched {
+    pub(crate) engine: Engine,
+    pub(crate) disk: FaultyDisk,
+    pub(crate) clock: ManualClock,
+    pub(crate) controls: Arc<Controls>,
+}
+
+impl Watched {
+    pub(crate) fn new() -> Self {
+        Self::with_options(EngineOptions::default())
+    }
+
+    pub(crate) fn with_options(options: EngineOptions) -> Self {
+        Self::on(FaultyDisk::new(), ManualClock::default(), options)
+    }
+
+    pub(crate) fn on(disk: FaultyDisk, clock: ManualClock, options: EngineOptions) -> Self {
+        Self::with_controls(disk, clock, options, Arc::default())
+    }
+
+    /// Over a log that gives back its beginning only.
+    pub(crate) fn on_whole(options: EngineOptions) -> Self {
+        let controls = Arc::<Controls>::default();
+        controls.change(|state| state.is_whole = true);
+        Self::with_controls(FaultyDisk::new(), ManualClock::default(), options, controls)
+    }
+
+    pub(crate) fn with_controls(
+        disk: FaultyDisk,
+        clock: ManualClock,
+        options: EngineOptions,
+        controls: Arc<Controls>,
+    ) -> Self {
+        let log = WatchedLog {
+            log: local_log(&disk),
+            controls: controls.clone(),
+        };
+        let (engine, _report) = Engine::start(log, Arc::new(clock.clone()), options).unwrap();
+        Self {
+            engine,
+            disk,
+            clock,
+            controls,
+        }
+    }
+
+    pub(crate) async fn with_queue(settings: QueueSettings) -> Self {
+        let watched = Self::new();
+        watched.engine.submit(create("q", settings)).await.unwrap();
+        watched
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pass(&self, span: u64) {
+        self.clock.advance(span);
+        self.engine.clock_changed();
+    }
+}

@@ -217,10 +217,8 @@ fn exhausted_messages_in_front_do_not_end_a_receive() {
     };
     shard.run(create("dead", keyed_queue.clone())).unwrap();
     let settings = |attempts_max| QueueSettings {
-        dead_letter: Some(lockgate_machine::DeadLetter {
-            queue: name("dead"),
-            attempts_max,
-        }),
+        dead_letter: Some(name("dead")),
+        attempts_max,
         ..keyed_queue.clone()
     };
     shard.run(create("q", settings(2))).unwrap();
@@ -279,14 +277,11 @@ fn with_exhausted(
         shard.clock.advance(60_000);
         shard.sync();
     }
-    let dead_letter = Some(lockgate_machine::DeadLetter {
-        queue: name("dead"),
-        attempts_max: 1,
-    });
     let change = Command::ChangeQueue {
         queue: name("q"),
         settings: Some(Box::new(QueueSettings {
-            dead_letter,
+            dead_letter: Some(name("dead")),
+            attempts_max: 1,
             ..plain
         })),
         annotations: None,

@@ -66,4 +66,6 @@ mod faults;
 mod history;
 mod overlap;
 mod ranges;
+mod shared_reserve;
+mod sizes;
 mod space;
