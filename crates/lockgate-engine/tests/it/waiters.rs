@@ -308,12 +308,9 @@ fn a_backlog_of_exhausted_messages_keeps_nobody_waiting() {
         ..QueueSettings::default()
     };
     let unkeyed = QueueSettings::default();
-    let cases: [(&QueueSettings, &dyn Fn(u64) -> Option<String>); 3] = [
-        (&unkeyed, &|_| None),
-        (&sqs, &|number| Some(format!("key-{number}"))),
-        (&sqs, &|number| Some(format!("key-{}", number / 1_000))),
-    ];
-    for (settings, key) in cases {
+    // With so many messages of each key.
+    for (settings, of_key) in [(&unkeyed, None), (&sqs, Some(1)), (&sqs, Some(1_000))] {
+        let key = |number: u64| of_key.map(|count| format!("key-{}", number / count));
         let mut shard = with_exhausted(settings, MANY, key);
         // Who does not wait is told that there is nothing, as yet.
         assert!(shard.receive_now("q", 1).is_empty());
