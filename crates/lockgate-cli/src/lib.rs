@@ -1,7 +1,8 @@
 //! The command line of Lockgate as a library with a tiny `main`.
 //!
-//! [`run`] takes the arguments and returns the exit code; [`reference()`] renders `docs/cli.md` from
-//! the same definitions that parse the arguments, so that the page cannot drift from the program.
+//! [`run`] takes the arguments and returns the exit code; [`reference()`] and [`queue_settings()`] render
+//! `docs/cli.md` and `docs/settings.md` from the same definitions that parse the arguments, so that the pages
+//! cannot drift from the program.
 //!
 //! ```
 //! // Everything the program can do is one clap definition.
@@ -27,7 +28,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{CommandFactory as _, FromArgMatches as _};
 
-pub use reference::reference;
+pub use reference::{queue_settings, reference};
 
 /// Runs the program: parses `arguments` (the first is the program's own name), does what they say,
 /// prints data on standard output and everything else on standard error.

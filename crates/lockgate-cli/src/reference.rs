@@ -1,8 +1,9 @@
-//! `docs/cli.md`, made from the definitions it documents.
+//! `docs/cli.md` and `docs/settings.md`, made from the definitions they document.
 
 use std::fmt::Write as _;
 
 use clap::Command;
+use lockgate_machine::QueueSettings;
 
 use crate::settings::table::SETTINGS;
 
@@ -21,6 +22,45 @@ This page is made from the program's own definitions; a test keeps it true. To r
     root.build();
     section(&mut page, &root, &mut Vec::new());
     settings(&mut page);
+    page
+}
+
+/// Renders `docs/settings.md`: every setting of a queue.
+#[must_use]
+pub fn queue_settings() -> String {
+    let mut page = "\
+# The settings of a queue
+
+This page is made from the table of settings in the program; a test keeps it true. To renew it:
+`UPDATE_SNAPSHOTS=1 cargo test -p lockgate-cli`.
+
+A setting has one name. `lockgate queue create` and `queue set` take it as a flag (`--key-policy park`), a file of queues as a
+key (`key_policy = \"park\"`), `/api/v1` and `lockgate dump` as a field of JSON. There a time ends in `_ms` and is a number of
+milliseconds, a size is a number of bytes, and no value is `null`; everywhere else times and sizes have a unit (`90s`, `1h30m`,
+`64MiB`), and no value is `none`. What no attribute of SQS sets has a tag ([sqs.md](sqs.md#beyond-sqs)).
+
+Whether a queue is *keyed* is no setting: its name says so (`.fifo`), and it is fixed when the queue is made. Defaults are those
+of queues made over HTTP; in the library `key_profile` is `strict`.
+
+| setting | values | default | SQS attribute, or tag | meaning |
+|---|---|---|---|---|
+"
+    .to_owned();
+    let defaults = QueueSettings::over_http(true);
+    for setting in lockgate_machine::SETTINGS {
+        let sqs = match setting.sqs {
+            Some(attribute) => attribute.to_owned(),
+            None => format!("`lockgate:{}`", setting.flag_name()),
+        };
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {} | {sqs} | {} |",
+            setting.name,
+            setting.values(),
+            setting.show(&setting.get(&defaults)),
+            setting.about(),
+        );
+    }
     page
 }
 

@@ -60,6 +60,13 @@ fn the_page_on_the_command_line_is_true() {
     assert_snapshot(&page, &lockgate_cli::reference());
 }
 
+/// `docs/settings.md` has every setting of a queue, because it is made from their table.
+#[test]
+fn the_page_on_the_settings_of_a_queue_is_true() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/settings.md");
+    assert_snapshot(&page, &lockgate_cli::queue_settings());
+}
+
 #[test]
 fn every_command_teaches_by_example() {
     fn check(command: &clap::Command) {
