@@ -3,7 +3,9 @@
 use std::{io::Write, sync::Arc, time::Duration};
 
 use lockgate_core::{Clock, Key, MachineTime, MessageId, Now, QueueName, Sequence, Storage, Term};
-use lockgate_machine::{Answer, Command, Delivery, Query, Receive, Rejection, Reply};
+use lockgate_machine::{
+    Answer, Command, Delivery, Query, QueueDescription, Receive, Rejection, Reply,
+};
 
 use crate::{
     BackupError, BackupReport, Batch, Directory, EngineError, EngineMetrics, EngineOptions, Peek,
@@ -11,6 +13,7 @@ use crate::{
     inbox::{Answered, MessagePage, Ticket, millis},
     request::{Outcome, Request, Work},
     shell::{self, Shared},
+    sync::{Semaphore, oneshot},
 };
 
 /// One shard in service: a machine over a log, driven by a thread of its own. Cheap to clone.
@@ -52,6 +55,25 @@ pub enum Status {
         /// Why.
         reason: StopReason,
     },
+}
+
+/// The turn to ask for an overview. It ends when that was given, not when its caller is gone: else callers that give
+/// up would pile up tasks for an owner that hangs.
+struct OverviewTurn(Arc<Semaphore>);
+
+impl OverviewTurn {
+    async fn take(turns: &Arc<Semaphore>) -> Self {
+        if let Ok(permit) = turns.acquire().await {
+            permit.forget();
+        }
+        Self(turns.clone())
+    }
+}
+
+impl Drop for OverviewTurn {
+    fn drop(&mut self) {
+        self.0.add_permits(1);
+    }
 }
 
 impl Engine {
@@ -194,6 +216,32 @@ impl Engine {
             }
             _ => Err(mismatched()),
         }
+    }
+
+    /// The first queues by name, up to `limit`, as they are decided just now. That may not be durable yet, so a
+    /// crash may take back what is told here: for figures that somebody watches, and nothing else. It does not
+    /// wait for storage unless the engine itself does, and asks for one caller after the other.
+    ///
+    /// `None` if the engine has stopped.
+    ///
+    /// Cancellation safe.
+    pub async fn overview(&self, limit: usize) -> Option<Vec<QueueDescription>> {
+        let shared = &self.handle.shared;
+        let turn = OverviewTurn::take(&shared.overview).await;
+        let (sender, queues) = oneshot::channel();
+        shared.inbox.task(Box::new(move |driver, now| {
+            let query = Query::Queues {
+                prefix: String::new(),
+                after: None,
+                limit,
+            };
+            // Nobody may wait any more.
+            if let Ok(Answer::Queues { queues, .. }) = driver.machine().query(&query, now) {
+                drop(sender.send(queues));
+            }
+            drop(turn);
+        }));
+        queues.await.ok()
     }
 
     /// Looks at messages without leasing them: a page of those that [`Query::Messages`] names, each

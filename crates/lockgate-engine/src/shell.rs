@@ -32,7 +32,7 @@ use crate::{
     reading::Reading,
     recover::machine_time,
     sync::{
-        Mutex, MutexGuard, mpsc,
+        Mutex, MutexGuard, Semaphore, mpsc,
         thread::{self, JoinHandle},
         watch,
     },
@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) desk: Arc<Desk>,
     /// Rung when there may be something to do for the keeper.
     keeper: Bell,
+    /// One at a time asks the owner for an overview.
+    pub(crate) overview: Arc<Semaphore>,
     owner: Mutex<Option<JoinHandle<()>>>,
     overloaded: AtomicU64,
     unknown: AtomicU64,
@@ -113,6 +115,7 @@ pub(crate) fn start(
             driver.keeper_counts(),
         )),
         keeper: maintenance.bell(),
+        overview: Arc::new(Semaphore::new(1)),
         owner: Mutex::default(),
         overloaded: AtomicU64::new(0),
         unknown: AtomicU64::new(0),

@@ -1,6 +1,6 @@
 //! The threads: who is answered when, who is woken, and how it ends.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use lockgate_core::{Clock, Disk, DiskOperation, Level};
 use lockgate_engine::{
@@ -14,8 +14,8 @@ use lockgate_machine::{
 use lockgate_sim::{Fault, FaultyDisk, ManualClock};
 
 use crate::support::{
-    Unreadable, Watched, at_level, create, keyed, local_log, name, receive, send, settle, text,
-    until,
+    Unreadable, Watched, at_level, create, keyed, local_log, name, pending, receive, send, settle,
+    text, until,
 };
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -106,6 +106,37 @@ async fn while_one_sync_runs_the_next_group_gathers_and_is_written() {
         "one more sync for all twenty"
     );
     shard.engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn an_overview_waits_for_no_sync_and_callers_that_give_up_leave_room_for_others() {
+    let shard = Watched::with_queue(QueueSettings::default()).await;
+    let syncs = shard.controls.syncs();
+    shard.controls.hold_syncs(true);
+    let engine = shard.engine.clone();
+    let sent = tokio::spawn(async move { engine.submit(send("q", text("a"))).await });
+    until(|| shard.controls.syncs() == syncs + 1).await;
+    let queues = shard.engine.overview(10).await.unwrap();
+    assert_eq!(queues[0].totals.accepted, 1);
+    assert!(!sent.is_finished());
+
+    // The owner itself hangs.
+    let appends = shard.controls.appends();
+    shard.controls.hold_appends(true);
+    let engine = shard.engine.clone();
+    let next = tokio::spawn(async move { engine.submit(send("q", text("b"))).await });
+    until(|| shard.controls.appends() == appends + 1).await;
+    for _ in 0..3 {
+        assert!(pending(pin!(shard.engine.overview(10))).await);
+    }
+    shard.controls.hold_appends(false);
+    let queues = shard.engine.overview(10).await.unwrap();
+    assert_eq!(queues[0].totals.accepted, 2);
+    shard.controls.hold_syncs(false);
+    sent.await.unwrap().unwrap();
+    next.await.unwrap().unwrap();
+    shard.engine.shutdown().await;
+    assert!(shard.engine.overview(10).await.is_none());
 }
 
 #[tokio::test]

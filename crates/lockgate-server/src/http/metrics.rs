@@ -1,11 +1,12 @@
 //! `/metrics`. The names are documented in `docs/metrics.md`; a test compares the two.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use hyper::StatusCode;
 use lockgate_core::{SpaceState, WallTime};
 use lockgate_engine::{Engine, EngineMetrics};
-use lockgate_machine::{Answer, Query, QueueCounts, QueueDescription, QueueTotals};
+use lockgate_machine::{QueueCounts, QueueTotals};
+use tokio::time::timeout;
 
 use super::{
     Core,
@@ -345,26 +346,25 @@ const QUEUE_COUNTERS: &[OfField<QueueTotals>] = &[
     ),
 ];
 
+/// How long the page waits for the figures of queues. They wait for no sync, so an engine that takes longer hangs, and
+/// the rest of the page tells more about that.
+const QUEUES_WAIT: Duration = Duration::from_secs(1);
+
 async fn queues(page: &mut Exposition, engine: &Engine, limit: usize) {
     let known = engine.directory().len();
     page.gauge("lockgate_queues", "Queues there are.")
         .value(known);
-    let query = Query::Queues {
-        prefix: String::new(),
-        after: None,
-        limit,
-    };
-    let queues: Vec<QueueDescription> = match engine.query(query).await {
-        Ok(Answer::Queues { queues, .. }) => queues,
-        Ok(_) => Vec::new(),
-        Err(error) => {
-            tracing::warn!(%error, "metrics of queues are missing");
-            Vec::new()
-        }
-    };
+    let overview = timeout(QUEUES_WAIT, engine.overview(limit)).await;
+    let overview = overview.ok().flatten();
+    page.gauge(
+        "lockgate_queues_missing",
+        "Whether the figures of all queues are missing below, for the engine did not answer in time: 1, else 0.",
+    )
+    .value(u8::from(overview.is_none()));
+    let queues = overview.unwrap_or_default();
     page.gauge(
         "lockgate_queues_omitted",
-        "Queues that do not appear below, for there are more than the page shows.",
+        "Queues that do not appear below, for there are more than the page shows, or their figures are missing.",
     )
     .value(known.saturating_sub(queues.len()));
     for &(name, help, value) in QUEUE_GAUGES {

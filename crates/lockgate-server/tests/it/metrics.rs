@@ -1,10 +1,16 @@
 //! The metrics page: its format, its names, and that its figures add up.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
+use lockgate_core::{Disk, DiskOperation};
+use lockgate_log::LocalLogOptions;
+use lockgate_sim::FaultyDisk;
 use serde_json::json;
 
-use crate::support::TestServer;
+use crate::support::{TestServer, in_time, start_engine_over};
 
 /// Parses the Prometheus text format, strictly: types and samples by name.
 struct Page {
@@ -100,6 +106,49 @@ async fn requests_and_refusals_are_counted() {
         ("lockgate_queues", 0.0),
     ] {
         assert_eq!(page.samples.get(series), Some(&value), "{series}");
+    }
+}
+
+/// Storage that hangs is when somebody looks at the page.
+#[tokio::test]
+async fn the_page_answers_while_storage_hangs() {
+    for (operation, missing) in [(DiskOperation::Sync, 0.0), (DiskOperation::Write, 1.0)] {
+        let disk = FaultyDisk::new();
+        let over: Arc<dyn Disk> = Arc::new(disk.clone());
+        let start = || start_engine_over(over, LocalLogOptions::default());
+        let engine = tokio::task::spawn_blocking(start).await.unwrap();
+        let server = TestServer::start_over(engine, |_| ()).await;
+        let create = json!({ "QueueName": "q" });
+        server.sqs("CreateQueue", &create).await;
+        let stall = Arc::new(disk.stall(operation, 0));
+        let mut sending = server.connect().await;
+        let send = json!({ "QueueUrl": server.queue_url("q"), "MessageBody": "x" });
+        sending
+            .send(TestServer::sqs_request("SendMessage", &send))
+            .await;
+        let is_stalled = stall.clone();
+        tokio::task::spawn_blocking(move || is_stalled.wait())
+            .await
+            .unwrap();
+
+        // On a busy machine the engine may take longer than the page waits, and another thread's write may be the
+        // first that hangs.
+        let page = in_time(async {
+            loop {
+                let page = page(&server).await;
+                if page.samples["lockgate_queues_missing"] == missing {
+                    break page;
+                }
+            }
+        });
+        let page = page.await;
+        assert_eq!(page.samples["lockgate_queues"], 1.0);
+        let accepted = "lockgate_queue_accepted_total{queue=\"q\"}";
+        let shown = page.samples.get(accepted).copied();
+        assert_eq!(shown, (missing == 0.0).then_some(1.0), "{operation:?}");
+        drop(stall);
+        assert_eq!(sending.answer().await.status, 200);
+        server.stop().await;
     }
 }
 
