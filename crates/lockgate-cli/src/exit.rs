@@ -36,7 +36,7 @@ impl Exit {
         ),
         (
             Self::Conflict,
-            "conflict: exists otherwise, in use by another, lease ended, address taken",
+            "conflict: exists otherwise, in use by another, lease ended",
         ),
         (Self::Unreachable, "no server at the endpoint"),
         (Self::Timeout, "no answer in time"),

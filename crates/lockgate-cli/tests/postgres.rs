@@ -38,25 +38,35 @@ impl Server {
     }
 
     fn start_on(sandbox: &Sandbox, url: &str, shard: &str, level: &str) -> Self {
+        let mut server = Self::spawn(sandbox, url, shard, &["--postgres-level", level]);
+        server.recovered = server.event("recovered");
+        server.wait_ready(shard);
+        server
+    }
+
+    /// One that has done nothing yet.
+    fn spawn(sandbox: &Sandbox, url: &str, shard: &str, arguments: &[&str]) -> Self {
         let mut process = sandbox
             .command("serve --listen 127.0.0.1:0 --postgres-shard")
-            .args([shard, "--postgres-level", level])
+            .arg(shard)
+            .args(arguments)
             .env("LOCKGATE_POSTGRES", url)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let log = BufReader::new(process.stderr.take().unwrap()).lines();
-        let mut server = Self {
+        Self {
             process,
             log,
             url: String::new(),
             recovered: Value::Null,
-        };
-        server.recovered = server.event("recovered");
-        let ready = server.event("ready");
+        }
+    }
+
+    fn wait_ready(&mut self, shard: &str) {
+        let ready = self.event("ready");
         assert_eq!(ready["data"], format!("the shard {shard:?} in PostgreSQL"));
-        server.url = ready["url"].as_str().unwrap().to_owned();
-        server
+        self.url = ready["url"].as_str().unwrap().to_owned();
     }
 
     fn event(&mut self, sentence: &str) -> Value {
@@ -183,6 +193,80 @@ fn a_killed_server_finds_everything_and_a_second_one_takes_over() {
         ["order-0", "order-1", "order-2", "order-3", "order-4"]
     );
     assert!(!sandbox.path().join("lockgate-data").exists());
+}
+
+#[test]
+fn a_start_that_cannot_serve_deposes_nobody() {
+    let sandbox = Sandbox::new();
+    let shard = shard("cannot-serve");
+    let server = Server::start(&sandbox, &shard);
+    let endpoint = &server.url;
+    sandbox
+        .run(&format!("queue create orders --endpoint {endpoint}"))
+        .ok();
+    let address = endpoint.strip_prefix("http://").unwrap();
+    for (arguments, says) in [
+        (
+            format!("--listen {address}"),
+            format!("listening on {address}"),
+        ),
+        (
+            "--listen 192.0.2.1:9 --allow-remote".to_owned(),
+            "listening on 192.0.2.1:9".to_owned(),
+        ),
+        (
+            "--listen 127.0.0.1:0 --tls-cert none.pem --tls-key none.pem".to_owned(),
+            "none.pem".to_owned(),
+        ),
+    ] {
+        let output = sandbox
+            .command(&format!(
+                "serve --log-format text --postgres-shard {shard} {arguments}"
+            ))
+            .env("LOCKGATE_POSTGRES", url())
+            .output();
+        let error = support::Done::from(output.unwrap()).fails_with(1);
+        assert!(error.contains(&says), "{error}");
+        // It would be refused, were the shard another one's.
+        sandbox
+            .run(&format!("send -q orders --endpoint {endpoint} x"))
+            .ok();
+    }
+}
+
+#[test]
+fn a_takeover_serves_although_its_queues_cannot_be_declared() {
+    let sandbox = Sandbox::new();
+    let shard = shard("declared");
+    let mut first = Server::start(&sandbox, &shard);
+    let endpoint = &first.url;
+    sandbox
+        .run(&format!(
+            "send -q orders --create --endpoint {endpoint} kept"
+        ))
+        .ok();
+    let text = "[[queue]]\nname = \"more\"\ndead_letter = { queue = \"none\", attempts = 3 }\n";
+    sandbox.write("queues.toml", text);
+    let mut second = Server::spawn(&sandbox, &url(), &shard, &["--queues", "queues.toml"]);
+    let told = second.event(
+        "the declared queues could not be made as the file says; those that are there are served as they are",
+    );
+    assert_eq!(told["level"], "ERROR");
+    let why = "queue \"more\": its dead-letter queue none is neither declared nor there";
+    assert!(told["error"].as_str().unwrap().contains(why), "{told}");
+    second.wait_ready(&shard);
+    assert_eq!(first.process.wait().unwrap().code(), Some(4));
+    let endpoint = &second.url;
+    let list = sandbox.run(&format!("queue list --json --endpoint {endpoint}"));
+    let names: Vec<_> = list
+        .json()
+        .iter()
+        .map(|line| line["name"].clone())
+        .collect();
+    assert_eq!(names, ["orders"]);
+    sandbox
+        .run(&format!("receive -q orders --endpoint {endpoint}"))
+        .ok();
 }
 
 #[test]

@@ -80,5 +80,5 @@ pub use declare::{
     declare_queues,
 };
 pub use http::tls::{Certificate, TlsError, TlsFiles};
-pub use server::{BindError, Deadlines, Limits, RunReport, Server, ServerOptions};
+pub use server::{BindError, Deadlines, Limits, Reserved, RunReport, Server, ServerOptions};
 pub use watched::{FileBytes, FileKinds, WatchedFiles};

@@ -117,6 +117,14 @@ pub struct Server {
     core: Core,
 }
 
+/// The address of a server that is not there yet. Nobody listens there: clients are refused.
+#[derive(Debug)]
+pub struct Reserved {
+    socket: TcpSocket,
+    options: ServerOptions,
+    tls: Option<Tls>,
+}
+
 /// How a server's run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -227,18 +235,24 @@ impl Server {
     /// If an option is out of its range, the address can be reached by others and that was not
     /// allowed, or the operating system refuses it.
     pub async fn bind(options: ServerOptions, engine: Engine) -> Result<Self, BindError> {
+        Self::reserve(options)?.listen(engine).await
+    }
+
+    /// Does all of [`bind`](Self::bind) that does not need an engine, so that whoever cannot listen need not start
+    /// one, which may depose another.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn reserve(options: ServerOptions) -> Result<Reserved, BindError> {
         options.check()?;
         let tls = options.tls.clone().map(Tls::open).transpose();
         let tls = tls.map_err(BindError::Tls)?;
         let listen = options.listen;
-        let error = |source| BindError::Listen { listen, source };
-        let listener = listen_on(listen).map_err(error)?;
-        let local = listener.local_addr().map_err(error)?;
-        let core = Core::new(options, tls, engine);
-        Ok(Self {
-            listener,
-            local,
-            core,
+        let socket = bind_to(listen).map_err(|source| BindError::Listen { listen, source })?;
+        Ok(Reserved {
+            socket,
+            options,
+            tls,
         })
     }
 
@@ -277,6 +291,34 @@ impl Server {
     /// Dropping the future cuts all connections at once and leaves the engine running.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> RunReport {
         http::run(self.listener, self.core, shutdown).await
+    }
+}
+
+impl Reserved {
+    /// Where it will listen.
+    ///
+    /// # Errors
+    /// If the operating system does not say.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Listens. Clients can connect from now on; they are served by [`Server::run`].
+    ///
+    /// # Errors
+    /// [`BindError::Listen`], if another program has begun to listen there meanwhile.
+    // Async so that it is called in a runtime.
+    pub async fn listen(self, engine: Engine) -> Result<Server, BindError> {
+        let listen = self.options.listen;
+        let error = |source| BindError::Listen { listen, source };
+        let listener = self.socket.listen(BACKLOG).map_err(error)?;
+        let local = listener.local_addr().map_err(error)?;
+        let core = Core::new(self.options, self.tls, engine);
+        Ok(Server {
+            listener,
+            local,
+            core,
+        })
     }
 }
 
@@ -370,7 +412,7 @@ impl ServerOptions {
     }
 }
 
-fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+fn bind_to(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -378,5 +420,5 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     // A restart must not wait for the last run's connections to be forgotten by the kernel.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    socket.listen(BACKLOG)
+    Ok(socket)
 }

@@ -292,12 +292,12 @@ fn damage_in_the_middle_is_counted_and_shown() {
     let number = |line: &Value| line["number"].as_u64().unwrap();
     assert_eq!(number(&lines[at - 1]) + 2, number(&lines[at + 1]));
     assert!(contents(&sandbox.path().join("data")) == before);
-    // A start that ends, with all it has to say, as its address is taken.
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap();
+    // A start that ends, with all it has to say, as its queues cannot be declared.
+    let text = "[[queue]]\nname = \"a\"\ndead_letter = { queue = \"none\", attempts = 3 }\n";
+    sandbox.write("queues.toml", text);
     let log = sandbox
-        .run(&format!("serve --listen {address} --data data"))
-        .fails_with(4);
+        .run("serve --listen 127.0.0.1:0 --data data --queues queues.toml")
+        .fails_with(2);
     let events = crate::support::json_lines(&log);
     let event = |sentence: &str| {
         let is_it = |event: &&Value| event["message"].as_str().unwrap().starts_with(sentence);

@@ -117,7 +117,7 @@ fn a_taken_address_is_named() {
         .run(&format!(
             "serve --listen {address} --data data --log-format text"
         ))
-        .fails_with(4);
+        .fails_with(1);
     assert!(
         error.contains(&format!("listening on {address}")),
         "{error}"

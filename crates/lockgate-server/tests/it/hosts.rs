@@ -1,8 +1,9 @@
 //! Who may address the server, by what name, and from which pages.
 
-use std::net::SocketAddr;
+use std::{io::ErrorKind, net::SocketAddr};
 
 use lockgate_server::{BindError, Server, ServerOptions};
+use tokio::net::TcpStream;
 
 use crate::support::{TestServer, start_engine};
 
@@ -196,6 +197,32 @@ async fn bind(change: impl FnOnce(&mut ServerOptions)) -> Result<Server, BindErr
     let server = Server::bind(options, engine.clone()).await;
     engine.shutdown().await;
     server
+}
+
+/// So that clients are told at once, and know that nothing has happened.
+#[tokio::test]
+async fn an_address_that_is_reserved_refuses_clients_until_it_is_listened_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let engine = tokio::task::spawn_blocking(move || start_engine(&path))
+        .await
+        .unwrap();
+    let options = |address: &str| ServerOptions {
+        listen: address.parse().unwrap(),
+        ..ServerOptions::default()
+    };
+    let first = Server::bind(options("127.0.0.1:0"), engine.clone());
+    let taken = first.await.unwrap();
+    let refused = Server::reserve(options(&taken.local_addr().to_string())).unwrap_err();
+    assert!(matches!(refused, BindError::Listen { .. }), "{refused}");
+    let reserved = Server::reserve(options("127.0.0.1:0")).unwrap();
+    let address = reserved.local_addr().unwrap();
+    let error = TcpStream::connect(address).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    let server = reserved.listen(engine.clone()).await.unwrap();
+    assert_eq!(server.local_addr(), address);
+    TcpStream::connect(address).await.unwrap();
+    engine.shutdown().await;
 }
 
 #[tokio::test]

@@ -91,20 +91,29 @@ fn serve(
         Harmless::new()?
     };
     let signals = end_at_once(&runtime)?;
-    let engine = start_engine(settings, accept_loss)?;
     let scheme = if options.tls.is_some() {
         "https"
     } else {
         "http"
     };
+    let storage = open_storage(settings)?;
+    // Starting the engine deposes who serves the shard now, so all else that can fail comes before it.
+    let reserved = Server::reserve(options.clone()).map_err(bind_failure)?;
+    let engine = start_engine(storage, settings, accept_loss)?;
     let served = runtime.block_on(async {
         if let Some(queues) = &queues
             && let Err(failure) = declare(&engine, queues).await
         {
-            engine.shutdown().await;
-            return Err(failure);
+            if !serves_all_the_same(settings, &engine) {
+                engine.shutdown().await;
+                return Err(failure);
+            }
+            error!(
+                error = failure.to_string(),
+                "the declared queues could not be made as the file says; those that are there are served as they are"
+            );
         }
-        let server = match Server::bind(options, engine.clone()).await {
+        let server = match reserved.listen(engine.clone()).await {
             Ok(server) => server.with_lines_dropped(lines_dropped),
             Err(error) => {
                 engine.shutdown().await;
@@ -172,6 +181,12 @@ pub(super) fn declared_queues(settings: &Resolved) -> Result<Option<QueueFile>, 
     QueueFile::read(&path, format).map(Some)
 }
 
+/// Whether a server goes on whose queues could not be declared. The one that had the shard in a database before
+/// has ended by now, or is about to, and nobody would serve; a folder nobody else could have served.
+fn serves_all_the_same(settings: &Resolved, engine: &Engine) -> bool {
+    settings.get(&table::POSTGRES).is_some() && engine.status() == Status::Serving
+}
+
 async fn declare(engine: &Engine, file: &QueueFile) -> Result<(), Failure> {
     for warning in &file.warnings {
         warn!("{warning}");
@@ -204,19 +219,27 @@ fn place_of(settings: &Resolved) -> String {
     }
 }
 
+/// Opens what the queues are kept in. Deposes nobody.
+fn open_storage(settings: &Resolved) -> Result<Storage, Failure> {
+    match settings.get(&table::POSTGRES) {
+        Some(url) => open_database(&url, settings),
+        None => open_folder(&settings.get(&table::DATA), log_options(settings)),
+    }
+}
+
 /// Recovers what is there and starts serving it.
-fn start_engine(settings: &Resolved, accept_loss: bool) -> Result<Engine, Failure> {
-    let log = match settings.get(&table::POSTGRES) {
-        Some(url) => open_database(&url, settings)?,
-        None => open_folder(&settings.get(&table::DATA), log_options(settings))?,
-    };
+fn start_engine(
+    storage: Storage,
+    settings: &Resolved,
+    accept_loss: bool,
+) -> Result<Engine, Failure> {
     let mut options = EngineOptions {
         shard: settings.get(&table::SHARD),
         accept_loss,
         ..EngineOptions::default()
     };
     options.sync_window.after = settings.get(&table::SYNC_WINDOW);
-    let (engine, report) = Engine::start(log, Arc::new(SystemClock::new()), options)
+    let (engine, report) = Engine::start(storage, Arc::new(SystemClock::new()), options)
         .map_err(|error| start_failure(error, settings))?;
     log_start(&report);
     Ok(engine)
@@ -472,7 +495,7 @@ fn bind_failure(error: BindError) -> Failure {
     let remote = matches!(error, BindError::Remote { .. });
     let exit = match error {
         BindError::Remote { .. } | BindError::Option { .. } => Exit::Usage,
-        _ if taken => Exit::Conflict,
+        // Not a conflict, which says that somebody else serves the data: whoever has the port may leave it.
         _ => Exit::Failed,
     };
     let failure = Failure::from_error(exit, error);
