@@ -10,7 +10,7 @@ use lockgate_machine::{
 use crate::{
     BackupError, BackupReport, Batch, Directory, EngineError, EngineMetrics, EngineOptions, Peek,
     Peeked, StartError, StartReport, StopReason,
-    inbox::{Answered, MessagePage, Ticket, millis},
+    inbox::{Answered, Inbox, MessagePage, Ticket, millis},
     request::{Outcome, Request, Work},
     shell::{self, Shared},
     sync::{Semaphore, oneshot},
@@ -227,21 +227,7 @@ impl Engine {
     /// Cancellation safe.
     pub async fn overview(&self, limit: usize) -> Option<Vec<QueueDescription>> {
         let shared = &self.handle.shared;
-        let turn = OverviewTurn::take(&shared.overview).await;
-        let (sender, queues) = oneshot::channel();
-        shared.inbox.task(Box::new(move |driver, now| {
-            let query = Query::Queues {
-                prefix: String::new(),
-                after: None,
-                limit,
-            };
-            // Nobody may wait any more.
-            if let Ok(Answer::Queues { queues, .. }) = driver.machine().query(&query, now) {
-                drop(sender.send(queues));
-            }
-            drop(turn);
-        }));
-        queues.await.ok()
+        overview(&shared.inbox, &shared.overview, limit).await
     }
 
     /// Looks at messages without leasing them: a page of those that [`Query::Messages`] names, each
@@ -412,10 +398,60 @@ impl Drop for Handle {
     }
 }
 
+/// See [`Engine::overview`].
+async fn overview(
+    inbox: &Inbox,
+    turns: &Arc<Semaphore>,
+    limit: usize,
+) -> Option<Vec<QueueDescription>> {
+    let turn = OverviewTurn::take(turns).await;
+    let (sender, queues) = oneshot::channel();
+    inbox.task(Box::new(move |driver, now| {
+        let query = Query::Queues {
+            prefix: String::new(),
+            after: None,
+            limit,
+        };
+        // Nobody may wait any more.
+        if let Ok(Answer::Queues { queues, .. }) = driver.machine().query(&query, now) {
+            drop(sender.send(queues));
+        }
+        drop(turn);
+    }));
+    queues.await.ok()
+}
+
 /// An answer of another kind than the question: cannot happen, and is no reason to panic in a
 /// caller's task.
 fn mismatched() -> EngineError {
     EngineError::UnknownOutcome {
         reason: "the engine gave an answer of another kind".into(),
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Waker},
+    };
+
+    use super::*;
+    use crate::inbox::Taken;
+
+    #[test]
+    fn callers_that_give_up_an_overview_leave_one_task_behind() {
+        let inbox = Inbox::new(&EngineOptions::default());
+        let turns = Arc::new(Semaphore::new(1));
+        for _ in 0..2 {
+            for _ in 0..3 {
+                let asked = pin!(overview(&inbox, &turns, 1));
+                let polled = asked.poll(&mut Context::from_waker(Waker::noop()));
+                assert!(polled.is_pending());
+            }
+            let mut taken = Taken::default();
+            inbox.take(Some(Duration::ZERO), 1, 1, &mut taken);
+            assert_eq!(taken.tasks.len(), 1);
+        }
     }
 }
