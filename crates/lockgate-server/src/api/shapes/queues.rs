@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockgate_machine::{QueueCounts, QueueDescription, QueueTotals};
+use lockgate_machine::{DroppedCounts, QueueCounts, QueueDescription, QueueTotals};
 use serde::{Deserialize, Serialize};
 
 use super::{Instant, Settings, SettingsChange};
@@ -194,24 +194,46 @@ impl From<QueueCounts> for Counts {
 
 impl From<QueueTotals> for Totals {
     fn from(totals: QueueTotals) -> Self {
+        let QueueTotals {
+            accepted,
+            duplicates,
+            moved_in,
+            moved_out,
+            acknowledged,
+            dropped,
+            leased,
+            leases_ended,
+            stale,
+            possibly_lost,
+        } = totals;
+        let DroppedCounts {
+            purged,
+            // The queue is gone with them.
+            queue_deleted: _,
+            expired,
+            damaged,
+            rejected,
+            cancelled,
+            key_dropped,
+        } = dropped;
         Self {
-            accepted: totals.accepted,
-            duplicates: totals.duplicates,
-            moved_in: totals.moved_in,
-            moved_out: totals.moved_out,
-            acknowledged: totals.acknowledged,
+            accepted,
+            duplicates,
+            moved_in,
+            moved_out,
+            acknowledged,
             dropped: Dropped {
-                purged: totals.dropped.purged,
-                expired: totals.dropped.expired,
-                damaged: totals.dropped.damaged,
-                rejected: totals.dropped.rejected,
-                cancelled: totals.dropped.cancelled,
-                key_dropped: totals.dropped.key_dropped,
+                purged,
+                expired,
+                damaged,
+                rejected,
+                cancelled,
+                key_dropped,
             },
-            leased: totals.leased,
-            leases_ended: totals.leases_ended,
-            stale: totals.stale,
-            possibly_lost: totals.possibly_lost,
+            leased,
+            leases_ended,
+            stale,
+            possibly_lost,
         }
     }
 }
