@@ -245,14 +245,14 @@ fn a_takeover_serves_although_its_queues_cannot_be_declared() {
             "send -q orders --create --endpoint {endpoint} kept"
         ))
         .ok();
-    let text = "[[queue]]\nname = \"more\"\ndead_letter = { queue = \"none\", attempts = 3 }\n";
+    let text = "[[queue]]\nname = \"more\"\ndead_letter = \"gone\"\n";
     sandbox.write("queues.toml", text);
     let mut second = Server::spawn(&sandbox, &url(), &shard, &["--queues", "queues.toml"]);
     let told = second.event(
         "the declared queues could not be made as the file says; those that are there are served as they are",
     );
     assert_eq!(told["level"], "ERROR");
-    let why = "queue \"more\": its dead-letter queue none is neither declared nor there";
+    let why = "queue \"more\": its dead-letter queue gone is neither declared nor there";
     assert!(told["error"].as_str().unwrap().contains(why), "{told}");
     second.wait_ready(&shard);
     assert_eq!(first.process.wait().unwrap().code(), Some(4));

@@ -334,8 +334,8 @@ fn signatures() -> Vec<Vec<u8>> {
 
 fn queues_toml() -> Vec<Vec<u8>> {
     texts(&["[[queue]]\nname = \"orders.fifo\"\nlease = \"45s\"\n\
-         attributes = { ContentBasedDeduplication = true }\n\
-         dead_letter = { queue = \"dead.fifo\", attempts = 3 }\ntags = { team = \"shop\" }\n\n\
+         dedup_content = true\n\
+         dead_letter = \"dead.fifo\"\nattempts_max = 3\ntags = { team = \"shop\" }\n\n\
          [[queue]]\nname = \"dead.fifo\"\n"])
 }
 

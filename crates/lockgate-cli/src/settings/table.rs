@@ -166,10 +166,10 @@ pub(crate) static QUEUES: Setting<Option<PathBuf>> = Setting {
         form: Form::One,
         scope: Scope::Serve,
         help: "File of queues that are there when the server is: made, or changed to be so",
-        detail: "TOML with a [[queue]] for each: name, lease, delay, retention, dead_letter = { queue = \
-                 \"dead\", attempts = 5 }, attributes = { ... } by their SQS names, tags = { ... }; or \
-                 a configuration file of ElasticMQ. What the file does not name is left alone, queues \
-                 too. Where anything in it is wrong, nothing is done and the server does not start.",
+        detail: "TOML with a [[queue]] for each: name, tags = { ... }, and any setting of a queue by its name \
+                 (docs/settings.md); or a configuration file of ElasticMQ, of which queues { ... } is read. \
+                 What the file does not name is left alone, queues too. Where anything in it is \
+                 wrong, nothing is done and the server does not start.",
     },
     read: |texts| {
         texts

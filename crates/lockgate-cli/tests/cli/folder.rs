@@ -293,7 +293,7 @@ fn damage_in_the_middle_is_counted_and_shown() {
     assert_eq!(number(&lines[at - 1]) + 2, number(&lines[at + 1]));
     assert!(contents(&sandbox.path().join("data")) == before);
     // A start that ends, with all it has to say, as its queues cannot be declared.
-    let text = "[[queue]]\nname = \"a\"\ndead_letter = { queue = \"none\", attempts = 3 }\n";
+    let text = "[[queue]]\nname = \"a\"\ndead_letter = \"gone\"\n";
     sandbox.write("queues.toml", text);
     let log = sandbox
         .run("serve --listen 127.0.0.1:0 --data data --queues queues.toml")

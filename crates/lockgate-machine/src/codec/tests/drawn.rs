@@ -138,7 +138,8 @@ pub(super) fn settings() -> impl Strategy<Value = Box<QueueSettings>> {
                 _ if setting.none.is_some() && number % 3 == 0 => SettingValue::None,
                 SettingKind::Flag => SettingValue::Flag(number % 2 == 0),
                 SettingKind::Word(words) => {
-                    SettingValue::Word(words[(number % words.len() as u64) as usize])
+                    let at = usize::try_from(number % words.len() as u64).unwrap();
+                    SettingValue::Word(words[at])
                 }
                 SettingKind::Count { min, max }
                 | SettingKind::Time { min, max }
