@@ -101,7 +101,7 @@ pub fn show_millis(millis: Millis) -> String {
     text
 }
 
-/// Writes a size so that [`bytes`] reads it back: in the largest binary unit that leaves no rest.
+/// Writes a size so that [`bytes()`] reads it back: in the largest binary unit that leaves no rest.
 #[must_use]
 pub fn show_bytes(bytes: u64) -> String {
     let unit = binary().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));

@@ -1,6 +1,8 @@
 //! What can be chosen for a local log.
 
 use lockgate_core::LockError;
+#[cfg(doc)]
+use lockgate_core::{Log, Purpose};
 
 #[cfg(doc)]
 use crate::LocalLog;
