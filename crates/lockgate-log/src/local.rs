@@ -593,7 +593,8 @@ impl Log for LocalLog {
         };
         if let Some(todo) = to_apply {
             apply(&*self.disk, &todo.plan)?;
-            let held = (self.shared.segments().len(), self.shared.segment_bytes());
+            let count = self.shared.segments().len();
+            let held = (count, self.shared.segment_bytes());
             self.shared.spares.start(&todo.spares, held)?;
             self.segment_bytes = self.shared.spares.segment_bytes();
             *to_apply = None;
