@@ -129,7 +129,7 @@ impl Side {
 
 impl Course for BacklogCourse {
     fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
-        let snapshots = |side: &Side| side.engine.metrics().keeper.snapshots;
+        let snapshots = |side: &Side| side.engine.metrics().maintenance.snapshots;
         let before = snapshots(&self.full);
         // Both sides send for as long, and both receive as many as they got.
         let limit = time.max(Duration::from_secs(1)) * 20;

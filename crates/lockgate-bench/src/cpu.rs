@@ -43,7 +43,7 @@ const SERVED: [(&str, &str); 4] = [
     (SERVER_THREADS, "http.cpu.server"),
     (ENGINE_THREADS, "http.cpu.owner"),
     ("bench-engine-sy", "http.cpu.sync"),
-    ("bench-engine-ke", "http.cpu.keeper"),
+    ("bench-engine-ke", "http.cpu.maintenance"),
 ];
 const FLOOR: [(&str, &str); 1] = [(SERVER_THREADS, "http.cpu.floor")];
 

@@ -31,7 +31,7 @@ struct Written {
     /// Records of what callers asked for.
     records: u64,
     /// Records written again to empty a part of the log.
-    relocated: u64,
+    compacted: u64,
     /// Snapshots that became complete.
     snapshots: u64,
 }
@@ -40,14 +40,14 @@ impl Written {
     /// Since the start.
     fn now(engine: &Engine) -> Self {
         let metrics = engine.metrics();
-        let relocated = metrics.keeper.relocated_bytes;
+        let compacted = metrics.maintenance.compacted_bytes;
         Self {
             total: folder::transferred().map(|(_, written)| written),
-            // Relocated records are counted with their headers and all of them without, so this is
+            // Compacted records are counted with their headers and all of them without, so this is
             // a little less than was accepted, and makes the amplification no smaller than it is.
-            records: metrics.bytes.saturating_sub(relocated),
-            relocated,
-            snapshots: metrics.keeper.snapshot_bytes,
+            records: metrics.bytes.saturating_sub(compacted),
+            compacted,
+            snapshots: metrics.maintenance.snapshot_bytes,
         }
     }
 
@@ -55,7 +55,7 @@ impl Written {
         Self {
             total: self.total.zip(before.total).map(|(now, then)| now - then),
             records: self.records.saturating_sub(before.records),
-            relocated: self.relocated - before.relocated,
+            compacted: self.compacted - before.compacted,
             snapshots: self.snapshots - before.snapshots,
         }
     }
@@ -72,10 +72,10 @@ impl Written {
             amplification_max,
         );
         // Headers, zeros ahead of segments, alignment, and snapshots that were not finished.
-        let rest = total.saturating_sub(self.records + self.relocated + self.snapshots);
+        let rest = total.saturating_sub(self.records + self.compacted + self.snapshots);
         for (figure, bytes) in [
             ("disk.written.records", self.records),
-            ("disk.written.relocated", self.relocated),
+            ("disk.written.compacted", self.compacted),
             ("disk.written.snapshots", self.snapshots),
             ("disk.written.rest", rest),
         ] {
@@ -237,11 +237,11 @@ impl Course for DiskCourse {
         runtime.block_on(self.ack_some(&mut tokens, u64::MAX))?;
         let drained = folder::settled(&self.folder, &self.engine)?;
         report.quantity("disk.drained", &params, as_f64(drained), "bytes", None);
-        let keeper = self.engine.metrics().keeper;
+        let maintenance = self.engine.metrics().maintenance;
         for (figure, count, unit) in [
-            ("disk.snapshots", keeper.snapshots, "snapshots"),
-            ("disk.relocated", keeper.relocated_bytes, "bytes"),
-            ("disk.released", keeper.ranges_released, "ranges"),
+            ("disk.snapshots", maintenance.snapshots, "snapshots"),
+            ("disk.compacted", maintenance.compacted_bytes, "bytes"),
+            ("disk.released", maintenance.ranges_released, "ranges"),
         ] {
             report.quantity(figure, &params, as_f64(count), unit, None);
         }

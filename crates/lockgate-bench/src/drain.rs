@@ -139,11 +139,11 @@ impl Course for DrainCourse {
         let drained = as_f64(folder::taken(&self.folder)?);
         let most = Some(DRAINED_MAX);
         report.quantity("drain.drained", &params, drained, "bytes", most);
-        let keeper = self.engine.metrics().keeper;
+        let maintenance = self.engine.metrics().maintenance;
         for (figure, count, unit) in [
-            ("drain.snapshots", keeper.snapshots, "snapshots"),
-            ("drain.snapshot_bytes", keeper.snapshot_bytes, "bytes"),
-            ("drain.relocated", keeper.relocated_bytes, "bytes"),
+            ("drain.snapshots", maintenance.snapshots, "snapshots"),
+            ("drain.snapshot_bytes", maintenance.snapshot_bytes, "bytes"),
+            ("drain.compacted", maintenance.compacted_bytes, "bytes"),
         ] {
             report.quantity(figure, &params, as_f64(count), unit, None);
         }

@@ -58,8 +58,12 @@ pub(crate) fn settled(folder: &Path, engine: &Engine) -> anyhow::Result<u64> {
     // Space comes back in leaps, so what is on its way to that counts too.
     let look = || {
         let metrics = engine.metrics();
-        let keeper = metrics.keeper;
-        let done = (metrics.groups, keeper.snapshots, keeper.relocated_bytes);
+        let maintenance = metrics.maintenance;
+        let done = (
+            metrics.groups,
+            maintenance.snapshots,
+            maintenance.compacted_bytes,
+        );
         taken(folder).map(|taken| (taken, done))
     };
     let mut last = look()?;

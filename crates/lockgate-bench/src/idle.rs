@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_engine::{Engine, Maintenance};
+use lockgate_engine::{Engine, MaintenanceThreads};
 use lockgate_log::SharedReserve;
 use serde_json::json;
 
@@ -130,7 +130,7 @@ impl Course for IdleCourse {
             return Ok(());
         };
         let folder = setup.folder("idle");
-        let maintenance = Maintenance::default();
+        let maintenance = MaintenanceThreads::default();
         let reserve = SharedReserve::default();
         let start = |shard: u32| {
             let folder = folder.join(shard.to_string());

@@ -15,7 +15,7 @@ use anyhow::anyhow;
 use hdrhistogram::Histogram;
 use lockgate_core::{HolderName, Key, Message, QueueName};
 use lockgate_engine::{
-    Engine, EngineError, EngineMetrics, EngineOptions, Maintenance, StartReport,
+    Engine, EngineError, EngineMetrics, EngineOptions, MaintenanceThreads, StartReport,
 };
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SharedReserve, SystemClock};
 use lockgate_machine::{
@@ -175,7 +175,7 @@ pub(crate) fn start_engine(folder: &Path) -> anyhow::Result<Engine> {
 /// The same, one of several that share these threads and the bound of their reserves.
 pub(crate) fn start_one_of(
     folder: &Path,
-    maintenance: &Maintenance,
+    maintenance: &MaintenanceThreads,
     reserve: &SharedReserve,
 ) -> anyhow::Result<Engine> {
     let options = EngineOptions {

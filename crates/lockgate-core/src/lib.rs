@@ -41,9 +41,9 @@ pub use ids::{
 };
 pub use level::{Level, ParseLevelError};
 pub use log::{
-    AppendError, DamagedRange, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader,
-    LogRecord, LogSource, LogSpace, LogUpkeep, Preview, Progress, Purpose, ReadError, RecordGroup,
-    RecordStamp, RecoveryReport, ReserveError, Scanned, SnapshotReader, SnapshotStore,
+    AppendError, DamagedRange, Log, LogCapabilities, LogError, LogMaintenance, LogProgress,
+    LogRange, LogReader, LogRecord, LogSource, LogSpace, Preview, Progress, Purpose, ReadError,
+    RecordGroup, RecordStamp, RecoveryReport, ReserveError, Scanned, SnapshotReader, SnapshotStore,
     SnapshotWriter, SpaceState, Storage, Unsynced, Watcher,
 };
 pub use message::{Header, Message, ProducerMark, SizeError};

@@ -70,7 +70,7 @@ pub trait LogSource: Send {
 /// An append-only sequence of records with exactly one owner.
 ///
 /// # Life of an instance
-/// 1. [`look`](Log::look), to refuse what cannot be served; then [`claim`](Log::claim): no earlier owner
+/// 1. [`preview`](Log::preview), to refuse what cannot be served; then [`claim`](Log::claim): no earlier owner
 ///    changes anything any more.
 /// 2. [`recover`](LogSource::recover) once: hands over every surviving record from a position on, the one
 ///    of the [snapshot](SnapshotStore) that was loaded before, in order.
@@ -100,7 +100,7 @@ pub trait Log: LogSource {
     ///
     /// # Errors
     /// If storage fails.
-    fn look(&self) -> Result<Option<Preview>, LogError> {
+    fn preview(&self) -> Result<Option<Preview>, LogError> {
         Ok(None)
     }
 
@@ -193,9 +193,9 @@ pub trait Log: LogSource {
     fn progress(&self) -> Arc<dyn LogProgress>;
 
     /// A handle for the work that keeps appends fast and brings space back, for another thread;
-    /// `None` if there is no such work. Whoever takes it calls [`LogUpkeep::step`]; while nobody
+    /// `None` if there is no such work. Whoever takes it calls [`LogMaintenance::step`]; while nobody
     /// does, the log does that work where it is needed, and is only slower.
-    fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
+    fn log_maintenance(&self) -> Option<Arc<dyn LogMaintenance>> {
         None
     }
 
@@ -276,7 +276,7 @@ pub type Watcher = Box<dyn Fn() + Send + Sync>;
 
 /// The work of a log that nobody waits for: preparing storage before it is needed, giving back what
 /// was released, looking at the free space.
-pub trait LogUpkeep: Send + Sync {
+pub trait LogMaintenance: Send + Sync {
     /// Does one piece of it, small enough that nobody on the same disk waits long: a MiB written and
     /// synced, or a few names changed. Returns whether there is more to do now; if not, there may be
     /// after the next appends, trims and releases, and after [`pause`](Self::pause). Cheap when there is
@@ -307,7 +307,7 @@ pub trait LogUpkeep: Send + Sync {
     }
 }
 
-/// What can be told of a log at little cost while somebody else owns it. See [`Log::look`].
+/// What can be told of a log at little cost while somebody else owns it. See [`Log::preview`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preview {
     /// No recovery can start before it, as in [`RecoveryReport::trimmed`].
@@ -527,7 +527,7 @@ pub enum Purpose {
     Growth,
     /// For what a full log must be able to do to become less full: leases, settles, purges. Has a
     /// reserve.
-    Upkeep,
+    Maintenance,
 }
 
 /// A range that a log holds.

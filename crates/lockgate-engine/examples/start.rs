@@ -13,7 +13,7 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
 use lockgate_core::{Clock as _, HolderName, Incarnation, Key, Level, Message, Now, QueueName};
-use lockgate_engine::{Beginning, Driver, EngineOptions, Outcome, Request, What, Work};
+use lockgate_engine::{Beginning, Driver, EngineOptions, Outcome, OutputKind, Request, Work};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use lockgate_machine::{
     Command, CreateQueue, QueueSettings, Receive, SendMessage, Settle, SettleAction,
@@ -164,7 +164,7 @@ fn run(driver: &mut Driver<u64>, work: Work) -> Vec<lockgate_core::LeaseToken> {
     let mut tokens = Vec::new();
     let now = now(driver);
     driver.run_group([Request { work, ticket: 0 }], now, &mut |output| {
-        if let What::Answer { result, .. } = output.what
+        if let OutputKind::Answer { result, .. } = output.kind
             && let Outcome::Received(Ok(deliveries)) = result.expect("it does not fail")
         {
             tokens.extend(deliveries.iter().map(|delivery| delivery.token));

@@ -15,8 +15,8 @@ use lockgate_machine::{
 use smallvec::SmallVec;
 
 use crate::{
-    EngineError, EngineOptions, KeeperCounts, QueueEntry, StartError, StopReason,
-    keeper::{Pins, Plan},
+    EngineError, EngineOptions, MaintenanceCounts, QueueEntry, StartError, StopReason,
+    maintenance::{Pins, Plan},
     request::{Outcome, Request, Work},
     waiters::{Waiter, Waiters},
 };
@@ -80,13 +80,13 @@ pub struct Driver<T> {
     sync_window: SyncWindow,
     /// Everything that starts before it is durable.
     pub(crate) durable: Position,
-    /// Bytes of relocated messages in `group`.
-    group_relocated_bytes: u64,
+    /// Bytes of compacted messages in `group`.
+    group_compacted_bytes: u64,
     /// How far this life has trimmed the log.
     pub(crate) trimmed: Position,
     pub(crate) plan: Plan,
     pub(crate) pins: Arc<Pins>,
-    pub(crate) keeper: KeeperCounts,
+    pub(crate) maintenance: MaintenanceCounts,
 }
 
 /// What a [`Driver`] hands out.
@@ -98,12 +98,12 @@ pub struct Output<T> {
     /// everything that starts before this is durable. The lowest position: at once.
     pub durable: Position,
     /// What it is.
-    pub what: What<T>,
+    pub kind: OutputKind<T>,
 }
 
 /// See [`Output`].
 #[derive(Debug)]
-pub enum What<T> {
+pub enum OutputKind<T> {
     /// An answer.
     Answer {
         /// Whose.
@@ -232,10 +232,10 @@ impl<T: Ticket> Driver<T> {
             sync_window: SyncWindow::default(),
             durable: Position::default(),
             trimmed: Position::default(),
-            group_relocated_bytes: 0,
+            group_compacted_bytes: 0,
             plan,
             pins: Pins::new(capabilities.range_bits),
-            keeper: KeeperCounts::default(),
+            maintenance: MaintenanceCounts::default(),
             machine,
             log,
             snapshots,
@@ -321,7 +321,7 @@ impl<T: Ticket> Driver<T> {
             out(Output {
                 written: self.cursor,
                 durable: self.promised,
-                what: What::Answer {
+                kind: OutputKind::Answer {
                     ticket: waiter.ticket,
                     result: Ok(Outcome::Received(Ok(Vec::new()))),
                 },
@@ -360,7 +360,7 @@ impl<T: Ticket> Driver<T> {
             out(Output {
                 written: Position::default(),
                 durable: Position::default(),
-                what: What::Answer {
+                kind: OutputKind::Answer {
                     ticket: waiter.ticket,
                     result: Err(EngineError::Stopped {
                         reason: reason.clone(),
@@ -509,7 +509,7 @@ impl<T: Ticket> Driver<T> {
             let Some(effect) = self.machine.tick(now) else {
                 return;
             };
-            let logged = self.log_effects(&[effect], Level::Process, Purpose::Upkeep);
+            let logged = self.log_effects(&[effect], Level::Process, Purpose::Maintenance);
             if logged.is_err() {
                 // Time stands still until there is room again: nothing ends, nothing comes due.
                 return;
@@ -559,7 +559,7 @@ impl<T: Ticket> Driver<T> {
             out(Output {
                 written: Position::default(),
                 durable: Position::default(),
-                what: What::Answer {
+                kind: OutputKind::Answer {
                     ticket,
                     result: outcome,
                 },
@@ -576,7 +576,7 @@ impl<T: Ticket> Driver<T> {
             let purpose = if grows(command) {
                 Purpose::Growth
             } else {
-                Purpose::Upkeep
+                Purpose::Maintenance
             };
             if let Err(rejection) = self.log_effects(&decision.effects, decision.level, purpose) {
                 self.counts.rejected += 1;
@@ -779,11 +779,11 @@ impl<T: Ticket> Driver<T> {
             self.window_of_log
         };
         self.sync_window = self.sync_window.shorter(window);
-        if matches!(effects, [Effect::Relocated(_)]) {
+        if matches!(effects, [Effect::Compacted(_)]) {
             let record = (bytes + self.capabilities.gap) as u64;
-            self.group_relocated_bytes += record;
-            self.keeper.relocated_messages += 1;
-            self.keeper.relocated_bytes += record;
+            self.group_compacted_bytes += record;
+            self.maintenance.compacted_messages += 1;
+            self.maintenance.compacted_bytes += record;
         }
         let position = self.log.place(&mut self.cursor, bytes);
         self.machine.fold(effects, position);
@@ -808,7 +808,7 @@ impl<T: Ticket> Driver<T> {
                 } else {
                     Position::default()
                 },
-                what: What::QueueChanged {
+                kind: OutputKind::QueueChanged {
                     queue: *queue,
                     entry,
                 },
@@ -825,7 +825,7 @@ impl<T: Ticket> Driver<T> {
         }
         let records = self.group.len() as u64;
         let bytes = mem::take(&mut self.group_payload_bytes);
-        let relocated = mem::take(&mut self.group_relocated_bytes);
+        let compacted = mem::take(&mut self.group_compacted_bytes);
         let written = self.group.bytes().len() as u64;
         let error = match &self.stopped {
             // Storage failed while room was reserved.
@@ -833,7 +833,7 @@ impl<T: Ticket> Driver<T> {
             None => match self.log.submit(self.epoch, self.tail, &mut self.group) {
                 Ok(()) => {
                     self.tail = self.cursor;
-                    self.plan.appended(written, relocated);
+                    self.plan.appended(written, compacted);
                     self.counts.groups += 1;
                     self.counts.records += records;
                     self.counts.bytes += bytes;
@@ -852,14 +852,14 @@ impl<T: Ticket> Driver<T> {
             },
         };
         self.after_submit
-            .retain_mut(|output| match &mut output.what {
-                What::Answer { result, .. } => {
+            .retain_mut(|output| match &mut output.kind {
+                OutputKind::Answer { result, .. } => {
                     *result = Err(copy(&error));
                     output.written = Position::default();
                     output.durable = Position::default();
                     true
                 }
-                What::QueueChanged { .. } => false,
+                OutputKind::QueueChanged { .. } => false,
             });
     }
 
@@ -874,7 +874,7 @@ impl<T: Ticket> Driver<T> {
         self.after_submit.push(Output {
             written,
             durable,
-            what: What::Answer { ticket, result },
+            kind: OutputKind::Answer { ticket, result },
         });
     }
 

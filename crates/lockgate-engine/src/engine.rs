@@ -8,11 +8,11 @@ use lockgate_machine::{
 };
 
 use crate::{
-    BackupError, BackupReport, Batch, Directory, EngineError, EngineMetrics, EngineOptions, Peek,
-    Peeked, StartError, StartReport, StopReason,
-    inbox::{Answered, Inbox, MessagePage, Ticket, millis},
+    BackupError, BackupReport, Directory, EngineError, EngineMetrics, EngineOptions, Peek, Peeked,
+    ReceivedBatch, StartError, StartReport, StopReason,
+    inbox::{AnswerSender, GuardedAnswer, Inbox, MessagePage, millis},
     request::{Outcome, Request, Work},
-    shell::{self, Shared},
+    runtime::{self, Shared},
     sync::{Semaphore, oneshot},
 };
 
@@ -91,7 +91,7 @@ impl Engine {
         clock: Arc<dyn Clock>,
         options: EngineOptions,
     ) -> Result<(Self, StartReport), StartError> {
-        let (shared, report) = shell::start(storage.into(), clock, options)?;
+        let (shared, report) = runtime::start(storage.into(), clock, options)?;
         let handle = Arc::new(Handle { shared });
         Ok((Self { handle }, report))
     }
@@ -105,7 +105,7 @@ impl Engine {
     /// See [`EngineError`]; [`EngineError::Rejected`] for what the machine refuses.
     pub async fn submit(&self, command: Command) -> Result<Reply, EngineError> {
         match self.ask(Work::one(command)).await? {
-            Answered::Other(Outcome::Commands(mut results)) => match results.pop() {
+            GuardedAnswer::Other(Outcome::Commands(mut results)) => match results.pop() {
                 Some(result) => Ok(result?),
                 None => Err(mismatched()),
             },
@@ -126,7 +126,7 @@ impl Engine {
         commands: Vec<Command>,
     ) -> Result<Vec<Result<Reply, Rejection>>, EngineError> {
         match self.ask(Work::Commands(commands.into())).await? {
-            Answered::Other(Outcome::Commands(results)) => Ok(results.into_vec()),
+            GuardedAnswer::Other(Outcome::Commands(results)) => Ok(results.into_vec()),
             _ => Err(mismatched()),
         }
     }
@@ -151,7 +151,11 @@ impl Engine {
     ///
     /// # Errors
     /// See [`EngineError`]; [`EngineError::Unreadable`] if storage failed on the first payload.
-    pub async fn receive(&self, receive: Receive, wait: Duration) -> Result<Batch, EngineError> {
+    pub async fn receive(
+        &self,
+        receive: Receive,
+        wait: Duration,
+    ) -> Result<ReceivedBatch, EngineError> {
         let until = (!wait.is_zero()).then(|| self.now().machine.plus(millis(wait)));
         loop {
             let work = Work::Receive {
@@ -159,13 +163,15 @@ impl Engine {
                 until,
             };
             let leases = match self.ask(work).await? {
-                Answered::Leases(leases) => leases,
-                Answered::Other(Outcome::Received(Err(rejection))) => return Err(rejection.into()),
-                Answered::Other(_) | Answered::Messages(_) => return Err(mismatched()),
+                GuardedAnswer::Leases(leases) => leases,
+                GuardedAnswer::Other(Outcome::Received(Err(rejection))) => {
+                    return Err(rejection.into());
+                }
+                GuardedAnswer::Other(_) | GuardedAnswer::Messages(_) => return Err(mismatched()),
             };
             let leased = !leases.deliveries.is_empty();
             let batch = if self.ended_on_the_way(&receive, &leases.deliveries) {
-                Batch::none(leases)
+                ReceivedBatch::none(leases)
             } else {
                 let batch = self.handle.shared.read(leases).await?;
                 if leased && batch.is_empty() {
@@ -210,8 +216,8 @@ impl Engine {
     /// See [`EngineError`].
     pub async fn query(&self, query: Query) -> Result<Answer, EngineError> {
         match self.ask(Work::Query(query)).await? {
-            Answered::Other(Outcome::Answered(result)) => Ok(result?),
-            Answered::Messages(MessagePage { messages, next, .. }) => {
+            GuardedAnswer::Other(Outcome::Answered(result)) => Ok(result?),
+            GuardedAnswer::Messages(MessagePage { messages, next, .. }) => {
                 Ok(Answer::Messages { messages, next })
             }
             _ => Err(mismatched()),
@@ -267,8 +273,8 @@ impl Engine {
 
     async fn look(&self, query: Query) -> Result<Peek, EngineError> {
         match self.ask(Work::Query(query)).await? {
-            Answered::Messages(page) => self.handle.shared.read_page(page).await,
-            Answered::Other(Outcome::Answered(Err(rejection))) => Err(rejection.into()),
+            GuardedAnswer::Messages(page) => self.handle.shared.read_page(page).await,
+            GuardedAnswer::Other(Outcome::Answered(Err(rejection))) => Err(rejection.into()),
             _ => Err(mismatched()),
         }
     }
@@ -365,9 +371,9 @@ impl Engine {
         self.handle.shared.join();
     }
 
-    async fn ask(&self, work: Work) -> Result<Answered, EngineError> {
+    async fn ask(&self, work: Work) -> Result<GuardedAnswer, EngineError> {
         let shared = &self.handle.shared;
-        let (ticket, answer) = Ticket::new();
+        let (ticket, answer) = AnswerSender::new();
         let request = Request { work, ticket };
         if let Err(error) = shared.inbox.enter(request, &*shared.clock).await {
             shared.count_refused(&error);

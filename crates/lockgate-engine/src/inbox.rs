@@ -14,23 +14,23 @@ use lockgate_machine::{Command, MessageStatus};
 
 use crate::{
     EngineError, EngineOptions, StopReason,
-    batch::Leases,
-    keeper::Pin,
+    leases::Leases,
+    maintenance::Pin,
     request::{Outcome, Request},
     sync::{Condvar, Mutex, MutexGuard, Semaphore, TryAcquireError, oneshot},
 };
 
 /// Where the answer to a request goes.
 #[derive(Debug)]
-pub(crate) struct Ticket {
-    sender: Option<oneshot::Sender<Result<Answered, EngineError>>>,
+pub(crate) struct AnswerSender {
+    sender: Option<oneshot::Sender<Result<GuardedAnswer, EngineError>>>,
     /// What the answer's leases point to must stay there until it is read.
     pin: Option<Pin>,
 }
 
 /// An answer on its way to its caller. Leases are guarded from the start.
 #[derive(Debug)]
-pub(crate) enum Answered {
+pub(crate) enum GuardedAnswer {
     Other(Outcome),
     Leases(Leases),
     Messages(MessagePage),
@@ -44,8 +44,8 @@ pub(crate) struct MessagePage {
     pub(crate) pin: Option<Pin>,
 }
 
-impl Ticket {
-    pub(crate) fn new() -> (Self, oneshot::Receiver<Result<Answered, EngineError>>) {
+impl AnswerSender {
+    pub(crate) fn new() -> (Self, oneshot::Receiver<Result<GuardedAnswer, EngineError>>) {
         let (sender, receiver) = oneshot::channel();
         let ticket = Self {
             sender: Some(sender),
@@ -62,7 +62,7 @@ impl Ticket {
         }
     }
 
-    /// Keeps readable what the answer points to. For the owner thread, see [`Pins`](crate::keeper::Pins).
+    /// Keeps readable what the answer points to. For the owner thread, see [`Pins`](crate::maintenance::Pins).
     pub(crate) fn pin(&mut self, pin: Pin) {
         self.pin = Some(pin);
     }
@@ -72,14 +72,14 @@ impl Ticket {
     }
 
     /// Answers. If the caller is gone the answer is dropped, and leases in it go back.
-    pub(crate) fn send(self, answer: Result<Answered, EngineError>) {
+    pub(crate) fn send(self, answer: Result<GuardedAnswer, EngineError>) {
         if let Some(sender) = self.sender {
             drop(sender.send(answer));
         }
     }
 }
 
-impl crate::Ticket for Ticket {
+impl crate::Ticket for AnswerSender {
     fn is_gone(&self) -> bool {
         self.sender.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
@@ -87,7 +87,7 @@ impl crate::Ticket for Ticket {
 
 /// What the owner thread does with its driver between two groups, when everything decided so far is
 /// appended. Short: nobody is answered meanwhile.
-pub(crate) type OwnerTask = Box<dyn FnOnce(&mut crate::Driver<Ticket>, Now) + Send>;
+pub(crate) type OwnerTask = Box<dyn FnOnce(&mut crate::Driver<AnswerSender>, Now) + Send>;
 
 /// Both inboxes (sends, and everything else) count in one unit of so many bytes: a request takes
 /// what its payload takes, and at least its share of
@@ -135,7 +135,7 @@ struct State {
 }
 
 struct Entry {
-    request: Request<Ticket>,
+    request: Request<AnswerSender>,
     bytes: u64,
     units: u32,
     since: Millis,
@@ -204,7 +204,7 @@ impl Entry {
 /// What the owner took out of the inbox.
 #[derive(Default)]
 pub(crate) struct Taken {
-    pub(crate) requests: Vec<Request<Ticket>>,
+    pub(crate) requests: Vec<Request<AnswerSender>>,
     pub(crate) notices: Vec<Command>,
     pub(crate) tasks: Vec<OwnerTask>,
     /// Nothing more will come, and this was the last of it.
@@ -230,7 +230,7 @@ impl Inbox {
     /// Cancellation safe: dropped while it waits, the request never gets in.
     pub(crate) async fn enter(
         &self,
-        request: Request<Ticket>,
+        request: Request<AnswerSender>,
         clock: &dyn lockgate_core::Clock,
     ) -> Result<(), EngineError> {
         let bytes = request.work.bytes() as u64;
@@ -477,7 +477,7 @@ mod tests {
             }
             Kind::Query => Work::Query(Query::Queue { queue }),
         };
-        let ticket = Ticket::nobody();
+        let ticket = AnswerSender::nobody();
         let request = Request { work, ticket };
         inbox.enter(request, clock).await.unwrap();
     }
@@ -486,7 +486,7 @@ mod tests {
     fn take(inbox: &Inbox, requests_max: usize, bytes_max: usize) -> Vec<String> {
         let mut taken = Taken::default();
         inbox.take(Some(Duration::ZERO), requests_max, bytes_max, &mut taken);
-        let name = |request: Request<Ticket>| match request.work {
+        let name = |request: Request<AnswerSender>| match request.work {
             Work::Commands(commands) => match &commands[0] {
                 Command::Send(send) => send.queue.to_string().replace('q', "s"),
                 other => panic!("{other:?}"),

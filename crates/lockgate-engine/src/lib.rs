@@ -37,7 +37,7 @@
 //! };
 //! engine.submit(Command::CreateQueue(Box::new(create))).await?;
 //! let send = SendMessage { queue: queue.clone(), message: Message::new("hello") };
-//! // Answered when the message survives a power cut.
+//! // GuardedAnswer when the message survives a power cut.
 //! engine.submit(Command::Send(Box::new(send))).await?;
 //!
 //! let receive = Receive { queue, max: 10, lease: None, holder: HolderName::new("worker")? };
@@ -53,14 +53,13 @@
 //! ```
 
 mod backup;
-mod batch;
-mod desk;
 mod directory;
 mod driver;
 mod engine;
 mod error;
 mod inbox;
-mod keeper;
+mod leases;
+mod maintenance;
 mod metrics;
 mod missing;
 #[cfg(test)]
@@ -68,22 +67,25 @@ mod missing;
 mod models;
 mod options;
 mod peek;
+mod pending;
 mod readers;
 mod reading;
 mod recover;
 mod report;
 mod request;
-mod shell;
+mod runtime;
 mod sync;
 mod waiters;
 
 pub use backup::{BackupError, BackupReport, RestoreError, RestoreReport, restore, verify_backup};
-pub use batch::{Batch, Received};
 pub use directory::{Directory, QueueEntry};
-pub use driver::{Driver, DriverCounts, Output, Ticket, What};
+pub use driver::{Driver, DriverCounts, Output, OutputKind, Ticket};
 pub use engine::{Engine, Status};
 pub use error::{EngineError, StartError, StopReason};
-pub use keeper::{Chore, ChoreRest, ChoreStep, KeeperCounts, maintenance::Maintenance};
+pub use leases::{Received, ReceivedBatch};
+pub use maintenance::{
+    MaintenanceCounts, MaintenanceTask, TaskRest, TaskStep, threads::MaintenanceThreads,
+};
 pub use metrics::{AnsweredCounts, EngineMetrics};
 pub use missing::{MissingPart, WithoutQueue};
 pub use options::{EngineOptions, SyncWindow};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::KeeperCounts;
+use crate::MaintenanceCounts;
 
 /// A snapshot of an engine's counters since its start, and of its gauges now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,8 +52,8 @@ pub struct EngineMetrics {
     pub held: u64,
     /// Receives waiting for a message, now.
     pub waiters: u64,
-    /// Snapshots, relocation and room of the log.
-    pub keeper: KeeperCounts,
+    /// Snapshots, compaction and room of the log.
+    pub maintenance: MaintenanceCounts,
 }
 
 /// Answers, by the durability level they waited for.

@@ -77,7 +77,7 @@ impl WithoutQueue {
                 // What cannot be decoded does nothing, and was counted.
                 for effect in decode_record(&record.payload).unwrap_or_default() {
                     match effect {
-                        Effect::Accepted(stored) | Effect::Relocated(stored)
+                        Effect::Accepted(stored) | Effect::Compacted(stored)
                             if is_ignored && machine.queue(stored.queue).is_none() =>
                         {
                             let messages = found.entry(stored.queue).or_default();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockgate_core::ShardId;
 
-use crate::Maintenance;
+use crate::MaintenanceThreads;
 
 /// Limits of one engine. Memory used by requests that wait is at most the sum of
 /// [`inbox_bytes_max`](Self::inbox_bytes_max) (twice: once for sends, once for the rest),
@@ -51,8 +51,8 @@ pub struct EngineOptions {
     /// not be told again. What else is lost with it is in [`StartReport`](crate::StartReport). Meant for one start by somebody who knows what is lost. Default `false`.
     pub accept_loss: bool,
     /// Whose threads do the engine's maintenance. Default `None`: one thread of its own. For many engines in one
-    /// process that are mostly idle give all of them clones of one [`Maintenance`].
-    pub maintenance: Option<Maintenance>,
+    /// process that are mostly idle give all of them clones of one [`MaintenanceThreads`].
+    pub maintenance: Option<MaintenanceThreads>,
     /// Name of the engine's threads, for debuggers. Default `lockgate`.
     pub thread_name: String,
 }

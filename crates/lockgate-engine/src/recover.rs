@@ -13,7 +13,7 @@ use lockgate_machine::{
 
 use crate::{
     Driver, EngineOptions, StartError, StartReport, Ticket, WithoutQueue,
-    keeper::Plan,
+    maintenance::Plan,
     missing::{Lacking, MissingPart},
     sync::{Instant, mpsc, thread},
 };
@@ -94,8 +94,8 @@ impl<T: Ticket> Driver<T> {
         if !recovered.missing.is_empty() {
             driver.leave_behind(now);
         }
-        // So that nobody takes a disk for empty before the keeper has looked.
-        driver.keeper.space = driver.log.space();
+        // So that nobody takes a disk for empty before maintenance has looked.
+        driver.maintenance.space = driver.log.space();
 
         report.count(&driver.machine, now);
         report.duration = started.elapsed();
@@ -216,7 +216,7 @@ fn look_first(
     store: &dyn SnapshotStore,
     options: &EngineOptions,
 ) -> Result<(), StartError> {
-    let Some(preview) = log.look().map_err(StartError::Recover)? else {
+    let Some(preview) = log.preview().map_err(StartError::Recover)? else {
         return Ok(());
     };
     let limits = limits(&log.capabilities());
@@ -392,7 +392,7 @@ impl Survey {
             let given = options.shard;
             return Err(StartError::OtherShard { held, given });
         }
-        if folding.begins_relocated && recovered.damaged.is_empty() {
+        if folding.begins_compacted && recovered.damaged.is_empty() {
             return Err(StartError::UnfinishedRestore);
         }
         if let Some((at, reason)) = folding.newer {
@@ -682,7 +682,7 @@ struct Folding {
     ended: bool,
     /// A message lives here that no owner ever accepted: what a restore left that did not come to
     /// its snapshot.
-    begins_relocated: bool,
+    begins_compacted: bool,
     newer: Option<(Position, String)>,
     /// The record folded last.
     last: Position,
@@ -720,8 +720,8 @@ impl Folding {
         let position = record.position;
         self.last = position;
         self.ended = matches!(record.only_effect, Some(Effect::TermEnded { .. }));
-        self.begins_relocated |=
-            matches!(record.only_effect, Some(Effect::Relocated(_))) && machine.shard().is_none();
+        self.begins_compacted |=
+            matches!(record.only_effect, Some(Effect::Compacted(_))) && machine.shard().is_none();
         match record.error {
             None => {}
             Some(error @ DecodeError::NewerFormat { .. }) => {

@@ -129,7 +129,7 @@ fn command_bytes(command: &Command) -> usize {
             let maps = [annotations, tags];
             FIXED_BYTES + maps.into_iter().flatten().map(map_bytes).sum::<usize>()
         }
-        Command::Relocate { message, .. } => message_bytes(&message.message),
+        Command::Compact { message, .. } => message_bytes(&message.message),
         Command::Receive(receive) => usize::from(receive.max) * FIXED_BYTES,
         Command::Move { max, .. } => usize::from(*max) * FIXED_BYTES,
         _ => FIXED_BYTES,

@@ -50,8 +50,8 @@ pub(crate) fn records(bytes: &[u8]) -> Result<(), String> {
         );
     });
     assert_eq!(
-        at_once.snapshot(),
-        one_by_one.snapshot(),
+        at_once.state_view(),
+        one_by_one.state_view(),
         "folded at once and one by one"
     );
     match errors.into_iter().flatten().next() {
@@ -64,7 +64,7 @@ pub(crate) fn records(bytes: &[u8]) -> Result<(), String> {
 pub(crate) fn image(bytes: &[u8]) -> Result<(), String> {
     let mut machine = load(&[bytes.to_vec()])?;
     let mut again = load(&pieces(&mut machine)).expect("a loaded machine is loaded again");
-    assert_eq!(again.snapshot(), machine.snapshot(), "loaded again");
+    assert_eq!(again.state_view(), machine.state_view(), "loaded again");
     assert_eq!(pieces(&mut again), pieces(&mut machine), "written again");
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What a group costs on the local log, against the floor of the same bytes on the same disk.
 //!
-//! Interleaved rounds of append and sync on four contestants: a [`LocalLog`] whose upkeep another
+//! Interleaved rounds of append and sync on four contestants: a [`LocalLog`] whose maintenance another
 //! thread does (*log*), one that nobody attends to (*alone*), write and fdatasync of the same bytes
 //! into a file that was written before (the *floor*), and the same into a file whose blocks were only
 //! allocated. Prints medians. Only the ratios inside one run mean something.
@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_core::{Disk, DiskFile, Epoch, Log, LogSource, LogUpkeep, OpenMode, RecordGroup};
+use lockgate_core::{Disk, DiskFile, Epoch, Log, LogMaintenance, LogSource, OpenMode, RecordGroup};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 
 const ROUNDS: usize = 5;
@@ -83,8 +83,8 @@ fn time(
 
 struct LogContestant {
     log: LocalLog,
-    /// Ends the upkeep when dropped.
-    _keeper: Option<Keeper>,
+    /// Ends the maintenance when dropped.
+    _maintenance: Option<Maintenance>,
     payload: Vec<u8>,
     group: RecordGroup,
 }
@@ -96,10 +96,14 @@ impl LogContestant {
         log.recover(lockgate_core::Position(0), Epoch(0), &mut |_, _| {})?;
         log.begin_epoch(Epoch(1))?;
         let group = RecordGroup::new(log.capabilities().gap);
-        let upkeep = if is_attended { log.upkeep() } else { None };
+        let log_maintenance = if is_attended {
+            log.log_maintenance()
+        } else {
+            None
+        };
         Ok(Self {
             log,
-            _keeper: upkeep.map(Keeper::start),
+            _maintenance: log_maintenance.map(Maintenance::start),
             payload: noise(RECORD_BYTES),
             group,
         })
@@ -123,19 +127,19 @@ impl LogContestant {
     }
 }
 
-/// Does a log's upkeep until it is dropped.
-struct Keeper {
+/// Does a log's maintenance until it is dropped.
+struct Maintenance {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
-    fn start(upkeep: Arc<dyn LogUpkeep>) -> Self {
+impl Maintenance {
+    fn start(log_maintenance: Arc<dyn LogMaintenance>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Acquire) {
-                if !upkeep.step().expect("upkeep goes on") {
+                if !log_maintenance.step().expect("maintenance goes on") {
                     std::thread::sleep(Duration::from_millis(5));
                 }
             }
@@ -147,7 +151,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Maintenance {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {

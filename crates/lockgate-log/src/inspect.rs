@@ -11,11 +11,11 @@ use crate::{
     LocalLog, LocalLogOptions,
     format::segment_start,
     names::{FileKind, damaged_name, segment_name},
+    preallocated::Preallocated,
     recover::{FoundSegment, read, starting_point, survey},
     shared::Shared,
     sizes::Limits,
     snapshots::Snapshots,
-    spares::Spares,
 };
 
 /// What [`LocalLog::inspect`] finds.
@@ -29,7 +29,7 @@ pub struct Inspection {
     /// All snapshots a recovery could start from, newest first.
     pub snapshots: Vec<InspectedSnapshot>,
     /// Files kept for segments to come.
-    pub spares: u64,
+    pub preallocated: u64,
     /// Files that were set aside because something in them could not be read.
     pub set_aside: Vec<String>,
     /// Segments that would be set aside when they are released.
@@ -109,7 +109,7 @@ impl LocalLog {
             report: recovered.report,
             segments: segments.iter().map(inspected).collect(),
             snapshots: snapshots(&disk)?,
-            spares: recovered.spares.len() as u64,
+            preallocated: recovered.preallocated.len() as u64,
             set_aside: set_aside.collect(),
             would_set_aside: recovered.damaged.into_iter().map(damaged_name).collect(),
             would_cut: plan
@@ -142,8 +142,8 @@ fn snapshots(disk: &Arc<dyn Disk>) -> Result<Vec<InspectedSnapshot>, LogError> {
         free_bytes_min: 0,
         low_bytes: None,
     };
-    let spares = Spares::new(disk.clone(), limits, None);
-    let store = Snapshots(Arc::new(Shared::new(disk.clone(), spares, 1)));
+    let preallocated = Preallocated::new(disk.clone(), limits, None);
+    let store = Snapshots(Arc::new(Shared::new(disk.clone(), preallocated, 1)));
     let mut found = Vec::new();
     for position in store.list()? {
         let damage = match verify(&store, position) {

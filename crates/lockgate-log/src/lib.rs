@@ -38,6 +38,7 @@ mod inspect;
 mod local;
 mod names;
 mod options;
+mod preallocated;
 mod reader;
 mod recover;
 mod reserve;
@@ -45,7 +46,6 @@ mod scan;
 mod shared;
 mod sizes;
 mod snapshots;
-mod spares;
 mod sync;
 
 pub use clock::SystemClock;

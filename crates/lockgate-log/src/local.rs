@@ -7,7 +7,7 @@ use std::{
 
 use lockgate_core::{
     AppendError, Disk, DiskError, DiskFile, Epoch, FolderLock, Level, Log, LogCapabilities,
-    LogError, LogProgress, LogRange, LogReader, LogRecord, LogSource, LogSpace, LogUpkeep,
+    LogError, LogMaintenance, LogProgress, LogRange, LogReader, LogRecord, LogSource, LogSpace,
     OpenMode, Position, Purpose, RecordGroup, RecordStamp, RecoveryReport, ReserveError,
     SnapshotStore, SnapshotWriter, Storage,
 };
@@ -19,13 +19,13 @@ use crate::{
     },
     names::{StartMark, segment_file, segment_name},
     options::{LocalLogOptions, OpenError},
+    preallocated::{Large, NoRoom, Preallocated, Retired},
     reader::Reader,
     recover::{Plan, apply, mark_start, read, starting_point},
     reserve::SharedReserve,
-    shared::{ProgressHandle, SegmentInfo, Shared, Upkeep},
+    shared::{LocalMaintenance, ProgressHandle, SegmentInfo, Shared},
     sizes::Limits,
     snapshots::Snapshots,
-    spares::{Large, NoRoom, Retired, Spares},
 };
 
 /// A log in one folder: segment files of checksummed records.
@@ -36,7 +36,7 @@ use crate::{
 /// Levels: an append has reached [`Level::Process`] when it returns, a sync [`Level::Disk`]. A range
 /// is a segment: [`Log::release`] gives it back, to be used again or removed.
 ///
-/// [`Log::upkeep`] writes the next segments ahead, so that a sync need not change metadata, and
+/// [`Log::maintenance`] writes the next segments ahead, so that a sync need not change metadata, and
 /// recycles released ones. While nobody took it, released segments are recycled by
 /// [`Log::release`], and new ones are only allocated.
 pub struct LocalLog {
@@ -73,7 +73,7 @@ enum Phase {
 /// What a recovery has decided and not done.
 struct ToApply {
     plan: Plan,
-    spares: Vec<(u32, bool)>,
+    preallocated: Vec<(u32, bool)>,
 }
 
 /// The segment being written.
@@ -127,8 +127,8 @@ impl LocalLog {
             low_bytes: options.low_bytes,
         };
         let share = options.shared_reserve.as_ref().map(SharedReserve::share);
-        let spares = Spares::new(disk.clone(), limits, share);
-        let shared = Shared::new(disk.clone(), spares, options.open_files_max);
+        let preallocated = Preallocated::new(disk.clone(), limits, share);
+        let shared = Shared::new(disk.clone(), preallocated, options.open_files_max);
         Ok(Self {
             disk,
             shared: Arc::new(shared),
@@ -144,7 +144,7 @@ impl LocalLog {
         })
     }
 
-    /// Makes a segment of a spare, or of a new file, and writes its header; neither is synced. Its first record
+    /// Makes a segment of a preallocated file, or of a new file, and writes its header; neither is synced. Its first record
     /// takes so many bytes.
     fn create_segment(
         &self,
@@ -171,7 +171,7 @@ impl LocalLog {
             bytes: blocks.allocated_until.into(),
         };
         self.shared.add_segment(segment, info, blocks.file.clone());
-        self.shared.spares.note_begun();
+        self.shared.preallocated.note_begun();
         Ok(Writing {
             segment,
             generation: header.generation,
@@ -185,20 +185,20 @@ impl LocalLog {
     /// A file of the segment's name with so many bytes of blocks taken.
     fn take_blocks(&self, segment: u32, whole: u32) -> Result<Blocks, DiskError> {
         let name = segment_name(segment);
-        if let Some(spare) = self.shared.spares.take(whole)? {
-            self.disk.rename(&spare.name(), &name)?;
+        if let Some(preallocated_file) = self.shared.preallocated.take(whole)? {
+            self.disk.rename(&preallocated_file.name(), &name)?;
             self.shared.note_created();
             // Opened anew, for the name that errors will tell. An append does without where no more
             // files can be opened.
             let file = match self.disk.open(&name, OpenMode::Existing) {
-                Err(error) if error.is_out_of_descriptors() => spare.file,
+                Err(error) if error.is_out_of_descriptors() => preallocated_file.file,
                 opened => opened?,
             };
             return Ok(Blocks {
                 file,
-                written_until: spare.written_until,
-                allocated_until: spare.bytes,
-                is_zero: spare.is_zero,
+                written_until: preallocated_file.written_until,
+                allocated_until: preallocated_file.bytes,
+                is_zero: preallocated_file.is_zero,
             });
         }
         let file = self.disk.open(&name, OpenMode::CreateNew)?;
@@ -209,7 +209,7 @@ impl LocalLog {
         } else {
             whole
         };
-        self.shared.spares.note_little(wanted < whole);
+        self.shared.preallocated.note_little(wanted < whole);
         loop {
             match file.allocate(wanted.into()) {
                 Ok(()) => break,
@@ -360,7 +360,7 @@ impl LocalLog {
         self.shared.set_newest(*segment, file.clone());
         for segment in before.writing.segment + 1..=segment_of(reached) {
             if self.shared.forget(segment).is_some() {
-                self.shared.spares.note_taken_back();
+                self.shared.preallocated.note_taken_back();
             }
             match self.disk.remove(&segment_name(segment)) {
                 Err(error) if !error.is_not_found() => return Err(error),
@@ -467,7 +467,7 @@ impl LocalLog {
 
     /// Between two groups: the segments to come, and this one, become as large as the log wants them.
     fn adapt(&mut self) {
-        self.segment_bytes = self.shared.spares.adapt(self.shared.segment_bytes());
+        self.segment_bytes = self.shared.preallocated.adapt(self.shared.segment_bytes());
         if let Phase::Serving(writing) = &mut self.phase
             && writing.allocated_until > self.segment_bytes
             && writing.limit > self.segment_bytes
@@ -550,7 +550,7 @@ impl LogSource for LocalLog {
             next_segment: recovered.next_segment,
             to_apply: Some(Box::new(ToApply {
                 plan: recovered.plan,
-                spares: recovered.spares,
+                preallocated: recovered.preallocated,
             })),
         };
         Ok(recovered.report)
@@ -595,8 +595,8 @@ impl Log for LocalLog {
             apply(&*self.disk, &todo.plan)?;
             let count = self.shared.segments().len();
             let held = (count, self.shared.segment_bytes());
-            self.shared.spares.start(&todo.spares, held)?;
-            self.segment_bytes = self.shared.spares.segment_bytes();
+            self.shared.preallocated.start(&todo.preallocated, held)?;
+            self.segment_bytes = self.shared.preallocated.segment_bytes();
             *to_apply = None;
         }
         Ok(())
@@ -625,7 +625,7 @@ impl Log for LocalLog {
             .begin_segment(segment)
             .map_err(|error| AppendError::Unknown(self.shared.stop(error)))?;
         self.phase = Phase::Serving(writing);
-        self.shared.spares.look();
+        self.shared.preallocated.look();
         Ok(())
     }
 
@@ -652,7 +652,7 @@ impl Log for LocalLog {
         let is_growth = purpose == Purpose::Growth;
         let segment_bytes = self.segment_bytes;
         let here = writing.left(tail);
-        let grows_from_little = is_growth && self.shared.spares.is_little();
+        let grows_from_little = is_growth && self.shared.preallocated.is_little();
         let kept = if grows_from_little {
             u64::from(LITTLE_RESERVE_BYTES)
         } else {
@@ -661,10 +661,10 @@ impl Log for LocalLog {
         let whole = writing.limit;
         let lacking = whole.saturating_sub(writing.allocated_until);
         if needed.saturating_add(kept) > here && lacking > 0 {
-            let spares = &self.shared.spares;
+            let preallocated = &self.shared.preallocated;
             let disk = |error| ReserveError::Log(LogError::Disk(error));
             loop {
-                let taken = if grows_from_little && !spares.may_grow(lacking).map_err(disk)? {
+                let taken = if grows_from_little && !preallocated.may_grow(lacking).map_err(disk)? {
                     false
                 } else {
                     match writing.file.allocate(whole.into()) {
@@ -677,11 +677,11 @@ impl Log for LocalLog {
                     writing.allocated_until = whole;
                     let segment = writing.segment;
                     self.shared.set_segment_bytes(segment, whole);
-                    spares.note_little(false);
+                    preallocated.note_little(false);
                     break;
                 }
-                if is_growth || !spares.give_up_for_records().map_err(disk)? {
-                    spares.note_full();
+                if is_growth || !preallocated.give_up_for_records().map_err(disk)? {
+                    preallocated.note_full();
                     let free = here.saturating_sub(kept);
                     return Err(ReserveError::Full { needed, free });
                 }
@@ -711,10 +711,10 @@ impl Log for LocalLog {
         let mut created = Vec::new();
         let reserved = self
             .shared
-            .spares
+            .preallocated
             .reserve(segments, large, is_growth, &mut created);
         for file in created {
-            self.shared.note_spare(file);
+            self.shared.note_preallocated(file);
         }
         match reserved {
             Ok(()) => Ok(()),
@@ -728,7 +728,7 @@ impl Log for LocalLog {
     }
 
     fn space(&self) -> LogSpace {
-        let (in_spares, free_bytes, state) = self.shared.spares.space();
+        let (in_preallocated, free_bytes, state) = self.shared.preallocated.space();
         let here = match &self.phase {
             Phase::Serving(writing) => writing.left(offset_of(self.shared.appended())),
             _ => 0,
@@ -736,8 +736,8 @@ impl Log for LocalLog {
         let in_snapshots = self.shared.snapshot_bytes.load(Ordering::Relaxed);
         LogSpace {
             state,
-            used_bytes: self.shared.segment_bytes() + in_spares + in_snapshots,
-            ready_bytes: in_spares + here,
+            used_bytes: self.shared.segment_bytes() + in_preallocated + in_snapshots,
+            ready_bytes: in_preallocated + here,
             free_bytes,
         }
     }
@@ -806,7 +806,7 @@ impl Log for LocalLog {
                 self.take_back(before, reached)
                     .map_err(|error| AppendError::Unknown(self.shared.stop(error)))?;
                 return Err(AppendError::Full(if error.is_full() {
-                    self.shared.spares.note_full();
+                    self.shared.preallocated.note_full();
                     ReserveError::Full {
                         needed: written,
                         free: 0,
@@ -826,7 +826,7 @@ impl Log for LocalLog {
         });
         let is_next = writing.segment != before.writing.segment;
         self.phase = Phase::Serving(writing);
-        self.shared.spares.note_appended(written);
+        self.shared.preallocated.note_appended(written);
         self.appended_bytes += written;
         if is_next {
             self.adapt();
@@ -838,9 +838,9 @@ impl Log for LocalLog {
         Arc::new(ProgressHandle(self.shared.clone()))
     }
 
-    fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
-        self.shared.spares.attend();
-        Some(Arc::new(Upkeep(self.shared.clone())))
+    fn log_maintenance(&self) -> Option<Arc<dyn LogMaintenance>> {
+        self.shared.preallocated.attend();
+        Some(Arc::new(LocalMaintenance(self.shared.clone())))
     }
 
     fn trim(&mut self, before: Position) -> Result<(), LogError> {
@@ -864,7 +864,7 @@ impl Log for LocalLog {
         self.disk
             .rename(&start.to_string(), &new_start.to_string())?;
         self.start = Some(new_start);
-        self.shared.spares.note_trimmed();
+        self.shared.preallocated.note_trimmed();
         Ok(())
     }
 
@@ -885,14 +885,14 @@ impl Log for LocalLog {
             return Ok(());
         }
         // Nothing deletes what it could not read.
-        self.shared.spares.retire(Retired {
+        self.shared.preallocated.retire(Retired {
             segment,
             bytes: forgotten.unwrap_or(0),
             is_damaged: was_damaged,
         });
         self.adapt();
-        if !self.shared.spares.is_attended() {
-            self.shared.upkept(self.shared.spares.recycle())?;
+        if !self.shared.preallocated.is_attended() {
+            self.shared.upkept(self.shared.preallocated.recycle())?;
         }
         Ok(())
     }

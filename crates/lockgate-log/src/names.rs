@@ -32,11 +32,15 @@ pub(crate) fn damaged_name(segment: u32) -> String {
     format!("{segment:08x}.damaged")
 }
 
-/// The name of a spare: a file whose blocks are taken and which the next segment may become. The
-/// number only tells spares apart.
-pub(crate) fn spare_name(number: u32, is_written: bool) -> String {
+/// The name of a preallocated file: a file whose blocks are taken and which the next segment may become. The
+/// number only tells preallocated files apart.
+pub(crate) fn preallocated_name(number: u32, is_written: bool) -> String {
     // What is known of its blocks is in the name, so that a new start need not write them again.
-    let suffix = if is_written { "ready" } else { "spare" };
+    let suffix = if is_written {
+        "ready"
+    } else {
+        "preallocated_file"
+    };
     format!("{number:08x}.{suffix}")
 }
 
@@ -101,7 +105,7 @@ pub(crate) enum FileKind {
     Snapshot(SnapshotName),
     /// A snapshot that was never finished.
     SnapshotPart,
-    Spare {
+    PreallocatedFile {
         number: u32,
         /// Every block of it was written before, durably.
         is_written: bool,
@@ -122,7 +126,7 @@ impl FileKind {
         Some(match suffix {
             "log" => Self::Segment(hex_u32(stem)?),
             "damaged" => hex_u32(stem).map(|_| Self::Damaged)?,
-            "spare" | "ready" => Self::Spare {
+            "preallocated_file" | "ready" => Self::PreallocatedFile {
                 number: hex_u32(stem)?,
                 is_written: suffix == "ready",
             },
@@ -168,9 +172,12 @@ mod tests {
             assert_eq!(FileKind::of(&name), FileKind::Segment(segment));
             assert_eq!(FileKind::of(&damaged_name(segment)), FileKind::Damaged);
             for is_written in [false, true] {
-                let name = spare_name(segment, is_written);
+                let name = preallocated_name(segment, is_written);
                 let number = segment;
-                assert_eq!(FileKind::of(&name), FileKind::Spare { number, is_written });
+                assert_eq!(
+                    FileKind::of(&name),
+                    FileKind::PreallocatedFile { number, is_written }
+                );
             }
             let mark = StartMark(Point {
                 at: first_record(segment),

@@ -8,8 +8,8 @@ use lockgate_core::{Log, Purpose};
 use crate::LocalLog;
 use crate::{
     format::{PAYLOAD_BYTES_LIMIT, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN},
+    preallocated::SPARES_MAX,
     reserve::SharedReserve,
-    spares::SPARES_MAX,
 };
 
 /// What can be chosen for a [`LocalLog`].
@@ -34,7 +34,7 @@ pub struct LocalLogOptions {
     /// 256 MiB. Snapshots are written there.
     pub free_bytes_min: u64,
     /// So many segments are taken from the disk ahead of need and kept for
-    /// [`Purpose::Upkeep`] while the log is full, or as many as the log holds if that is fewer;
+    /// [`Purpose::Maintenance`] while the log is full, or as many as the log holds if that is fewer;
     /// default 3: two of three are for records and one to give up to a snapshot. While segments are smaller than
     /// the largest there are more of them: an eighth of what the log holds, and no more bytes than so many of the
     /// largest. Zero keeps nothing back. A log whose first segment is not whole yet has none.
@@ -74,7 +74,7 @@ impl Default for LocalLogOptions {
 /// The smallest allowed [`LocalLogOptions::segment_bytes`].
 const SEGMENT_BYTES_MIN: u32 = 8 << 10;
 
-/// Files that a log has open beside those for reading and the spares: its folder and its locks, the
+/// Files that a log has open beside those for reading and the preallocated files: its folder and its locks, the
 /// segments that are written and synced, a snapshot and a backup, and what threads open side by side.
 const OTHER_FILES_MAX: usize = 32;
 
@@ -84,8 +84,8 @@ impl LocalLogOptions {
     /// descriptors for other things had better leave it these.
     #[must_use]
     pub fn files_max(&self) -> usize {
-        let spares = SPARES_MAX.max(self.reserve_segments as usize);
-        self.open_files_max + spares + OTHER_FILES_MAX
+        let preallocated = SPARES_MAX.max(self.reserve_segments as usize);
+        self.open_files_max + preallocated + OTHER_FILES_MAX
     }
 
     pub(crate) fn check(&self) -> Result<(), OpenError> {

@@ -45,7 +45,7 @@ pub(crate) struct Recovered {
     pub(crate) next_number: u64,
     /// The segment the next epoch begins with.
     pub(crate) next_segment: u32,
-    pub(crate) spares: Vec<(u32, bool)>,
+    pub(crate) preallocated: Vec<(u32, bool)>,
     pub(crate) plan: Plan,
 }
 
@@ -139,7 +139,7 @@ pub(crate) struct Survey {
     /// The highest point that a header or a mark says was durable.
     synced: Option<Point>,
     synced_marks: Vec<SyncedMark>,
-    spares: Vec<(u32, bool)>,
+    preallocated: Vec<(u32, bool)>,
     leftovers: Vec<String>,
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
     let mut synced_marks = Vec::new();
     let mut numbers = Vec::new();
     let mut snapshots = Vec::new();
-    let mut spares = Vec::new();
+    let mut preallocated = Vec::new();
     let mut leftovers = Vec::new();
     for name in disk.list()? {
         match FileKind::of(&name) {
@@ -159,13 +159,15 @@ pub(crate) fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
             FileKind::Synced(mark) => synced_marks.push(mark),
             FileKind::Snapshot(snapshot) => snapshots.push(snapshot),
             FileKind::SnapshotPart => leftovers.push(name),
-            FileKind::Spare { number, is_written } => spares.push((number, is_written)),
+            FileKind::PreallocatedFile { number, is_written } => {
+                preallocated.push((number, is_written))
+            }
             FileKind::Damaged | FileKind::Other => {}
         }
     }
     marks.sort_unstable();
     numbers.sort_unstable();
-    spares.sort_unstable();
+    preallocated.sort_unstable();
 
     let mut found = Vec::with_capacity(numbers.len());
     for &number in &numbers {
@@ -196,7 +198,7 @@ pub(crate) fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
         segments: found,
         synced: in_headers.max(in_marks).max(first),
         synced_marks,
-        spares,
+        preallocated,
         leftovers,
     })
 }
@@ -269,7 +271,7 @@ struct Recovery<'a> {
     /// The segments from there on.
     found: Vec<FoundSegment>,
     synced_marks: Vec<SyncedMark>,
-    spares: Vec<(u32, bool)>,
+    preallocated: Vec<(u32, bool)>,
     plan: Plan,
     report: RecoveryReport,
     segments: BTreeMap<u32, SegmentInfo>,
@@ -296,7 +298,7 @@ impl<'a> Recovery<'a> {
             segments: mut found,
             mut synced,
             synced_marks,
-            spares,
+            preallocated,
             leftovers,
         } = survey;
         if let Some(from) = from
@@ -364,7 +366,7 @@ impl<'a> Recovery<'a> {
             cut: None,
             found,
             synced_marks,
-            spares,
+            preallocated,
             plan: Plan {
                 leftovers,
                 ..Plan::default()
@@ -692,7 +694,7 @@ impl<'a> Recovery<'a> {
             start: self.start,
             next_number: self.expected,
             next_segment,
-            spares: self.spares,
+            preallocated: self.preallocated,
             plan: self.plan,
         })
     }

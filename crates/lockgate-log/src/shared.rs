@@ -8,21 +8,21 @@ use std::{
 };
 
 use lockgate_core::{
-    AppendError, Disk, DiskError, DiskFile, DiskOperation, LogError, LogProgress, LogUpkeep,
+    AppendError, Disk, DiskError, DiskFile, DiskOperation, LogError, LogMaintenance, LogProgress,
     OpenMode, Position, Progress, SpaceState, with_sources,
 };
 
 use crate::{
     format::{Point, first_record, segment_of},
     names::{StartMark, segment_name},
+    preallocated::{Preallocated, StepError},
     reader::Lengths,
-    spares::{Spares, StepError},
     sync::{AtomicU64, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 pub(crate) struct Shared {
     pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) spares: Spares,
+    pub(crate) preallocated: Preallocated,
     /// Every segment whose records may be read, by number.
     segments: RwLock<BTreeMap<u32, SegmentInfo>>,
     /// Segment files with bytes that could not be read.
@@ -69,10 +69,14 @@ struct Unsynced {
 }
 
 impl Shared {
-    pub(crate) fn new(disk: Arc<dyn Disk>, spares: Spares, open_files_max: usize) -> Self {
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        preallocated: Preallocated,
+        open_files_max: usize,
+    ) -> Self {
         Self {
             disk,
-            spares,
+            preallocated,
             segments: RwLock::default(),
             damaged: Mutex::default(),
             snapshot_bytes: AtomicU64::new(0),
@@ -163,7 +167,7 @@ impl Shared {
     }
 
     /// Notes a file that is to survive a power cut, with its name.
-    pub(crate) fn note_spare(&self, file: Arc<dyn DiskFile>) {
+    pub(crate) fn note_preallocated(&self, file: Arc<dyn DiskFile>) {
         let mut unsynced = self.unsynced();
         unsynced.names_unsynced = true;
         // Before the segments: the last one on the list is the one being written.
@@ -385,19 +389,19 @@ impl OpenFiles {
     }
 }
 
-/// The upkeep handle of a [`LocalLog`](crate::LocalLog).
-pub(crate) struct Upkeep(pub(crate) Arc<Shared>);
+/// The maintenance handle of a [`LocalLog`](crate::LocalLog).
+pub(crate) struct LocalMaintenance(pub(crate) Arc<Shared>);
 
-impl LogUpkeep for Upkeep {
+impl LogMaintenance for LocalMaintenance {
     fn step(&self) -> Result<bool, LogError> {
         self.0.check_running()?;
-        self.0.upkept(self.0.spares.step())
+        self.0.upkept(self.0.preallocated.step())
     }
 
     /// While there is too little room somebody may make some at any time, and growth is refused until that is
     /// seen. Else a look only shows how much there is.
     fn pause(&self) -> Duration {
-        match self.0.spares.space() {
+        match self.0.preallocated.space() {
             (_, _, SpaceState::Full) => Duration::from_secs(1),
             _ => Duration::from_secs(10),
         }
@@ -405,7 +409,7 @@ impl LogUpkeep for Upkeep {
 
     fn check_storage(&self) -> Result<(), LogError> {
         self.0.check_running()?;
-        self.0.spares.tick();
+        self.0.preallocated.tick();
         match self.0.check_newest() {
             Err(error) if error.is_not_found() => Err(self.0.stop(error)),
             _ => Ok(()),
@@ -414,7 +418,7 @@ impl LogUpkeep for Upkeep {
 }
 
 impl Shared {
-    /// What a piece of upkeep came to: without knowing which names are durable nothing can go on,
+    /// What a piece of maintenance came to: without knowing which names are durable nothing can go on,
     /// any other failure concerns a file that holds nothing.
     pub(crate) fn upkept<T>(&self, outcome: Result<T, StepError>) -> Result<T, LogError> {
         outcome.map_err(|error| match error {

@@ -232,7 +232,7 @@ impl Writing {
     fn write_piece(&mut self, len: u32, piece: &[u8]) -> Result<(), DiskError> {
         loop {
             match self.try_write_piece(len, piece) {
-                Err(error) if error.is_full() && self.shared.spares.give_up_one()? => {}
+                Err(error) if error.is_full() && self.shared.preallocated.give_up_one()? => {}
                 outcome => return outcome,
             }
         }

@@ -105,8 +105,8 @@ fn what_is_put_where_the_folder_was_is_left_alone() {
     let newest = log.snapshots().list().unwrap()[0];
     log.trim(newest).unwrap();
     log.release(Position(1 << 32)).unwrap();
-    let upkeep = log.upkeep().unwrap();
-    while upkeep.step().unwrap() {}
+    let log_maintenance = log.log_maintenance().unwrap();
+    while log_maintenance.step().unwrap() {}
     drop(log);
     assert!(contents() == before);
     let (_, records) = start(&there, 2);
@@ -175,12 +175,12 @@ fn a_newest_segment_that_is_removed_or_replaced_ends_the_log() {
         let temp = tempfile::tempdir().unwrap();
         let folder = temp.path().join("data");
         let (mut log, _) = start(&folder, 1);
-        let upkeep = log.upkeep().unwrap();
+        let log_maintenance = log.log_maintenance().unwrap();
         append(&mut log, 1, 5);
         assert_eq!(log.tail().0 >> 32, 2);
-        upkeep.check_storage().unwrap();
+        log_maintenance.check_storage().unwrap();
         take_away(&folder);
-        let error = upkeep.check_storage().unwrap_err();
+        let error = log_maintenance.check_storage().unwrap_err();
         let said = lockgate_core::with_sources(&error);
         let gone = if index < 2 {
             "00000001.log, 00000002.log in "

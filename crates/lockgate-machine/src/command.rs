@@ -125,7 +125,7 @@ pub enum Command {
     /// Says that a message's bytes are written again, with this command's record, so that they can
     /// be given up where they are now: how an engine empties a range of its log. Done, without
     /// effect, if no message lives at `from` any more.
-    Relocate {
+    Compact {
         /// The message as it stands there. Where it is now is found by its id: it may have been
         /// moved to another queue since.
         message: Box<StoredMessage>,

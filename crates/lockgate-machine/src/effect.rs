@@ -116,7 +116,7 @@ pub enum Effect {
         holder: HolderName,
     },
     /// No lease of the queue reaches past this without a new one: what a power cut may have taken.
-    HorizonRaised {
+    LeaseBoundRaised {
         /// Which queue.
         queue: QueueId,
         /// Up to when.
@@ -203,7 +203,7 @@ pub enum Effect {
     },
     /// A message's bytes now live where this record is (the engine moved them forward). It is named
     /// by the queue and number it has now.
-    Relocated(Box<StoredMessage>),
+    Compacted(Box<StoredMessage>),
 }
 
 impl Effect {
@@ -220,10 +220,10 @@ impl Effect {
             Self::Purged { .. } => "purged",
             Self::Paused { .. } => "paused",
             Self::Accepted(_) => "accepted",
-            Self::Relocated(_) => "relocated",
+            Self::Compacted(_) => "compacted",
             Self::SequencesReserved { .. } => "sequences reserved",
             Self::Leased { .. } => "leased",
-            Self::HorizonRaised { .. } => "horizon raised",
+            Self::LeaseBoundRaised { .. } => "lease bound raised",
             Self::Acked { .. } => "acked",
             Self::Nacked { .. } => "nacked",
             Self::Extended { .. } => "extended",

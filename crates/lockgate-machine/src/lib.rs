@@ -85,8 +85,8 @@ pub use command::{
 pub use effect::{DeadLetterReason, DropReason, Effect, Effects, StoredMessage};
 pub use live::{LiveMessage, LiveRange};
 pub use machine::{
-    ClockState, Deadlines, Frozen, ImageLoader, ImagePart, KeySnapshot, LeaseSnapshot, Machine,
-    MachineLimits, MessageSnapshot, MessageState, QueueSnapshot, Snapshot, Upcoming,
+    ClockState, Deadlines, Frozen, ImageLoader, ImagePart, KeyView, LeaseView, Machine,
+    MachineLimits, MessageState, MessageView, QueueView, StateView, Upcoming,
 };
 pub use reply::{
     Answer, Decision, Delivery, DroppedCounts, KeyStatus, KeyWait, MessageStatus, MessageWait,

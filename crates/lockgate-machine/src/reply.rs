@@ -611,7 +611,7 @@ pub enum KeyWait {
     /// The message has not reached its durability level yet.
     Durability,
     /// Leases lost in a power cut may still be held.
-    Horizon {
+    LeaseBound {
         /// How much longer.
         remaining: Millis,
     },

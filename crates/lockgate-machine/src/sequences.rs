@@ -119,8 +119,8 @@ impl Sequences {
     }
 
     /// Reads where a [`get`](Self::get) of this number will begin, see [`Table::touch`].
-    pub(crate) fn touch(&self, number: u64) -> u32 {
-        self.by_block.touch(hash_block(split(number).0))
+    pub(crate) fn lease_state(&self, number: u64) -> u32 {
+        self.by_block.lease_state(hash_block(split(number).0))
     }
 
     /// Reads where it will go on from there.
@@ -311,7 +311,7 @@ mod tests {
                 assert!(table < full_table / 4, "{table} of {full_table} bytes");
             }
         }
-        // A spare page for leaves, and nothing of the table.
+        // A free page for leaves, and nothing of the table.
         assert_eq!(sequences.by_block.bytes(), 0);
         assert!(sequences.bytes() < 4096, "{} are left", sequences.bytes());
     }

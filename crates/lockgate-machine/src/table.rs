@@ -116,7 +116,7 @@ impl Table {
 
     /// Reads where a [`find`](Self::find) of this hash will begin, and nothing that depends on it: a
     /// processor goes on to the next one while this one waits for memory.
-    pub(crate) fn touch(&self, hash: u64) -> u32 {
+    pub(crate) fn lease_state(&self, hash: u64) -> u32 {
         self.shards
             .get(self.shard(hash))
             .map_or(0, |shard| shard.buckets[shard.home(hash)].passed)

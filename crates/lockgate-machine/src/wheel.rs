@@ -182,7 +182,7 @@ impl Wheel {
     }
 
     /// Reads the timer, to have it near.
-    pub(crate) fn touch(&self, handle: u32) -> u32 {
+    pub(crate) fn lease_state(&self, handle: u32) -> u32 {
         self.nodes.get(handle).map_or(0, |node| node.next)
     }
 

@@ -3,8 +3,8 @@
 use lockgate_core::LogError;
 
 use crate::{
+    log_maintenance::{DELETE, ROWS},
     shared::{Handle, from_database},
-    upkeep::{DELETE, ROWS},
 };
 
 /// Fences whoever still appends to it.

@@ -84,6 +84,7 @@ mod discard;
 mod fill;
 mod hosts;
 mod log;
+mod log_maintenance;
 mod options;
 mod pipeline;
 mod pooler;
@@ -96,7 +97,6 @@ mod snapshots;
 mod sync;
 mod thread;
 mod tls;
-mod upkeep;
 mod view;
 
 /// What a fuzzer gives its bytes to; no interface for anybody else.

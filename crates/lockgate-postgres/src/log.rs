@@ -3,14 +3,15 @@
 use std::{fmt, sync::Arc};
 
 use lockgate_core::{
-    AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader,
-    LogRecord, LogSource, LogSpace, LogUpkeep, Position, Preview, Purpose, RecordGroup,
+    AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogMaintenance, LogProgress,
+    LogRange, LogReader, LogRecord, LogSource, LogSpace, Position, Preview, Purpose, RecordGroup,
     RecordStamp, RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter, SpaceState, Storage,
 };
 
 use crate::{
     discard::Discard,
     fill::is_hidden,
+    log_maintenance::PostgresMaintenance,
     options::{GROUPS_IN_FLIGHT, OpenError, PostgresLogOptions, SHARD_NAME_BYTES_MAX},
     pipeline::Pipeline,
     pooler::check_sessions,
@@ -22,7 +23,6 @@ use crate::{
     snapshots::Snapshots,
     sync::{Syncing, check_all_replicated, check_commit},
     tls::Target,
-    upkeep::Upkeep,
 };
 
 /// A log in a PostgreSQL database. See the [crate](crate) for how.
@@ -43,7 +43,7 @@ pub struct PostgresLog {
     /// The highest epoch that recovery has found, or was told of.
     lowest: Epoch,
     /// Handed out to whoever does it.
-    upkeep: Arc<Upkeep>,
+    log_maintenance: Arc<PostgresMaintenance>,
 }
 
 #[derive(Clone, Copy)]
@@ -188,7 +188,7 @@ impl PostgresLog {
             next_number: 1,
             trimmed: Position(0),
             lowest: Epoch(0),
-            upkeep: Arc::new(Upkeep::new(shared.clone(), held)),
+            log_maintenance: Arc::new(PostgresMaintenance::new(shared.clone(), held)),
             shared,
         })
     }
@@ -496,7 +496,7 @@ impl LogSource for PostgresLog {
 }
 
 impl Log for PostgresLog {
-    fn look(&self) -> Result<Option<Preview>, LogError> {
+    fn preview(&self) -> Result<Option<Preview>, LogError> {
         self.shared.check_running()?;
         preview(&self.shared, self.syncing.session()).map(Some)
     }
@@ -702,8 +702,8 @@ impl Log for PostgresLog {
         })
     }
 
-    fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
-        Some(self.upkeep.clone())
+    fn log_maintenance(&self) -> Option<Arc<dyn LogMaintenance>> {
+        Some(self.log_maintenance.clone())
     }
 
     fn trim(&mut self, before: Position) -> Result<(), LogError> {
@@ -734,9 +734,9 @@ impl Log for PostgresLog {
         )?;
         self.shared
             .space(|space| space.released.insert(range.start, range.end));
-        let is_handed_out = Arc::strong_count(&self.upkeep) > 1;
+        let is_handed_out = Arc::strong_count(&self.log_maintenance) > 1;
         if !is_handed_out {
-            while self.upkeep.step()? {}
+            while self.log_maintenance.step()? {}
         }
         Ok(())
     }

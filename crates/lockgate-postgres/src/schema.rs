@@ -96,7 +96,7 @@ pub(crate) fn prepare(session: &Session) -> Result<(), LogError> {
 }
 
 /// That there are tables of this version, for who must not change any. Whether there are any.
-pub(crate) fn look(session: &Session) -> Result<bool, LogError> {
+pub(crate) fn exists(session: &Session) -> Result<bool, LogError> {
     let found = version(session).map_err(|failure| failure.while_doing("looking at the tables"))?;
     if found > VERSION {
         return Err(newer(found));

@@ -24,7 +24,7 @@ use crate::{
 /// Positions count bytes; a record takes its payload's and so many for its row.
 pub(crate) const ROW_BYTES: u64 = 96;
 
-/// Shared by the log, its progress, its readers, its snapshots and its upkeep.
+/// Shared by the log, its progress, its readers, its snapshots and its maintenance.
 pub(crate) struct Shared {
     /// The shard's number in the database.
     pub(crate) shard: i32,

@@ -90,7 +90,7 @@ impl PostgresView {
             None
         };
         let find = |name: &str| session.query_opt(FIND_SHARD, &[&name]).map_err(failed);
-        let (found, unfinished) = if schema::look(&session)? {
+        let (found, unfinished) = if schema::exists(&session)? {
             (find(shard)?, find(&hidden(shard))?.is_some())
         } else {
             (None, false)

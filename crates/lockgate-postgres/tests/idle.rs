@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, fs, sync::Arc, thread, time::Duration};
 
-use lockgate_engine::{Engine, EngineOptions, Maintenance};
+use lockgate_engine::{Engine, EngineOptions, MaintenanceThreads};
 use lockgate_log::SystemClock;
 use lockgate_postgres::{ConnectionThread, PostgresLog, PostgresLogOptions};
 
@@ -56,7 +56,7 @@ fn idle_shards_have_two_threads_and_four_connections_each() {
         .unwrap();
     let application = format!("lockgate-idle-{}", std::process::id());
     let own = format!("{url}?application_name={application}");
-    let maintenance = Maintenance::default();
+    let maintenance = MaintenanceThreads::default();
     let connection_thread = ConnectionThread::start().unwrap();
     let before = threads();
     let engines: Vec<Engine> = (0..SHARDS)

@@ -2,7 +2,7 @@
 
 use std::{future, pin::pin, time::Duration};
 
-use lockgate_engine::{Batch, Engine, EngineError};
+use lockgate_engine::{Engine, EngineError, ReceivedBatch};
 use lockgate_machine::Receive;
 
 use crate::http::progress::Hangup;
@@ -14,7 +14,7 @@ pub(crate) async fn receive(
     receive: Receive,
     wait: Duration,
     hangup: &Hangup,
-) -> Result<Batch, EngineError> {
+) -> Result<ReceivedBatch, EngineError> {
     let at_once = receive.clone();
     let mut waiting = pin!(engine.receive(receive, wait));
     tokio::select! {

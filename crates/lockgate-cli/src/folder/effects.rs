@@ -81,7 +81,7 @@ fn fields(effect: &Effect, bodies: Bodies) -> Value {
         Effect::QueueDeleted { queue } => json!({ "queue": queue.0 }),
         Effect::Purged { queue } => json!({ "queue": queue.0 }),
         Effect::Paused { queue, paused } => json!({ "queue": queue.0, "paused": paused }),
-        Effect::Accepted(stored) | Effect::Relocated(stored) => message_json(stored, bodies),
+        Effect::Accepted(stored) | Effect::Compacted(stored) => message_json(stored, bodies),
         Effect::SequencesReserved { queue, below } => json!({ "queue": queue.0, "below": below.0 }),
         Effect::Leased {
             queue,
@@ -98,7 +98,7 @@ fn fields(effect: &Effect, bodies: Bodies) -> Value {
             "deadline": deadline.0,
             "holder": holder.as_str(),
         }),
-        Effect::HorizonRaised { queue, until } => json!({ "queue": queue.0, "until": until.0 }),
+        Effect::LeaseBoundRaised { queue, until } => json!({ "queue": queue.0, "until": until.0 }),
         Effect::Acked { queue, sequence } => json!({ "queue": queue.0, "sequence": sequence.0 }),
         Effect::Nacked {
             queue,
@@ -171,7 +171,7 @@ pub(crate) fn queues_of(effect: &Effect) -> impl Iterator<Item = QueueId> {
         | Effect::Paused { queue, .. }
         | Effect::SequencesReserved { queue, .. }
         | Effect::Leased { queue, .. }
-        | Effect::HorizonRaised { queue, .. }
+        | Effect::LeaseBoundRaised { queue, .. }
         | Effect::Acked { queue, .. }
         | Effect::Nacked { queue, .. }
         | Effect::Extended { queue, .. }
@@ -180,7 +180,7 @@ pub(crate) fn queues_of(effect: &Effect) -> impl Iterator<Item = QueueId> {
         | Effect::Rescheduled { queue, .. }
         | Effect::KeyParked { queue, .. }
         | Effect::KeyResumed { queue, .. } => (Some(*queue), None),
-        Effect::Accepted(stored) | Effect::Relocated(stored) => (Some(stored.queue), None),
+        Effect::Accepted(stored) | Effect::Compacted(stored) => (Some(stored.queue), None),
         Effect::Moved { from, to, .. } => (Some(*from), Some(*to)),
         _ => (None, None),
     };

@@ -537,7 +537,7 @@ impl MissingFound {
 /// How many messages have their payload in this record.
 fn live_payloads(machine: &Machine, position: Position, effects: &[Effect]) -> u64 {
     let live = (0..).zip(effects).filter(|(part, effect)| match effect {
-        Effect::Accepted(stored) | Effect::Relocated(stored) => {
+        Effect::Accepted(stored) | Effect::Compacted(stored) => {
             let part = *part;
             machine.lives_at(stored.id, Location { position, part })
         }

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, fs};
 
 use lockgate_core::{HolderName, Key, LeaseToken, Message, Now, QueueName};
-use lockgate_engine::{ChoreStep, Outcome, Request, What, Work};
+use lockgate_engine::{Outcome, OutputKind, Request, TaskStep, Work};
 use lockgate_machine::{
     Command, CreateQueue, KeyAction, QueueSettings, Receive, SendMessage, Settle, SettleAction,
     read_message,
@@ -63,7 +63,7 @@ fn open(disk: &FaultyDisk, clock: &ManualClock) -> (Driver<u64>, StartReport) {
 fn truth(driver: &Driver<u64>) -> (u64, u64) {
     let reader = driver.reader();
     let (mut messages, mut unreadable) = (0, 0);
-    for queue in driver.machine().snapshot().queues.into_values() {
+    for queue in driver.machine().state_view().queues.into_values() {
         for message in queue.messages.into_values() {
             let record = reader.read(message.location.position);
             let stored = record.map(|record| read_message(&record, message.location.part));
@@ -146,7 +146,7 @@ impl Life<'_> {
         let now = self.now();
         let request = Request { work, ticket: 0 };
         self.driver.run_group([request], now, &mut |output| {
-            if let What::Answer { result, .. } = output.what
+            if let OutputKind::Answer { result, .. } = output.kind
                 && let Ok(Outcome::Received(Ok(deliveries))) = result
             {
                 tokens.extend(deliveries.iter().map(|delivery| delivery.token));
@@ -232,19 +232,19 @@ impl Life<'_> {
     /// Does what the driver says is to be done: snapshots, moving messages, giving back space.
     fn keep(&mut self) {
         let now = self.now();
-        let Some(mut chore) = self.driver.next_chore(now).unwrap() else {
+        let Some(mut task) = self.driver.next_task(now).unwrap() else {
             return;
         };
         loop {
-            match chore.step(self.durable).unwrap() {
-                ChoreStep::More => {}
-                ChoreStep::WaitDurable(_) => self.sync(),
-                ChoreStep::Commands(commands) => _ = self.work(Work::Commands(commands.into())),
-                ChoreStep::Done => break,
+            match task.step(self.durable).unwrap() {
+                TaskStep::More => {}
+                TaskStep::WaitDurable(_) => self.sync(),
+                TaskStep::Commands(commands) => _ = self.work(Work::Commands(commands.into())),
+                TaskStep::Done => break,
             }
         }
         self.sync();
-        let rest = self.driver.finish_chore(chore, Ok(()), now);
+        let rest = self.driver.finish_task(task, Ok(()), now);
         for position in rest.snapshots {
             self.driver.snapshots().remove(position).unwrap();
         }

@@ -126,7 +126,7 @@ impl Overlay {
     /// must be looked at before a start is tried here.
     pub(crate) fn segment_bytes(&self) -> Option<u32> {
         let sizes = self.sizes().into_iter();
-        let is_ready = |name: &str| name.ends_with(".spare") || name.ends_with(".ready");
+        let is_ready = |name: &str| name.ends_with(".preallocated") || name.ends_with(".ready");
         let ready = sizes.filter(|(name, _)| is_log_file(name) && is_ready(name));
         let largest = ready
             .filter_map(|(_, bytes)| u32::try_from(bytes).ok())

@@ -499,7 +499,11 @@ fn a_check_does_to_the_files_kept_ready_what_a_start_does() {
     };
     drop(start());
     // One at least, whatever the server came to.
-    fs::write(sandbox.path().join("data/0000000f.spare"), vec![0; 4 << 20]).unwrap();
+    fs::write(
+        sandbox.path().join("data/0000000f.preallocated"),
+        vec![0; 4 << 20],
+    )
+    .unwrap();
     let found: Value = serde_json::from_str(&sandbox.run("check --json data").ok()).unwrap();
     let changes = found["start"]["changes"].as_array().unwrap();
     let of_kind = |kind: &str| -> Vec<&Value> {

@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 use lockgate_core::{
     Clock as _, HolderName, Incarnation, Key, Message, Now, QueueName, UniqueId, WallTime,
 };
-use lockgate_engine::{Beginning, Driver, EngineOptions, Outcome, Request, What, Work, restore};
+use lockgate_engine::{
+    Beginning, Driver, EngineOptions, Outcome, OutputKind, Request, Work, restore,
+};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 use lockgate_machine::{
     Command, CreateQueue, Delivery, QueueSettings, Receive, SendMessage, Settle, SettleAction,
@@ -75,7 +77,7 @@ impl Shard {
         let now = self.now();
         let request = Request { work, ticket: 1 };
         self.driver.run_group([request], now, &mut |output| {
-            if let What::Answer { result, .. } = output.what {
+            if let OutputKind::Answer { result, .. } = output.kind {
                 outcome = Some(result.unwrap());
             }
         });

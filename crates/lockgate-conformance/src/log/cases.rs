@@ -70,6 +70,6 @@ cases! {
         a_range_is_released_only_behind_a_trim,
         a_released_range_is_gone_and_all_others_stay,
         a_reservation_that_cannot_be_met_changes_nothing,
-        upkeep_changes_nothing_that_can_be_read,
+        maintenance_changes_nothing_that_can_be_read,
     }
 }

@@ -94,15 +94,15 @@ impl Owner {
         at
     }
 
-    /// Does what upkeep there is to do now.
-    pub(super) fn run_upkeep(&self) {
-        let Some(upkeep) = self.log.upkeep() else {
+    /// Does what maintenance there is to do now.
+    pub(super) fn run_log_maintenance(&self) {
+        let Some(log_maintenance) = self.log.log_maintenance() else {
             return;
         };
         let mut steps = 0;
-        while upkeep.step().expect("upkeep is done") {
+        while log_maintenance.step().expect("maintenance is done") {
             steps += 1;
-            assert!(steps < 100_000, "upkeep never comes to an end");
+            assert!(steps < 100_000, "maintenance never comes to an end");
         }
     }
 

@@ -353,7 +353,7 @@ fn what_was_answered_survives_a_power_cut(fixture: &mut dyn Fixture) -> bool {
     clock.reboot(0);
     let shard = Shard::start(fixture.open(), clock);
     assert!(shard.report.is_clean() && shard.report.crashed);
-    // Behind every lease that may have been given, and its horizon.
+    // Behind every lease that may have been given, and its lease bound.
     shard.pass(120_000);
     let mut left = shard.drain();
     assert_eq!(left.len(), 39);
@@ -422,7 +422,7 @@ fn lives_of_random_work_keep_every_promise(fixture: &mut dyn Fixture) -> bool {
         if life == 0 {
             shard.create(QUEUE, keyed_queue());
         }
-        // Behind the leases of the life before, and their horizon.
+        // Behind the leases of the life before, and their lease bound.
         shard.pass(120_000);
         for _ in 0..60 {
             if random.below(5) < 3 {

@@ -243,7 +243,7 @@ impl Writer {
     fn message(&mut self, record: &[u8], stream: &Reader<'_>) -> Result<(), RestoreError> {
         let effects = decode_record(&Bytes::copy_from_slice(record))
             .map_err(|_| stream.damaged("a message makes no sense"))?;
-        let [Effect::Relocated(stored)] = &effects[..] else {
+        let [Effect::Compacted(stored)] = &effects[..] else {
             return Err(stream.damaged("a message is none"));
         };
         let place = self.machine.location(stored.queue, stored.sequence);
@@ -290,7 +290,7 @@ impl Writer {
         // Rare enough to walk everything.
         let there = self.written()?;
         let mut dropped = 0;
-        for queue in self.machine.snapshot().queues.into_values() {
+        for queue in self.machine.state_view().queues.into_values() {
             let id = queue.description.id;
             for &sequence in queue.messages.keys() {
                 if !there.contains(&(id, sequence)) {
@@ -316,7 +316,7 @@ impl Writer {
         let scanned = reader.scan(self.first, self.log.tail(), &mut |scanned| {
             if let Scanned::Record { record, .. } = scanned {
                 for effect in decode_record(&record.payload).unwrap_or_default() {
-                    if let Effect::Relocated(stored) = effect {
+                    if let Effect::Compacted(stored) = effect {
                         there.insert((stored.queue, stored.sequence));
                     }
                 }

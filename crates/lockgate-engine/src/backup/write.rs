@@ -13,7 +13,7 @@ use lockgate_machine::{
 };
 
 use super::stream::{Head, Kind, Writer};
-use crate::{Driver, StopReason, Ticket, keeper::Pin};
+use crate::{Driver, StopReason, Ticket, maintenance::Pin};
 
 /// What a backup holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -190,7 +190,7 @@ fn write_messages(
     let mut written = 0;
     let mut bytes = Vec::new();
     for (part, effect) in (0..).zip(effects) {
-        let (Effect::Accepted(stored) | Effect::Relocated(stored)) = effect else {
+        let (Effect::Accepted(stored) | Effect::Compacted(stored)) = effect else {
             continue;
         };
         let position = record.position;
@@ -200,7 +200,7 @@ fn write_messages(
         };
         bytes.clear();
         // As it will stand in the log that is made of the backup.
-        let moved = Effect::Relocated(Box::new(StoredMessage {
+        let moved = Effect::Compacted(Box::new(StoredMessage {
             queue,
             sequence,
             ..*stored

@@ -24,7 +24,7 @@ pub(super) struct TurnDisk {
     fail_zeros: Arc<AtomicBool>,
 }
 
-/// A mistake made on purpose: a spare becomes a segment only when its header is written, which is
+/// A mistake made on purpose: a preallocated file becomes a segment only when its header is written, which is
 /// after the log has noted that there is a new name to sync. For the log it is the same as noting
 /// the name before making it.
 #[derive(Clone, Default)]
@@ -46,7 +46,7 @@ impl TurnDisk {
         })
     }
 
-    /// The next time upkeep writes zeros to a spare, that fails.
+    /// The next time maintenance writes zeros to a preallocated file, that fails.
     pub(super) fn that_fails_zeros(disk: &FaultyDisk) -> Arc<Self> {
         let this = Self::new(disk);
         this.fail_zeros.store(true, Relaxed);
@@ -96,7 +96,7 @@ impl Disk for TurnDisk {
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
         turn();
         match &self.planted {
-            Some(late) if is_spare(from) && !is_spare(to) => {
+            Some(late) if is_preallocated(from) && !is_preallocated(to) => {
                 *late.0.lock().unwrap() = Some((from.to_owned(), to.to_owned()));
                 Ok(())
             }
@@ -135,8 +135,8 @@ pub(super) fn power_cut() -> PowerCut {
 }
 
 /// Whether this is the name of a file that segments are made of.
-pub(super) fn is_spare(name: &str) -> bool {
-    name.ends_with(".spare") || name.ends_with(".ready")
+pub(super) fn is_preallocated(name: &str) -> bool {
+    name.ends_with(".preallocated") || name.ends_with(".ready")
 }
 
 struct TurnFile {
@@ -168,7 +168,7 @@ impl DiskFile for TurnFile {
         {
             return Err(DiskError {
                 operation: DiskOperation::Write,
-                name: "a spare".to_owned(),
+                name: "a preallocated file".to_owned(),
                 source: ErrorKind::Other.into(),
             });
         }

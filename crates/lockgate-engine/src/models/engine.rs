@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     BackupError, Beginning, Driver, Engine, EngineError, EngineOptions, Status, StopReason,
-    inbox::Ticket, sync::Instant,
+    inbox::AnswerSender, sync::Instant,
 };
 
 /// The clock of the models: it moves when a timed wait comes to its end.
@@ -92,7 +92,7 @@ fn options() -> EngineOptions {
         group_requests_max: 2,
         // So few that the owner must at times wait until a sync lets one out.
         answers_max: 2,
-        // So little that the keeper takes snapshots and gives segments back.
+        // So little that maintenance takes snapshots and gives segments back.
         snapshot_bytes_min: 1 << 10,
         ..EngineOptions::default()
     }
@@ -226,7 +226,7 @@ fn messages(disk: &FaultyDisk) -> BTreeSet<MessageId> {
         secret: [0; 32],
     };
     let log = log(TurnDisk::new(disk));
-    let (driver, _) = Driver::<Ticket>::recover(log, &options(), || beginning).unwrap();
+    let (driver, _) = Driver::<AnswerSender>::recover(log, &options(), || beginning).unwrap();
     let now = lockgate_core::Now {
         wall: beginning.wall,
         machine: driver.machine_time(beginning.since_boot),
@@ -310,7 +310,7 @@ fn a_shutdown_at_any_moment_ends_all_threads_and_callers() {
     });
 }
 
-/// A file's sync fails, be it upkeep's, which is tried again, or one that answers wait for.
+/// A file's sync fails, be it maintenance's, which is tried again, or one that answers wait for.
 #[test]
 fn a_failed_sync_ends_all_threads_and_callers() {
     check(|| {
@@ -359,12 +359,12 @@ fn a_backup_beside_a_shutdown_ends() {
     });
 }
 
-/// So many large messages have the keeper take a snapshot, trim, and release segments.
+/// So many large messages have maintenance take a snapshot, trim, and release segments.
 const FILLS: u32 = 10;
 
-/// The keeper's whole work beside appends.
+/// Maintenance's whole work beside appends.
 #[test]
-fn what_is_answered_beside_the_keeper_survives_a_power_cut_at_once() {
+fn what_is_answered_beside_maintenance_survives_a_power_cut_at_once() {
     check_one_in(10, || {
         let shard = Shard::start();
         let fills = thread::spawn({
@@ -383,7 +383,7 @@ fn what_is_answered_beside_the_keeper_survives_a_power_cut_at_once() {
         });
         join(vec![fills, drains], |_| false);
         assert!(
-            shard.engine.metrics().keeper.snapshots > 0,
+            shard.engine.metrics().maintenance.snapshots > 0,
             "it was to be busy"
         );
         assert_eq!(shard.stop(), StopReason::ShutDown);

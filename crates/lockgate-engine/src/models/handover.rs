@@ -1,4 +1,4 @@
-//! Desk, inbox and tickets, with an owner and a log of a few lines: callers enter, an owner decides and
+//! PendingAnswers, inbox and tickets, with an owner and a log of a few lines: callers enter, an owner decides and
 //! files, the sync thread lets answers out, and anybody closes at any moment.
 
 use std::{
@@ -26,10 +26,10 @@ use shuttle::{
 
 use super::{check, finds, turn};
 use crate::{
-    DriverCounts, EngineError, EngineOptions, KeeperCounts, Outcome, Output, Request, StopReason,
-    What, Work,
-    desk::{Desk, Filing, Room},
-    inbox::{Answered, Inbox, Taken, Ticket},
+    DriverCounts, EngineError, EngineOptions, MaintenanceCounts, Outcome, Output, OutputKind,
+    Request, StopReason, Work,
+    inbox::{AnswerSender, GuardedAnswer, Inbox, Taken},
+    pending::{Filing, PendingAnswers, Room},
     sync::{Condvar, Mutex},
 };
 
@@ -212,7 +212,7 @@ impl LogProgress for SmallLog {
 
 struct Shard {
     inbox: Inbox,
-    desk: Arc<Desk>,
+    pending: Arc<PendingAnswers>,
     clock: ManualClock,
     log: Arc<SmallLog>,
     /// Room for a few answers that wait for a sync; for one, the owner must often wait for it.
@@ -236,10 +236,10 @@ impl Shard {
         };
         Arc::new(Self {
             inbox: Inbox::new(&options),
-            desk: Arc::new(Desk::new(
+            pending: Arc::new(PendingAnswers::new(
                 Position(0),
                 if log.is_slow { 2 } else { 1 },
-                KeeperCounts::default(),
+                MaintenanceCounts::default(),
             )),
             clock: ManualClock::default(),
             log: Arc::new(log),
@@ -255,7 +255,7 @@ impl Shard {
 
     /// One request from its entry to its answer.
     fn ask(&self, kind: Kind) -> Result<(), EngineError> {
-        let (ticket, answer) = Ticket::new();
+        let (ticket, answer) = AnswerSender::new();
         block_on(async {
             self.inbox
                 .enter(
@@ -274,8 +274,8 @@ impl Shard {
         })
     }
 
-    fn deliver(&self, output: Output<Ticket>) {
-        let What::Answer { ticket, result } = output.what else {
+    fn deliver(&self, output: Output<AnswerSender>) {
+        let OutputKind::Answer { ticket, result } = output.kind else {
             return;
         };
         assert!(
@@ -287,18 +287,18 @@ impl Shard {
             "an answer left before what it tells was written"
         );
         self.told.fetch_add(u64::from(result.is_ok()), Relaxed);
-        ticket.send(result.map(Answered::Other));
+        ticket.send(result.map(GuardedAnswer::Other));
     }
 
     fn failed(&self, reason: StopReason) {
         self.inbox.close(reason.clone());
-        self.desk.fail(reason, |output, error| {
+        self.pending.fail(reason, |output, error| {
             let is_certain = matches!(error, EngineError::Stopped { .. });
             assert!(
                 !is_certain || output.written.0 > self.log.written(),
                 "one was told that nothing was done, and it is written"
             );
-            if let What::Answer { ticket, .. } = output.what {
+            if let OutputKind::Answer { ticket, .. } = output.kind {
                 self.unknown.fetch_add(1, Relaxed);
                 ticket.send(Err(error));
             }
@@ -312,7 +312,7 @@ impl Shard {
             let log = shard.log.clone();
             let synced =
                 shard
-                    .desk
+                    .pending
                     .run(&*log, |output| shard.deliver(output), || shard.inbox.poke());
             if let Err(reason) = synced {
                 shard.failed(reason);
@@ -323,18 +323,18 @@ impl Shard {
     /// As the engine's owner thread, with a machine of two rules: a send is appended, and a receive
     /// waits until all sends before it are durable; then its lease is.
     fn own(self: &Arc<Self>) -> thread::JoinHandle<()> {
-        let desk = self.desk.clone();
-        self.log.watch(Box::new(move || desk.tell()));
+        let pending = self.pending.clone();
+        self.log.watch(Box::new(move || pending.tell()));
         let log = self.log.clone();
         let carrier = thread::spawn(move || log.carry());
         let (shard, sync) = (self.clone(), self.sync_thread());
         thread::spawn(move || {
             shard.serve();
-            shard.desk.finish();
+            shard.pending.finish();
             sync.join().unwrap();
             shard.log.close();
             carrier.join().unwrap();
-            if let Err(reason) = shard.desk.durable() {
+            if let Err(reason) = shard.pending.durable() {
                 shard.failed(reason);
             }
         })
@@ -349,11 +349,11 @@ impl Shard {
         let (mut durable, mut appended, mut stopped) = (Position(0), 0, None);
         let mut wanted = Position(0);
         loop {
-            let has_room = self.desk.has_room(self.answers) || self.inbox.is_closed();
+            let has_room = self.pending.has_room(self.answers) || self.inbox.is_closed();
             let requests_max = if has_room { 2 } else { 0 };
             self.inbox
                 .take(timeout, requests_max, usize::MAX, &mut taken);
-            match self.desk.durable() {
+            match self.pending.durable() {
                 Ok(position) => durable = position,
                 Err(reason) => stopped = Some(reason),
             }
@@ -392,9 +392,9 @@ impl Shard {
                 counts,
                 window: SyncWindow::default(),
                 waiters: waiting.len(),
-                keeper: KeeperCounts::default(),
+                maintenance: MaintenanceCounts::default(),
             };
-            let look_again = self.desk.file(filing, |output| self.deliver(output));
+            let look_again = self.pending.file(filing, |output| self.deliver(output));
             if let Some(reason) = &stopped {
                 self.failed(reason.clone());
             }
@@ -407,12 +407,12 @@ impl Shard {
     }
 }
 
-fn answer(ticket: Ticket, written: Position, durable: Position) -> Output<Ticket> {
+fn answer(ticket: AnswerSender, written: Position, durable: Position) -> Output<AnswerSender> {
     let result = Ok(Outcome::Received(Ok(Vec::new())));
     Output {
         written,
         durable,
-        what: What::Answer { ticket, result },
+        kind: OutputKind::Answer { ticket, result },
     }
 }
 
@@ -564,7 +564,7 @@ fn a_failed_sync_leaves_nobody_waiting() {
         let owner = shard.own();
         let waiter = thread::spawn({
             let shard = shard.clone();
-            move || shard.desk.wait_durable(Position(3))
+            move || shard.pending.wait_durable(Position(3))
         });
         everybody_is_told(&shard);
         shard.inbox.close(StopReason::ShutDown);
@@ -601,7 +601,7 @@ fn window(after: Option<u64>) {
     let sync = shard.sync_thread();
     let waiter = thread::spawn({
         let shard = shard.clone();
-        move || shard.desk.wait_durable(Position(1))
+        move || shard.pending.wait_durable(Position(1))
     });
     shard.log.appended.store(1, Relaxed);
     let filing = Filing {
@@ -620,17 +620,17 @@ fn window(after: Option<u64>) {
             records: None,
         },
         waiters: 0,
-        keeper: KeeperCounts::default(),
+        maintenance: MaintenanceCounts::default(),
     };
     assert!(
-        !shard.desk.file(filing, |_| {}),
+        !shard.pending.file(filing, |_| {}),
         "nobody waits for a message"
     );
     // Nothing but the wait, or the window's end, has it synced.
     assert_eq!(waiter.join().unwrap(), Ok(()));
-    shard.desk.finish();
+    shard.pending.finish();
     sync.join().unwrap();
-    assert_eq!(shard.desk.durable(), Ok(Position(1)));
+    assert_eq!(shard.pending.durable(), Ok(Position(1)));
 }
 
 /// Who comes too late for the last sync is told, and does not wait for another one.
@@ -642,12 +642,12 @@ fn a_wait_for_a_sync_ends_with_the_sync_thread() {
         let sync = shard.sync_thread();
         let waiter = thread::spawn({
             let shard = shard.clone();
-            move || shard.desk.wait_durable(Position(1))
+            move || shard.pending.wait_durable(Position(1))
         });
-        shard.desk.finish();
+        shard.pending.finish();
         let waited = waiter.join().unwrap();
         sync.join().unwrap();
-        let is_durable = shard.desk.durable() == Ok(Position(1));
+        let is_durable = shard.pending.durable() == Ok(Position(1));
         assert_eq!(waited, if is_durable { Ok(()) } else { Err(None) });
     });
 }
@@ -661,7 +661,7 @@ fn a_caller_that_leaves_while_it_waits_for_room_takes_none_along() {
         let left = thread::spawn({
             let shard = shard.clone();
             move || {
-                let (ticket, _answer) = Ticket::new();
+                let (ticket, _answer) = AnswerSender::new();
                 let request = Request {
                     work: Kind::Send.work(),
                     ticket,

@@ -1,4 +1,4 @@
-//! The local log: appends that change segments, beside syncs and upkeep.
+//! The local log: appends that change segments, beside syncs and maintenance.
 
 use std::sync::{
     Arc, Mutex,
@@ -14,7 +14,7 @@ use shuttle::thread;
 
 use super::{
     check,
-    disk::{TurnDisk, is_spare, power_cut},
+    disk::{TurnDisk, is_preallocated, power_cut},
     finds, turn,
 };
 
@@ -136,15 +136,15 @@ impl Model {
         })
     }
 
-    fn upkeep_beside(&self, failing: bool) -> thread::JoinHandle<()> {
-        let upkeep = self.log.upkeep().unwrap();
+    fn maintenance_beside(&self, failing: bool) -> thread::JoinHandle<()> {
+        let log_maintenance = self.log.log_maintenance().unwrap();
         let ended = self.ended.clone();
         thread::spawn(move || {
             while !ended.load(Relaxed) {
-                let stepped = upkeep.step();
+                let stepped = log_maintenance.step();
                 assert!(failing || stepped.is_ok(), "nothing fails: {stepped:?}");
                 // Beside an append that begins another file, or a trim that gives one back.
-                upkeep.check_storage().unwrap();
+                log_maintenance.check_storage().unwrap();
                 thread::yield_now();
             }
         })
@@ -182,19 +182,19 @@ fn verify(history: &History) {
     }
 }
 
-/// Every spare on the disk is known to the log, and the other way round.
-fn verify_spares(log: &LocalLog, disk: &FaultyDisk) {
-    let upkeep = log.upkeep().unwrap();
+/// Every preallocated file on the disk is known to the log, and the other way round.
+fn verify_preallocated(log: &LocalLog, disk: &FaultyDisk) {
+    let log_maintenance = log.log_maintenance().unwrap();
     // A failure that was planned may not have struck yet; it does so once.
-    while upkeep.step().unwrap_or(true) {}
+    while log_maintenance.step().unwrap_or(true) {}
     let held = log.ranges().len() as u64;
     let names = disk
         .image()
         .into_keys()
-        .filter(|name| is_spare(name))
+        .filter(|name| is_preallocated(name))
         .count() as u64;
     let used = log.space().used_bytes / u64::from(SEGMENT_BYTES);
-    assert_eq!(used, held + names, "segments and spares");
+    assert_eq!(used, held + names, "segments and preallocated files");
 }
 
 fn appends(bug: Option<Bug>) {
@@ -206,7 +206,7 @@ fn appends(bug: Option<Bug>) {
     if bug == Some(Bug::SyncAnswersItsEnd) {
         model.progress = Arc::new(AnswersItsEnd(model.progress.clone(), model.history.clone()));
     }
-    let threads = [model.sync_beside(), model.upkeep_beside(false)];
+    let threads = [model.sync_beside(), model.maintenance_beside(false)];
     for number in 0..GROUPS {
         model.append(number);
         if number == GROUPS / 2 {
@@ -223,7 +223,7 @@ fn appends(bug: Option<Bug>) {
     promise(&model.disk, &model.history, durable);
     verify(&model.history.lock().unwrap());
     if bug.is_none() {
-        verify_spares(&model.log, &model.disk);
+        verify_preallocated(&model.log, &model.disk);
     }
 }
 
@@ -246,7 +246,7 @@ impl LogProgress for AnswersItsEnd {
 }
 
 #[test]
-fn what_a_sync_answers_survives_beside_new_segments_and_upkeep() {
+fn what_a_sync_answers_survives_beside_new_segments_and_maintenance() {
     check(|| appends(None));
 }
 
@@ -275,7 +275,7 @@ fn a_group_that_is_taken_back_leaves_what_was_answered() {
         // One more segment, and a part of the next.
         let free = u64::from(SEGMENT_BYTES) * 3 / 2;
         model.disk.set_free_bytes(Some(free));
-        let threads = [model.sync_beside(), model.upkeep_beside(true)];
+        let threads = [model.sync_beside(), model.maintenance_beside(true)];
         for _ in 0..2 {
             let refused = model.try_append(&[1, 2, 3]);
             assert!(matches!(refused, Err(AppendError::Full(_))), "{refused:?}");
@@ -290,17 +290,17 @@ fn a_group_that_is_taken_back_leaves_what_was_answered() {
     });
 }
 
-/// Without a reserve there is no other spare. The one that upkeep was writing to is gone then, and an append that waits for it goes on.
+/// Without a reserve there is no other preallocated file. The one that maintenance was writing to is gone then, and an append that waits for it goes on.
 #[test]
-fn an_append_that_waits_for_a_spare_in_hand_goes_on_when_it_is_lost() {
+fn an_append_that_waits_for_a_preallocated_file_in_hand_goes_on_when_it_is_lost() {
     check(|| {
         let mut model = Model::on(TurnDisk::that_fails_zeros, 0);
-        let upkeep = model.upkeep_beside(true);
+        let log_maintenance = model.maintenance_beside(true);
         for number in 0..GROUPS {
             model.append(number);
         }
         model.ended.store(true, Relaxed);
-        upkeep.join().unwrap();
-        verify_spares(&model.log, &model.disk);
+        log_maintenance.join().unwrap();
+        verify_preallocated(&model.log, &model.disk);
     });
 }

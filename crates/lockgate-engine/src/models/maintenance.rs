@@ -9,13 +9,13 @@ use shuttle::{
 
 use super::{check, finds, turn};
 use crate::{
-    keeper::maintenance::{Maintenance, Turn, Turns},
+    maintenance::threads::{MaintenanceThreads, Turn, Turns},
     sync::{Condvar, Mutex},
 };
 /// Does the work that there is, and says so.
 struct Worker {
     shared: Arc<Work>,
-    /// Works only when it was told to: by its bell.
+    /// Works only when it was told to: by its notifier.
     deaf: bool,
 }
 
@@ -28,8 +28,8 @@ struct Work {
 }
 
 impl Turns for Worker {
-    fn turn(&mut self, rung: bool) -> Turn {
-        if self.deaf && !rung {
+    fn turn(&mut self, notified: bool) -> Turn {
+        if self.deaf && !notified {
             return Turn::After(Duration::MAX);
         }
         let wanted = self.shared.wanted.load(SeqCst);
@@ -57,23 +57,23 @@ impl Work {
 
 /// Two members with two who ring for each, over so many threads.
 fn rung_for(threads: usize) {
-    let maintenance = Maintenance::new(NonZeroUsize::new(threads).unwrap());
+    let maintenance = MaintenanceThreads::new(NonZeroUsize::new(threads).unwrap());
     let members = [(); 2].map(|()| {
         let shared = Arc::new(Work::default());
-        let bell = Arc::new(maintenance.bell());
+        let notifier = Arc::new(maintenance.notifier());
         let worker = Worker {
             shared: shared.clone(),
             deaf: true,
         };
-        let place = bell.add(Box::new(worker)).unwrap();
-        (shared, bell, place)
+        let place = notifier.add(Box::new(worker)).unwrap();
+        (shared, notifier, place)
     });
-    let ringing = members.each_ref().map(|(shared, bell, _)| {
-        let (shared, bell) = (shared.clone(), bell.clone());
+    let ringing = members.each_ref().map(|(shared, notifier, _)| {
+        let (shared, notifier) = (shared.clone(), notifier.clone());
         thread::spawn(move || {
             for _ in 0..2 {
                 let wanted = shared.wanted.fetch_add(1, SeqCst) + 1;
-                bell.ring();
+                notifier.notify();
                 turn();
                 shared.wait(wanted);
             }
@@ -82,11 +82,11 @@ fn rung_for(threads: usize) {
     for ringing in ringing {
         ringing.join().unwrap();
     }
-    for (shared, bell, place) in members {
-        bell.ring();
+    for (shared, notifier, place) in members {
+        notifier.notify();
         drop(place);
         assert!(shared.gone.load(SeqCst), "it may still take a turn");
-        bell.ring();
+        notifier.notify();
     }
 }
 
@@ -107,21 +107,21 @@ fn a_member_that_hangs_holds_one_thread() {
         }
     }
     fn model(threads: usize) {
-        let maintenance = Maintenance::new(NonZeroUsize::new(threads).unwrap());
+        let maintenance = MaintenanceThreads::new(NonZeroUsize::new(threads).unwrap());
         let hung = Arc::new(Work::default());
         let hanging = [(); 2].map(|()| {
-            let bell = maintenance.bell();
-            bell.add(Box::new(Hangs(hung.clone()))).unwrap()
+            let notifier = maintenance.notifier();
+            notifier.add(Box::new(Hangs(hung.clone()))).unwrap()
         });
         let shared = Arc::new(Work::default());
-        let bell = maintenance.bell();
+        let notifier = maintenance.notifier();
         let worker = Worker {
             shared: shared.clone(),
             deaf: true,
         };
-        let place = bell.add(Box::new(worker)).unwrap();
+        let place = notifier.add(Box::new(worker)).unwrap();
         shared.wanted.store(1, SeqCst);
-        bell.ring();
+        notifier.notify();
         shared.wait(1);
         // It need not wait for the others to leave.
         drop(place);
@@ -144,16 +144,16 @@ fn one_that_waits_for_its_turn_can_leave() {
         }
     }
     check(|| {
-        let maintenance = Maintenance::new(NonZeroUsize::MIN);
+        let maintenance = MaintenanceThreads::new(NonZeroUsize::MIN);
         let hung = Arc::new(Work::default());
-        let hanging = maintenance.bell().add(Box::new(Hangs(hung.clone())));
+        let hanging = maintenance.notifier().add(Box::new(Hangs(hung.clone())));
         turn();
         let waits = Arc::new(Work::default());
         let worker = Worker {
             shared: waits.clone(),
             deaf: false,
         };
-        let place = maintenance.bell().add(Box::new(worker)).unwrap();
+        let place = maintenance.notifier().add(Box::new(worker)).unwrap();
         drop(place);
         assert!(waits.gone.load(SeqCst));
         *hung.done.lock().unwrap() = 1;

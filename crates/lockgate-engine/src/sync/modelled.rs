@@ -100,7 +100,7 @@ impl Condvar {
 
     /// The end of the time wakes all who wait: each must expect to be woken for no reason. Who has waited until
     /// then lets the others go on first, as they would have in that time: else the scheduler that lets one run
-    /// until it blocks may run the keeper, which looks at its log every ten seconds, and nobody else.
+    /// until it blocks may run maintenance, which looks at its log every ten seconds, and nobody else.
     pub(crate) fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,

@@ -20,7 +20,7 @@ use lockgate_engine::{
 };
 use lockgate_log::LocalLog;
 use lockgate_machine::{
-    Command, ImageLoader, Machine, MachineLimits, QueueSettings, SettleAction, Snapshot,
+    Command, ImageLoader, Machine, MachineLimits, QueueSettings, SettleAction, StateView,
     decode_record, read_message,
 };
 use lockgate_sim::{FaultyDisk, PowerCut};
@@ -117,7 +117,7 @@ fn load(log: &mut LocalLog) -> Machine {
 }
 
 /// Every message's id with its location, which are then equal for all machines.
-fn take_locations(snapshot: &mut Snapshot) -> Vec<(MessageId, Location)> {
+fn take_locations(snapshot: &mut StateView) -> Vec<(MessageId, Location)> {
     let queues = snapshot.queues.values_mut();
     let messages = queues.flat_map(|queue| queue.messages.values_mut());
     let taken = messages.map(|message| (message.id, std::mem::take(&mut message.location)));
@@ -137,8 +137,8 @@ fn a_restored_log_has_the_same_state_and_the_same_payloads() {
 
     let mut log = local_log(&disk);
     let machine = load(&mut log);
-    let mut after = machine.snapshot();
-    let mut before = shard.driver.machine().snapshot();
+    let mut after = machine.state_view();
+    let mut before = shard.driver.machine().state_view();
     let (was, is) = (take_locations(&mut before), take_locations(&mut after));
     assert_eq!(after, before);
     let (old, new) = (shard.driver.reader(), log.reader());
@@ -171,7 +171,7 @@ fn a_log_with_anything_in_it_is_refused_and_stays() {
     let (disk, _) = restored(&bytes);
     let error = restore(&mut &bytes[..], local_log(&disk), None).unwrap_err();
     assert!(matches!(error, RestoreError::NotEmpty), "{error}");
-    assert_eq!(load(&mut local_log(&disk)).snapshot().queues.len(), 5);
+    assert_eq!(load(&mut local_log(&disk)).state_view().queues.len(), 5);
     // Also one in which there is nothing but a first start.
     let empty = Shard::new().disk.kill();
     let error = restore(&mut &bytes[..], local_log(&empty), None).unwrap_err();
@@ -202,7 +202,7 @@ fn a_restored_log_survives_a_power_cut() {
     let (shard, report) = Shard::start(disk, shard.clock.clone(), &EngineOptions::default());
     assert_eq!((report.messages, report.damaged.len()), (118, 0));
     let reader = shard.driver.reader();
-    for (id, place) in take_locations(&mut shard.driver.machine().snapshot()) {
+    for (id, place) in take_locations(&mut shard.driver.machine().state_view()) {
         let record = reader.read(place.position).unwrap();
         assert_eq!(read_message(&record, place.part).unwrap().id, id);
     }
@@ -292,7 +292,7 @@ fn a_newer_backup_is_refused_by_its_version() {
 #[test]
 fn what_cannot_be_read_is_counted_and_dropped() {
     let mut shard = filled();
-    let mut snapshot = shard.driver.machine().snapshot();
+    let mut snapshot = shard.driver.machine().state_view();
     let lost = take_locations(&mut snapshot)[60].1.position;
     damage(&shard.disk, lost);
     let read = shard.driver.reader().read(lost);
@@ -303,7 +303,7 @@ fn what_cannot_be_read_is_counted_and_dropped() {
     assert_eq!((report.messages, report.dropped), (117, 1));
     let mut log = local_log(&disk);
     let machine = load(&mut log);
-    let mut snapshot = machine.snapshot();
+    let mut snapshot = machine.state_view();
     assert_eq!(machine.totals().dropped.damaged, 1);
     assert_eq!(take_locations(&mut snapshot).len(), 117);
 }
@@ -392,7 +392,7 @@ async fn a_backup_under_load_has_all_that_was_answered() {
     let (disk, _) = restored(&bytes);
     let mut log = local_log(&disk);
     let machine = load(&mut log);
-    let queue = machine.snapshot().queues.remove(&name("q")).unwrap();
+    let queue = machine.state_view().queues.remove(&name("q")).unwrap();
     let reader = log.reader();
     let body = |location: Location| {
         let record = reader.read(location.position).unwrap();
@@ -441,7 +441,7 @@ async fn a_backup_holds_nothing_that_a_power_cut_could_take() {
     });
     shard.controls.wait_for_syncs(syncs + 1);
     // Another question to the owner, behind the backup's.
-    assert_eq!(shard.engine.metrics().keeper.snapshots, 0);
+    assert_eq!(shard.engine.metrics().maintenance.snapshots, 0);
     assert!(written.try_recv().is_err(), "nothing is written yet");
     shard.controls.hold_syncs(false);
     assert_eq!(backup.await.unwrap().messages, 1);

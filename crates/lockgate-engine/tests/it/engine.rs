@@ -4,7 +4,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use lockgate_core::{Clock, Disk, DiskOperation, Level};
 use lockgate_engine::{
-    Batch, Engine, EngineError, EngineOptions, Received, Status, StopReason, SyncWindow,
+    Engine, EngineError, EngineOptions, Received, ReceivedBatch, Status, StopReason, SyncWindow,
 };
 use lockgate_log::LocalLog;
 use lockgate_machine::{
@@ -441,7 +441,7 @@ async fn a_dropped_batch_goes_back_and_the_attempts_do_not_count() {
             .await
             .unwrap();
     }
-    let bodies = |batch: &Batch| -> Vec<_> {
+    let bodies = |batch: &ReceivedBatch| -> Vec<_> {
         let bodies = batch
             .iter()
             .map(|received| received.stored.message.body.clone());
@@ -475,7 +475,7 @@ async fn a_lease_whose_answer_nobody_takes_goes_back() {
         .submit(send("q", keyed("a", "k")))
         .await
         .unwrap();
-    // The first lease of a keyed queue raises its horizon, which is synced: the answer is held.
+    // The first lease of a keyed queue raises its lease bound, which is synced: the answer is held.
     shard.controls.hold_syncs(true);
     let engine = shard.engine.clone();
     let gone = tokio::spawn(async move { engine.receive(receive("q", 1), LONG).await });
@@ -500,7 +500,7 @@ async fn a_lease_that_ended_on_its_way_is_not_handed_over() {
     let shard = Watched::with_queue(settings).await;
     let message = keyed("a", "k");
     shard.engine.submit(send("q", message)).await.unwrap();
-    // The first lease of a keyed queue raises its horizon, which is synced: the answer is held.
+    // The first lease of a keyed queue raises its lease bound, which is synced: the answer is held.
     shard.controls.hold_syncs(true);
     let engine = shard.engine.clone();
     let late = tokio::spawn(async move { engine.receive(receive("q", 1), LONG).await });
@@ -670,15 +670,15 @@ async fn an_engine_whose_last_sync_fails_takes_no_snapshot() {
     assert_eq!(image.keys().find(is_snapshot), None);
 }
 
-/// A log that has failed in its own upkeep takes nothing more. Nobody has to send something to find out.
+/// A log that has failed in its own maintenance takes nothing more. Nobody has to send something to find out.
 #[tokio::test]
-async fn an_engine_whose_log_failed_in_its_upkeep_stops() {
+async fn an_engine_whose_log_failed_in_its_maintenance_stops() {
     let disk = FaultyDisk::new();
-    // No room for a reserve: upkeep has nothing to do until there is some.
+    // No room for a reserve: maintenance has nothing to do until there is some.
     disk.set_free_bytes(Some(1_100 << 10));
     let options = EngineOptions::default();
     let shard = Watched::on(disk, ManualClock::default(), options);
-    // The spare is synced, and then its name.
+    // The preallocated file is synced, and then its name.
     let failure = Fault::Error(std::io::ErrorKind::Other);
     shard.disk.fail(DiskOperation::Sync, 1, failure);
     shard.disk.set_free_bytes(None);

@@ -1,12 +1,14 @@
-//! A process killed in the middle of a chore, over a real folder: what a kill leaves is what the
+//! A process killed in the middle of a maintenance task, over a real folder: what a kill leaves is what the
 //! operating system has by then, synced or not, which is what a copy of the folder has.
 
 use std::{fs, path::Path, sync::Arc};
 
 use lockgate_core::{Now, Position, UniqueId};
-use lockgate_engine::{Chore, ChoreStep, Driver, EngineOptions, Outcome, Request, What, Work};
+use lockgate_engine::{
+    Driver, EngineOptions, MaintenanceTask, Outcome, OutputKind, Request, TaskStep, Work,
+};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
-use lockgate_machine::{QueueSettings, SettleAction, Snapshot, read_message};
+use lockgate_machine::{QueueSettings, SettleAction, StateView, read_message};
 use lockgate_sim::ManualClock;
 
 use crate::support::{beginning, create, keyed, receive, send, settle, text};
@@ -72,7 +74,7 @@ impl<'a> Shard<'a> {
         let now = self.now();
         self.driver
             .run_group([Request { work, ticket: 0 }], now, &mut |output| {
-                if let What::Answer { result, .. } = output.what
+                if let OutputKind::Answer { result, .. } = output.kind
                     && let Outcome::Received(Ok(deliveries)) = result.unwrap()
                 {
                     tokens.extend(deliveries.iter().map(|delivery| delivery.token));
@@ -86,8 +88,8 @@ impl<'a> Shard<'a> {
         self.driver.reached(self.durable);
     }
 
-    fn state(&self) -> Snapshot {
-        self.driver.machine().snapshot()
+    fn state(&self) -> StateView {
+        self.driver.machine().state_view()
     }
 
     /// Kills a copy, starts it, and looks whether everything is there.
@@ -96,7 +98,7 @@ impl<'a> Shard<'a> {
         copy(self.folder, copied.path());
         let (driver, report) = start(copied.path(), &self.clock);
         assert!(report.is_clean() && report.crashed, "{report:?}");
-        let found = driver.machine().snapshot();
+        let found = driver.machine().state_view();
         let expected = self.state();
         assert!(found.queues == expected.queues, "something is lost");
         assert_eq!(found.deleted, expected.deleted);
@@ -119,25 +121,25 @@ impl<'a> Shard<'a> {
         drop((reader, driver));
         let (driver, report) = start(copied.path(), &self.clock);
         assert!(report.is_clean() && report.crashed, "{report:?}");
-        let again = driver.machine().snapshot();
+        let again = driver.machine().state_view();
         assert!(again.queues == expected.queues, "lost by the second start");
     }
 
-    /// Does a chore, killed behind every step. How often that was.
-    fn kill_within(&mut self, mut chore: Chore, kills_max: u32) -> u32 {
+    /// Does a maintenance task, killed behind every step. How often that was.
+    fn kill_within(&mut self, mut task: MaintenanceTask, kills_max: u32) -> u32 {
         let mut kills = 0;
         loop {
             if kills < kills_max {
                 self.check_killed();
                 kills += 1;
             }
-            match chore.step(self.durable).unwrap() {
-                ChoreStep::More => {}
-                ChoreStep::WaitDurable(_) => self.sync(),
-                ChoreStep::Commands(commands) => {
+            match task.step(self.durable).unwrap() {
+                TaskStep::More => {}
+                TaskStep::WaitDurable(_) => self.sync(),
+                TaskStep::Commands(commands) => {
                     self.run(Work::Commands(commands.into()));
                 }
-                ChoreStep::Done => break,
+                TaskStep::Done => break,
             }
         }
         // A snapshot counts from here on, and its owner does not know.
@@ -147,7 +149,7 @@ impl<'a> Shard<'a> {
         }
         self.sync();
         let now = self.now();
-        let rest = self.driver.finish_chore(chore, Ok(()), now);
+        let rest = self.driver.finish_task(task, Ok(()), now);
         for position in rest.snapshots {
             self.driver.snapshots().remove(position).unwrap();
         }
@@ -199,19 +201,19 @@ fn a_kill_in_the_middle_of_a_snapshot_loses_nothing() {
     // The first snapshot has none to fall back to, the second has; behind the third there is nothing.
     for is_busy in [true, true, false] {
         let now = shard.now();
-        let chore = shard.driver.next_chore(now).unwrap().unwrap();
-        assert_eq!(chore.name(), "snapshot");
+        let task = shard.driver.next_task(now).unwrap().unwrap();
+        assert_eq!(task.name(), "snapshot");
         // What comes while it is written.
         if is_busy {
             fill(&mut shard);
         }
-        let kills = shard.kill_within(chore, KILLS_MAX);
+        let kills = shard.kill_within(task, KILLS_MAX);
         assert!(kills >= 4, "killed {kills} times only");
     }
 }
 
 #[test]
-fn a_kill_in_the_middle_of_a_relocation_loses_nothing() {
+fn a_kill_in_the_middle_of_a_compaction_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut shard = Shard::new(folder.path(), QueueSettings::default());
     let body = "x".repeat(1_000);
@@ -240,21 +242,21 @@ fn a_kill_in_the_middle_of_a_relocation_loses_nothing() {
     let mut kills = 0;
     while kills < KILLS_MAX {
         let now = shard.now();
-        let Some(chore) = shard.driver.next_chore(now).unwrap() else {
+        let Some(task) = shard.driver.next_task(now).unwrap() else {
             break;
         };
-        let kills_max = match chore.name() {
-            "relocation" => KILLS_MAX - kills,
+        let kills_max = match task.name() {
+            "compaction" => KILLS_MAX - kills,
             _ => 0,
         };
-        kills += shard.kill_within(chore, kills_max);
+        kills += shard.kill_within(task, kills_max);
     }
     assert!(kills >= 8, "killed {kills} times only");
     shard.check_killed();
 
     // What messages were moved out of is given back once two snapshots are behind it: whoever still
     // pointed there would find nothing.
-    let released = |shard: &Shard<'_>| shard.driver.keeper_counts().ranges_released;
+    let released = |shard: &Shard<'_>| shard.driver.maintenance_counts().ranges_released;
     let before = released(&shard);
     for _ in 0..20 {
         let sends = (0..400).map(|_| send("q", text(&body)));
@@ -262,12 +264,12 @@ fn a_kill_in_the_middle_of_a_relocation_loses_nothing() {
         shard.sync();
         let now = shard.now();
         let was = released(&shard);
-        let chore = shard.driver.next_chore(now).unwrap();
+        let task = shard.driver.next_task(now).unwrap();
         if released(&shard) > was {
             shard.check_killed();
         }
-        if let Some(chore) = chore {
-            shard.kill_within(chore, 0);
+        if let Some(task) = task {
+            shard.kill_within(task, 0);
         }
     }
     assert!(

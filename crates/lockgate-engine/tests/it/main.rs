@@ -5,8 +5,8 @@
 mod backup;
 mod driver;
 mod engine;
-mod keeper;
 mod killed;
+mod maintenance;
 mod overload;
 mod reading;
 mod recovery;

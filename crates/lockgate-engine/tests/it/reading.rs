@@ -7,7 +7,7 @@ use std::{
 };
 
 use lockgate_core::DiskOperation;
-use lockgate_engine::{Batch, Engine, EngineError};
+use lockgate_engine::{Engine, EngineError, ReceivedBatch};
 use lockgate_machine::{Answer, Query, QueueSettings};
 use tokio::task::JoinHandle;
 
@@ -15,7 +15,7 @@ use crate::support::{Watched, keyed, name, receive, send, text, until};
 
 const LONG: Duration = Duration::from_secs(3_600);
 
-fn receiving(engine: &Engine) -> JoinHandle<Result<Batch, EngineError>> {
+fn receiving(engine: &Engine) -> JoinHandle<Result<ReceivedBatch, EngineError>> {
     let engine = engine.clone();
     tokio::spawn(async move { engine.receive(receive("q", 1), LONG).await })
 }

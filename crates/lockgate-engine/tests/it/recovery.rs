@@ -33,11 +33,11 @@ fn what_was_decided_is_there_again() {
     }
     let lease = shard.receive_now("q", 1).remove(0);
     shard.sync();
-    let before = shard.driver.machine().snapshot();
+    let before = shard.driver.machine().state_view();
     let disk = shard.disk.kill();
     let mut shard = restart(shard, disk);
     // The start itself is an event: its term and the time.
-    let after = shard.driver.machine().snapshot();
+    let after = shard.driver.machine().state_view();
     assert_eq!(after.queues, before.queues);
 
     assert!(shard.receive_now("q", 1).is_empty(), "the key is in flight");
@@ -126,7 +126,7 @@ fn after_a_reboot_time_goes_on_from_the_last_logged_instant() {
         );
         assert!(shard.receive_now("q", 1).is_empty());
     }
-    // The lease, and the horizon up to which others may have been given.
+    // The lease, and the lease bound up to which others may have been given.
     shard.clock.advance(60_000);
     assert_eq!(shard.receive_now("q", 1)[0].attempt, 2);
 }

@@ -3,7 +3,7 @@
 use std::{num::NonZeroUsize, path::Path, sync::Arc, time::Duration};
 
 use lockgate_core::{DiskOperation, Level};
-use lockgate_engine::{Engine, EngineOptions, Maintenance, Status, StopReason};
+use lockgate_engine::{Engine, EngineOptions, MaintenanceThreads, Status, StopReason};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use lockgate_machine::{QueueSettings, SettleAction};
 use lockgate_sim::{Fault, FaultyDisk, ManualClock};
@@ -13,7 +13,7 @@ use crate::support::{Watched, at_level, create, name, receive, send, settle, tex
 /// Rounds of work on both shards.
 const ROUNDS: usize = 10;
 
-fn options(maintenance: Option<&Maintenance>) -> EngineOptions {
+fn options(maintenance: Option<&MaintenanceThreads>) -> EngineOptions {
     EngineOptions {
         // So little that there is maintenance to do.
         snapshot_bytes_min: 16 << 10,
@@ -22,7 +22,7 @@ fn options(maintenance: Option<&Maintenance>) -> EngineOptions {
     }
 }
 
-fn start(folder: &Path, maintenance: Option<&Maintenance>) -> Engine {
+fn start(folder: &Path, maintenance: Option<&MaintenanceThreads>) -> Engine {
     let log_options = LocalLogOptions {
         segment_bytes: 64 << 10,
         record_bytes_max: 16 << 10,
@@ -66,8 +66,8 @@ fn queues(engine: &Engine) -> Vec<String> {
 async fn two_engines_over_two_folders_are_two_shards() {
     for maintenance in [
         None,
-        Some(Maintenance::default()),
-        Some(Maintenance::new(NonZeroUsize::MIN)),
+        Some(MaintenanceThreads::default()),
+        Some(MaintenanceThreads::new(NonZeroUsize::MIN)),
     ] {
         let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let open = |which: usize| start(folders[which].path(), maintenance.as_ref());
@@ -114,7 +114,7 @@ async fn two_engines_over_two_folders_are_two_shards() {
 
 #[tokio::test]
 async fn an_engine_whose_disk_fails_leaves_the_others_theirs() {
-    let maintenance = Maintenance::default();
+    let maintenance = MaintenanceThreads::default();
     let on = |disk| Watched::on(disk, ManualClock::default(), options(Some(&maintenance)));
     let (failing, well) = (on(FaultyDisk::new()), on(FaultyDisk::new()));
     for shard in [&failing, &well] {
@@ -134,9 +134,9 @@ async fn an_engine_whose_disk_fails_leaves_the_others_theirs() {
 /// Its work holds one of the two threads.
 #[tokio::test]
 async fn an_engine_whose_disk_hangs_leaves_the_others_their_maintenance() {
-    let maintenance = Maintenance::default();
+    let maintenance = MaintenanceThreads::default();
     let disk = FaultyDisk::new();
-    // No room for a reserve: upkeep has nothing to do until there is some.
+    // No room for a reserve: maintenance has nothing to do until there is some.
     disk.set_free_bytes(Some(1_100 << 10));
     let on = |disk| Watched::on(disk, ManualClock::default(), options(Some(&maintenance)));
     let hanging = on(disk);
@@ -159,8 +159,8 @@ async fn an_engine_whose_disk_hangs_leaves_the_others_their_maintenance() {
 /// Works until so many more snapshots were taken. Gives up, for a clear failure, when they never will be.
 async fn until_snapshots(engine: &Engine, queue: &str, more: u64) {
     let began = std::time::Instant::now();
-    let taken = engine.metrics().keeper.snapshots;
-    while engine.metrics().keeper.snapshots < taken + more {
+    let taken = engine.metrics().maintenance.snapshots;
+    while engine.metrics().maintenance.snapshots < taken + more {
         assert!(began.elapsed().as_secs() < 30, "there is no maintenance");
         work(engine, queue, 1).await;
     }

@@ -8,8 +8,8 @@ use std::{
 
 use lockgate_core::{DiskOperation, LogError, Position};
 use lockgate_engine::{
-    BackupError, BackupReport, Chore, ChoreRest, ChoreStep, Driver, Engine, EngineOptions,
-    StartError, StartReport, Work,
+    BackupError, BackupReport, Driver, Engine, EngineOptions, MaintenanceTask, StartError,
+    StartReport, TaskRest, TaskStep, Work,
 };
 use lockgate_machine::{Command, QueueSettings, SettleAction};
 use lockgate_sim::{Damage, Fault, FaultyDisk, ManualClock, PowerCut};
@@ -53,24 +53,24 @@ fn pass_through(shard: &mut Shard) {
 }
 
 /// A snapshot that is due, written whole; the driver is yet to be told.
-fn write_snapshot(shard: &mut Shard) -> Chore {
+fn write_snapshot(shard: &mut Shard) -> MaintenanceTask {
     let now = shard.now();
-    let mut chore = shard.driver.next_chore(now).unwrap().expect("one is due");
-    assert_eq!(chore.name(), "snapshot");
+    let mut task = shard.driver.next_task(now).unwrap().expect("one is due");
+    assert_eq!(task.name(), "snapshot");
     loop {
-        match chore.step(shard.durable).unwrap() {
-            ChoreStep::More => {}
-            ChoreStep::WaitDurable(_) => drop(shard.sync()),
-            ChoreStep::Commands(_) => panic!("a snapshot has no commands"),
-            ChoreStep::Done => return chore,
+        match task.step(shard.durable).unwrap() {
+            TaskStep::More => {}
+            TaskStep::WaitDurable(_) => drop(shard.sync()),
+            TaskStep::Commands(_) => panic!("a snapshot has no commands"),
+            TaskStep::Done => return task,
         }
     }
 }
 
-fn take_snapshot(shard: &mut Shard) -> ChoreRest {
-    let chore = write_snapshot(shard);
+fn take_snapshot(shard: &mut Shard) -> TaskRest {
+    let task = write_snapshot(shard);
     let now = shard.now();
-    shard.driver.finish_chore(chore, Ok(()), now)
+    shard.driver.finish_task(task, Ok(()), now)
 }
 
 fn with_queue() -> Shard {
@@ -91,12 +91,12 @@ fn a_crash_between_a_snapshot_and_its_trim_keeps_nothing_from_coming_back() {
     let (mut shard, report) = start(disk);
     assert!(report.snapshot.is_some());
     let now = shard.now();
-    let _chore = shard.driver.next_chore(now).unwrap();
-    assert!(shard.driver.keeper_counts().ranges_released > 0);
+    let _task = shard.driver.next_task(now).unwrap();
+    assert!(shard.driver.maintenance_counts().ranges_released > 0);
 }
 
 #[test]
-fn a_trim_that_fails_is_tried_again_and_costs_no_chore() {
+fn a_trim_that_fails_is_tried_again_and_costs_no_task() {
     let mut shard = with_queue();
     for _ in 0..2 {
         pass_through(&mut shard);
@@ -104,21 +104,21 @@ fn a_trim_that_fails_is_tried_again_and_costs_no_chore() {
     }
     let oldest = shard.driver.snapshots().list().unwrap()[1];
     pass_through(&mut shard);
-    let chore = write_snapshot(&mut shard);
+    let task = write_snapshot(&mut shard);
     pass_through(&mut shard);
     let now = shard.now();
     let fault = Fault::Error(io::ErrorKind::Other);
     shard.disk.fail_always(DiskOperation::Rename, 0, fault);
-    let released = shard.driver.keeper_counts().ranges_released;
-    let rest = shard.driver.finish_chore(chore, Ok(()), now);
+    let released = shard.driver.maintenance_counts().ranges_released;
+    let rest = shard.driver.finish_task(task, Ok(()), now);
     assert_eq!(rest.snapshots, [oldest], "to be removed all the same");
     // A snapshot is due by now, and must not count as begun.
-    assert!(shard.driver.next_chore(now).is_err());
-    assert_eq!(shard.driver.keeper_counts().ranges_released, released);
+    assert!(shard.driver.next_task(now).is_err());
+    assert_eq!(shard.driver.maintenance_counts().ranges_released, released);
     shard.disk.disarm();
-    let chore = shard.driver.next_chore(now).unwrap();
-    assert_eq!(chore.map(|chore| chore.name()), Some("snapshot"));
-    assert!(shard.driver.keeper_counts().ranges_released > released);
+    let task = shard.driver.next_task(now).unwrap();
+    assert_eq!(task.map(|task| task.name()), Some("snapshot"));
+    assert!(shard.driver.maintenance_counts().ranges_released > released);
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_snapshot_that_a_start_did_without_for_good_is_set_aside() {
     assert_eq!(report.snapshots_unreadable[0].0, newest);
     assert!(!report.damaged.is_empty());
     shard.run(send("q", text("kept"))).unwrap();
-    let queues = shard.driver.machine().snapshot().queues;
+    let queues = shard.driver.machine().state_view().queues;
     let disk = shard.disk.crash(PowerCut::LoseAllUnsynced);
     drop(shard);
     let aside = format!("{:016x}-", newest.0);
@@ -241,7 +241,7 @@ fn a_snapshot_that_a_start_did_without_for_good_is_set_aside() {
     assert!(disk.image().keys().any(is_it), "nothing is thrown away");
     let (shard, report) = start(disk);
     assert_eq!(report.snapshot, Some(older));
-    assert_eq!(shard.driver.machine().snapshot().queues, queues);
+    assert_eq!(shard.driver.machine().state_view().queues, queues);
 }
 
 /// All segments of the newest term are lost, and with them what they say of their epoch.
@@ -333,12 +333,12 @@ async fn what_a_backup_reads_stays_until_it_has() {
             engine.submit(send("q", text(&body))).await.unwrap();
         }
     };
-    let snapshots = || engine.metrics().keeper.snapshots;
+    let snapshots = || engine.metrics().maintenance.snapshots;
     let taken = snapshots();
     while snapshots() < taken + 3 {
         pass().await;
     }
-    let released = || engine.metrics().keeper.ranges_released;
+    let released = || engine.metrics().maintenance.ranges_released;
     let before = released();
     go_on.send(()).unwrap();
     let report = backup.await.unwrap().unwrap();
@@ -381,7 +381,7 @@ async fn two_snapshots_are_kept_beside_a_running_engine() {
     let queue = create("q", QueueSettings::default());
     engine.submit(queue).await.unwrap();
     let body = "x".repeat(50_000);
-    while engine.metrics().keeper.snapshots < 6 {
+    while engine.metrics().maintenance.snapshots < 6 {
         pass(engine, &body).await;
     }
     let snapshots = || {
@@ -404,7 +404,7 @@ async fn a_log_that_gives_back_its_beginning_only_keeps_what_is_needed() {
         engine.submit(queue).await.unwrap();
     }
     let body = "x".repeat(50_000);
-    let counts = || engine.metrics().keeper;
+    let counts = || engine.metrics().maintenance;
     let pass_snapshots = async |more: u64| {
         let until = counts().snapshots + more;
         while counts().snapshots < until {
@@ -473,10 +473,10 @@ async fn what_a_reader_was_told_stays_until_it_was_read() {
         shard.controls.hold_appends(false);
         stuck.await.unwrap();
         let body = "x".repeat(50_000);
-        let counts = || engine.metrics().keeper;
+        let counts = || engine.metrics().maintenance;
         for passes in 0.. {
             assert!(passes < 200, "it is never moved: {:?}", counts());
-            if counts().relocated_messages > 0 {
+            if counts().compacted_messages > 0 {
                 break;
             }
             pass(engine, &body).await;
@@ -502,8 +502,8 @@ async fn an_old_snapshot_that_cannot_be_removed_goes_later() {
     let queue = create("q", QueueSettings::default());
     shard.engine.submit(queue).await.unwrap();
     let another_snapshot = async || {
-        let before = shard.engine.metrics().keeper.snapshots;
-        while shard.engine.metrics().keeper.snapshots == before {
+        let before = shard.engine.metrics().maintenance.snapshots;
+        while shard.engine.metrics().maintenance.snapshots == before {
             let message = text(&"x".repeat(10_000));
             shard.engine.submit(send("q", message)).await.unwrap();
         }

@@ -12,13 +12,13 @@ use std::{
 use bytes::Bytes;
 use lockgate_core::{
     AppendError, Clock, Epoch, HolderName, Incarnation, Key, LeaseToken, Level, Log,
-    LogCapabilities, LogError, LogProgress, LogRange, LogReader, LogRecord, LogSource, LogSpace,
-    LogUpkeep, Message, Now, Position, Progress, Purpose, QueueName, ReadError, RecordGroup,
-    RecordStamp, RecoveryReport, ReserveError, Scanned, Storage, UniqueId,
+    LogCapabilities, LogError, LogMaintenance, LogProgress, LogRange, LogReader, LogRecord,
+    LogSource, LogSpace, Message, Now, Position, Progress, Purpose, QueueName, ReadError,
+    RecordGroup, RecordStamp, RecoveryReport, ReserveError, Scanned, Storage, UniqueId,
 };
 use lockgate_engine::{
-    Beginning, Driver, Engine, EngineError, EngineOptions, Outcome, Output, Request, StartReport,
-    What, Work,
+    Beginning, Driver, Engine, EngineError, EngineOptions, Outcome, Output, OutputKind, Request,
+    StartReport, Work,
 };
 use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_machine::{
@@ -243,7 +243,7 @@ impl Shard {
 }
 
 fn answer(output: Output<u64>, disk: &FaultyDisk) -> Option<Answer> {
-    let What::Answer { ticket, result } = output.what else {
+    let OutputKind::Answer { ticket, result } = output.kind else {
         return None;
     };
     Some(Answer {
@@ -490,8 +490,8 @@ impl Log for WatchedLog {
         })
     }
 
-    fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
-        self.log.upkeep()
+    fn log_maintenance(&self) -> Option<Arc<dyn LogMaintenance>> {
+        self.log.log_maintenance()
     }
 
     fn trim(&mut self, before: Position) -> Result<(), LogError> {

@@ -46,7 +46,7 @@ fn a_disk_level_send_wakes_when_it_is_durable() {
         "nobody has it before it is durable"
     );
     let answers = shard.sync();
-    // The lease's own horizon may need a sync.
+    // The lease's own lease bound may need a sync.
     let mut tickets: Vec<_> = answers.iter().map(|answer| answer.ticket).collect();
     tickets.extend(shard.sync().iter().map(|answer| answer.ticket));
     assert_eq!(tickets, [first + 2, first]);

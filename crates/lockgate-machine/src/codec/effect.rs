@@ -70,10 +70,10 @@ fn kind_of(effect: &Effect) -> u8 {
         Effect::Purged { .. } => kind::PURGED,
         Effect::Paused { .. } => kind::PAUSED,
         Effect::Accepted(_) => kind::ACCEPTED,
-        Effect::Relocated(_) => kind::RELOCATED,
+        Effect::Compacted(_) => kind::RELOCATED,
         Effect::SequencesReserved { .. } => kind::SEQUENCES_RESERVED,
         Effect::Leased { .. } => kind::LEASED,
-        Effect::HorizonRaised { .. } => kind::HORIZON_RAISED,
+        Effect::LeaseBoundRaised { .. } => kind::HORIZON_RAISED,
         Effect::Acked { .. } => kind::ACKED,
         Effect::Nacked { .. } => kind::NACKED,
         Effect::Extended { .. } => kind::EXTENDED,
@@ -145,7 +145,7 @@ fn write_body(effect: &Effect, writer: &mut Writer<'_>) {
             writer.queue(*queue);
             writer.byte(u8::from(*paused));
         }
-        Effect::Accepted(stored) | Effect::Relocated(stored) => message::write(stored, writer),
+        Effect::Accepted(stored) | Effect::Compacted(stored) => message::write(stored, writer),
         Effect::SequencesReserved { queue, below } => {
             writer.queue(*queue);
             writer.number(below.0);
@@ -165,7 +165,7 @@ fn write_body(effect: &Effect, writer: &mut Writer<'_>) {
             writer.number(deadline.0);
             writer.bytes(holder.as_str().as_bytes());
         }
-        Effect::HorizonRaised { queue, until } => {
+        Effect::LeaseBoundRaised { queue, until } => {
             writer.queue(*queue);
             writer.number(until.0);
         }
@@ -258,7 +258,7 @@ pub(super) fn read(
     let r = &mut reader;
     let effect = match number {
         kind::ACCEPTED => return Ok(Effect::Accepted(Box::new(message::read(reader)?))),
-        kind::RELOCATED => return Ok(Effect::Relocated(Box::new(message::read(reader)?))),
+        kind::RELOCATED => return Ok(Effect::Compacted(Box::new(message::read(reader)?))),
         kind::TERM_STARTED => Effect::TermStarted {
             term: Term {
                 shard: r.shard()?,
@@ -322,7 +322,7 @@ pub(super) fn read(
                     .map_err(|_| r.malformed("no holder name"))?
             },
         },
-        kind::HORIZON_RAISED => Effect::HorizonRaised {
+        kind::HORIZON_RAISED => Effect::LeaseBoundRaised {
             queue: r.queue()?,
             until: r.machine()?,
         },

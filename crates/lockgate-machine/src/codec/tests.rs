@@ -29,10 +29,10 @@ fn place(effect: &Effect) -> usize {
         Effect::Purged { .. } => 6,
         Effect::Paused { .. } => 7,
         Effect::Accepted(_) => 8,
-        Effect::Relocated(_) => 9,
+        Effect::Compacted(_) => 9,
         Effect::SequencesReserved { .. } => 10,
         Effect::Leased { .. } => 11,
-        Effect::HorizonRaised { .. } => 12,
+        Effect::LeaseBoundRaised { .. } => 12,
         Effect::Acked { .. } => 13,
         Effect::Nacked { .. } => 14,
         Effect::Extended { .. } => 15,
@@ -114,7 +114,7 @@ fn examples() -> Vec<Effect> {
             key_sequence: None,
             message: Message::new("post").with_key(key.clone()),
         })),
-        Effect::Relocated(stored),
+        Effect::Compacted(stored),
         Effect::SequencesReserved {
             queue,
             below: Sequence(1000),
@@ -127,7 +127,7 @@ fn examples() -> Vec<Effect> {
             deadline: MachineTime(5_030_000),
             holder: HolderName::new("worker-1").unwrap(),
         },
-        Effect::HorizonRaised {
+        Effect::LeaseBoundRaised {
             queue,
             until: MachineTime(5_060_000),
         },
@@ -433,7 +433,7 @@ fn a_message_is_found_by_its_part_and_shares_the_record() {
     let record = encode(&examples);
     for (part, effect) in (0..).zip(&examples) {
         let read = read_message(&record, part);
-        if let Effect::Accepted(stored) | Effect::Relocated(stored) = effect {
+        if let Effect::Accepted(stored) | Effect::Compacted(stored) = effect {
             let read = read.unwrap();
             assert_eq!(read, **stored);
             let shared = |part: &Bytes| record.as_ptr_range().contains(&part.as_ptr());
@@ -492,7 +492,7 @@ proptest! {
         prop_assert_eq!(&read[..], &effects[..]);
         for (part, effect) in (0..).zip(&effects) {
             match effect {
-                Effect::Accepted(stored) | Effect::Relocated(stored) => {
+                Effect::Accepted(stored) | Effect::Compacted(stored) => {
                     prop_assert_eq!(&read_message(&record, part).unwrap(), &**stored);
                 }
                 _ => prop_assert!(read_message(&record, part).is_err()),
@@ -575,8 +575,8 @@ fn bring_together(effect: &mut Effect) {
         | Effect::QueueDeleted { queue }
         | Effect::Purged { queue }
         | Effect::Paused { queue, .. }
-        | Effect::HorizonRaised { queue, .. } => few(queue),
-        Effect::Accepted(stored) | Effect::Relocated(stored) => {
+        | Effect::LeaseBoundRaised { queue, .. } => few(queue),
+        Effect::Accepted(stored) | Effect::Compacted(stored) => {
             few(&mut stored.queue);
             few_numbers(&mut stored.sequence);
             stored.message.key.iter_mut().for_each(few_keys);
@@ -641,9 +641,9 @@ proptest! {
             decoder.push(&encode(&record), position);
         }
         batched.fold_batch(&decoder.take(Default::default()), |_, _| {});
-        prop_assert_eq!(batched.snapshot(), machine.snapshot());
+        prop_assert_eq!(batched.state_view(), machine.state_view());
         prop_assert_eq!(batched.effects_ignored(), machine.effects_ignored());
-        let _ = machine.snapshot();
+        let _ = machine.state_view();
         let _ = machine.tick(now);
         machine.housekeep(1000);
     }

@@ -17,7 +17,7 @@ impl Machine {
 
         let mut by_content: BTreeMap<u32, QueueCounts> = BTreeMap::new();
         let mut by_key: BTreeMap<u32, (u32, u32, u32)> = BTreeMap::new();
-        let (mut touched, mut moved, mut mortal) = (0, 0, 0);
+        let (mut leased_once, mut moved, mut with_ttl) = (0, 0, 0);
         let mut live = BTreeMap::new();
         for (index, message) in self.messages.iter() {
             let Some(key) = self.keys.get(message.key) else {
@@ -44,13 +44,13 @@ impl Machine {
             if message.state == State::Leased {
                 of_key.2 += 1;
             }
-            touched += usize::from(message.has(flag::TOUCHED));
+            leased_once += usize::from(message.has(flag::TOUCHED));
             moved += usize::from(message.has(flag::MOVED));
-            mortal += usize::from(message.has(flag::TTL));
+            with_ttl += usize::from(message.has(flag::TTL));
             let leased = message.state == State::Leased;
             let has_holder = self
-                .touched(index)
-                .is_some_and(|touch| touch.holder != NONE);
+                .leased_once(index)
+                .is_some_and(|lease_state| lease_state.holder != NONE);
             if leased != has_holder {
                 wrong(format!(
                     "message {index}: leased {leased}, holder {has_holder}"
@@ -58,12 +58,12 @@ impl Machine {
             }
         }
         for (what, counted, kept) in [
-            ("touches", touched, self.touches.len()),
+            ("lease_states", leased_once, self.lease_states.len()),
             ("origins", moved, self.origins.len()),
             ("moved messages", moved, self.by_moved_message.len()),
             ("moved messages by id", moved, self.by_moved_id.len()),
-            ("times to live", mortal, self.times_to_live.len()),
-            ("mortal messages", mortal, self.by_mortal_message.len()),
+            ("times to live", with_ttl, self.times_to_live.len()),
+            ("TTL messages", with_ttl, self.by_ttl_message.len()),
             ("keys by name", self.keys.len(), self.by_key.len()),
             ("holders by name", self.holders.len(), self.by_holder.len()),
             (
@@ -177,7 +177,7 @@ impl Machine {
     /// Messages, keys and contents but those of live queues, in use.
     pub(crate) fn memory_in_use(&self) -> (usize, usize, usize) {
         (
-            self.messages.len() + self.touches.len(),
+            self.messages.len() + self.lease_states.len(),
             self.keys.len() + self.holders.len(),
             self.contents.len() - self.queues.len(),
         )

@@ -2,12 +2,12 @@
 
 use lockgate_core::MachineTime;
 
-use super::{Machine, order, relocate::hash_id};
+use super::{Machine, compact::hash_id, order};
 use crate::{dedup::DedupWindow, slab::NONE, table::hash_pair};
 
 /// What a purge left behind.
 #[derive(Debug)]
-pub(super) struct Grave {
+pub(super) struct PurgedContent {
     pub(super) content: u32,
     pub(super) unique_ids: Option<DedupWindow>,
 }
@@ -20,26 +20,26 @@ impl Machine {
     pub fn housekeep(&mut self, budget: usize) -> bool {
         let mut left = budget;
         while left > 0
-            && let Some(grave) = self.graves.front_mut()
+            && let Some(purged) = self.purged.front_mut()
         {
-            if let Some(ids) = &mut grave.unique_ids {
+            if let Some(ids) = &mut purged.unique_ids {
                 let forgotten = ids.expire(MachineTime::MAX, left);
                 self.unique_ids -= forgotten as u64;
                 left = left.saturating_sub(forgotten.max(1));
                 if ids.is_empty() {
-                    grave.unique_ids = None;
+                    purged.unique_ids = None;
                 }
                 continue;
             }
-            let content = grave.content;
+            let content = purged.content;
             left -= 1;
             if !self.free_one(content) {
-                self.graves.pop_front();
+                self.purged.pop_front();
                 self.contents.remove(content);
             }
         }
         self.shrink_tables();
-        !self.graves.is_empty()
+        !self.purged.is_empty()
     }
 
     /// Frees one message, or one parked key, of a dead content. False: there is none left.
@@ -73,7 +73,7 @@ impl Machine {
         self.by_moved_id
             .shrink(|origin| hash_id(origins[origin].id));
         let times_to_live = &self.times_to_live;
-        self.by_mortal_message
+        self.by_ttl_message
             .shrink(|entry| hash_pair(times_to_live[entry].message, 0));
     }
 }

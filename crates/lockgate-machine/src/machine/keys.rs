@@ -112,9 +112,9 @@ impl Machine {
 
     /// The message's attempts count from zero again.
     fn reset_attempts(&mut self, index: u32) {
-        if self.touched(index).is_some() {
-            let touch = self.messages[index].extra;
-            self.touches[touch].attempts = 0;
+        if self.leased_once(index).is_some() {
+            let lease_state = self.messages[index].extra;
+            self.lease_states[lease_state].attempts = 0;
         }
     }
 }

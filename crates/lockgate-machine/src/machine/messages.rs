@@ -4,8 +4,8 @@ use lockgate_core::{Level, MessageId, Millis, Now, QueueId, QueueName, Sequence,
 
 use super::{
     Machine,
+    compact::hash_id,
     draft::Draft,
-    relocate::hash_id,
     send::check_range,
     state::{Message, OriginEntry, State, TimeToLive, Timer, U48, flag},
 };
@@ -322,7 +322,7 @@ impl Machine {
             timer,
         });
         let times_to_live = &self.times_to_live;
-        self.by_mortal_message
+        self.by_ttl_message
             .insert(hash_pair(index, 0), entry, |entry| {
                 hash_pair(times_to_live[entry].message, 0)
             });
@@ -341,18 +341,16 @@ impl Machine {
 
     /// The message's own time to live, if it has one.
     pub(super) fn time_to_live(&self, index: u32) -> Option<u32> {
-        self.by_mortal_message.find(hash_pair(index, 0), |entry| {
+        self.by_ttl_message.find(hash_pair(index, 0), |entry| {
             self.times_to_live[entry].message == index
         })
     }
 
     pub(super) fn drop_time_to_live(&mut self, index: u32) -> Option<TimeToLive> {
         let times_to_live = &self.times_to_live;
-        let entry = self
-            .by_mortal_message
-            .remove(hash_pair(index, 0), |entry| {
-                times_to_live[entry].message == index
-            })?;
+        let entry = self.by_ttl_message.remove(hash_pair(index, 0), |entry| {
+            times_to_live[entry].message == index
+        })?;
         let ttl = self.times_to_live.remove(entry);
         if ttl.timer != NONE {
             self.wall.remove(ttl.timer);

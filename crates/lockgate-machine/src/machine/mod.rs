@@ -7,7 +7,7 @@
 //! - `state`: what is held, and in how many bytes; `list`: the lists through it.
 //! - `order`: a message's way through its queue, and which keys are ready.
 //! - `send`, `receive`, `settle`, `transact`, `messages`, `keys`, `queues`: the commands.
-//!   `relocate`: where in the log messages have their bytes, and moving them.
+//!   `compact`: where in the log messages have their bytes, and moving them.
 //! - `time`: terms, timers, retention. `query`: questions. `housekeeping`: freeing purged memory.
 //!   `warm`: reading ahead for a group of commands.
 //! - `image`: the whole machine as bytes, taken while it goes on.
@@ -22,24 +22,24 @@
 
 #[cfg(test)]
 mod check;
+mod compact;
 mod draft;
 mod housekeeping;
 mod image;
 mod key_sequences;
 mod keys;
 mod list;
-mod look;
 mod messages;
 mod moves;
 mod order;
 mod query;
+mod query_pages;
 mod queues;
 mod receive;
-mod relocate;
 mod send;
 mod settle;
-mod snapshot;
 mod state;
+mod state_view;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -57,8 +57,10 @@ use lockgate_core::{
 
 use self::{
     draft::Draft,
-    housekeeping::Grave,
-    state::{Awaiting, Contents, Holder, Keys, Message, OriginEntry, Queues, TimeToLive, Touch},
+    housekeeping::PurgedContent,
+    state::{
+        Awaiting, Contents, Holder, Keys, LeaseState, Message, OriginEntry, Queues, TimeToLive,
+    },
     warm::Likely,
 };
 use crate::{
@@ -78,9 +80,7 @@ const FOLDED_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 
 pub(crate) use self::image::IMAGE_VERSION;
 pub use self::image::{Frozen, ImageLoader, ImagePart};
-pub use self::snapshot::{
-    KeySnapshot, LeaseSnapshot, MessageSnapshot, MessageState, QueueSnapshot, Snapshot,
-};
+pub use self::state_view::{KeyView, LeaseView, MessageState, MessageView, QueueView, StateView};
 pub use self::warm::Upcoming;
 
 /// Bounds of a machine.
@@ -160,7 +160,7 @@ pub struct Machine {
     keys: Keys,
     by_key: Table,
     messages: Slab<Message>,
-    touches: Slab<Touch>,
+    lease_states: Slab<LeaseState>,
     holders: Slab<Holder>,
     by_holder: Table,
     origins: Slab<OriginEntry>,
@@ -168,7 +168,7 @@ pub struct Machine {
     /// Origins by the message's id, by which it is found wherever it was moved.
     by_moved_id: Table,
     times_to_live: Slab<TimeToLive>,
-    by_mortal_message: Table,
+    by_ttl_message: Table,
     /// Unique ids remembered in all queues, purged ones included until they are freed.
     unique_ids: u64,
     /// Keys of which the messages are counted, in all queues.
@@ -185,7 +185,7 @@ pub struct Machine {
     awaiting: VecDeque<Awaiting>,
     /// Queues that gained something leasable.
     woken: Vec<QueueId>,
-    graves: VecDeque<Grave>,
+    purged: VecDeque<PurgedContent>,
     /// Where in the log messages have their bytes. Follows from `messages`.
     live: LiveRanges,
 
@@ -231,14 +231,14 @@ impl Machine {
             keys: Slab::default(),
             by_key: Table::default(),
             messages: Slab::default(),
-            touches: Slab::default(),
+            lease_states: Slab::default(),
             holders: Slab::default(),
             by_holder: Table::default(),
             origins: Slab::default(),
             by_moved_message: Table::default(),
             by_moved_id: Table::default(),
             times_to_live: Slab::default(),
-            by_mortal_message: Table::default(),
+            by_ttl_message: Table::default(),
             unique_ids: 0,
             key_sequences: 0,
             wall: Wheel::new(),
@@ -246,7 +246,7 @@ impl Machine {
             durable: None,
             awaiting: VecDeque::new(),
             woken: Vec::new(),
-            graves: VecDeque::new(),
+            purged: VecDeque::new(),
             live: LiveRanges::new(limits.range_bits),
             folding_at: Position(0),
             effects_ignored: 0,
@@ -346,7 +346,7 @@ impl Machine {
             Command::Move { from, to, max } => self.decide_move(draft, from, to, *max, now),
             Command::Key { queue, key, action } => self.decide_key(draft, queue, key, *action),
             Command::Damaged { queue, sequence } => self.decide_damaged(draft, *queue, *sequence),
-            Command::Relocate { message, from } => self.decide_relocate(draft, message, *from),
+            Command::Compact { message, from } => self.decide_compact(draft, message, *from),
         }
     }
 
@@ -450,7 +450,9 @@ impl Machine {
                 deadline,
                 holder,
             } => self.fold_leased(*queue, *sequence, *lease, *now, *deadline, holder),
-            Effect::HorizonRaised { queue, until } => self.fold_horizon_raised(*queue, *until),
+            Effect::LeaseBoundRaised { queue, until } => {
+                self.fold_lease_bound_raised(*queue, *until)
+            }
             Effect::Acked { queue, sequence } => self.fold_acked(*queue, *sequence),
             Effect::Nacked {
                 queue,
@@ -483,7 +485,7 @@ impl Machine {
             } => self.fold_rescheduled(*queue, *sequence, *due),
             Effect::KeyParked { queue, key } => self.fold_key_parked(*queue, key),
             Effect::KeyResumed { queue, key } => self.fold_key_resumed(*queue, key),
-            Effect::Relocated(stored) => self.fold_relocated(stored, part),
+            Effect::Compacted(stored) => self.fold_compacted(stored, part),
         }
     }
 
@@ -608,7 +610,7 @@ impl Machine {
     /// reserved, which are to be durable before somebody has to wait for it.
     ///
     /// Leases and what is given back are not worth a sync before the log's: what a power cut may
-    /// take of them is bounded by the horizon, or no more than the queue has settled for.
+    /// take of them is bounded by the lease bound, or no more than the queue has settled for.
     #[must_use]
     pub fn sync_window(&self, effects: &[Effect], of_log: SyncWindow) -> SyncWindow {
         // Most records are of one queue, however many effects they have.

@@ -99,7 +99,7 @@ impl Machine {
         let first = if queue.held_until.is_none() {
             self.contents[queue.content].ready_keys.first
         } else {
-            // Until the horizon has passed nobody knows what is still held.
+            // Until the lease bound has passed nobody knows what is still held.
             NONE
         };
         chain(first, |key| self.keys[key].links.after).flat_map(|key| {

@@ -26,7 +26,7 @@ use lockgate_core::{Key, Level, MachineTime, Position, Sequence, WallTime};
 use super::{
     Machine,
     list::{LinksOf, List},
-    state::{Awaiting, KeyState, Message, State, Timer, Touch, flag},
+    state::{Awaiting, KeyState, LeaseState, Message, State, Timer, flag},
 };
 use crate::{
     effect::KeyText,
@@ -273,7 +273,7 @@ impl Machine {
         message.state = State::Backoff;
         let (key, extra) = (message.key, message.extra);
         self.keys[key].leased -= 1;
-        let holder = std::mem::replace(&mut self.touches[extra].holder, NONE);
+        let holder = std::mem::replace(&mut self.lease_states[extra].holder, NONE);
         self.release_holder(holder);
     }
 
@@ -303,7 +303,7 @@ impl Machine {
         let (key, extra) = (message.key, message.extra);
         let queue = self.contents[self.keys[key].content].queue;
         let order = self.timer_order(queue, message.sequence());
-        self.touches[extra].timer =
+        self.lease_states[extra].timer =
             self.machine
                 .insert(until.0, order, Timer::Message(index).to_bits());
         self.refresh(key);
@@ -365,7 +365,7 @@ impl Machine {
         let message = self.messages.remove(index);
         self.count_dead(&message);
         if message.has(flag::TOUCHED) {
-            self.touches.remove(message.extra);
+            self.lease_states.remove(message.extra);
         }
     }
 
@@ -400,7 +400,7 @@ impl Machine {
         }
         if message.has(flag::TOUCHED) {
             let extra = message.extra;
-            let holder = std::mem::replace(&mut self.touches[extra].holder, NONE);
+            let holder = std::mem::replace(&mut self.lease_states[extra].holder, NONE);
             self.release_holder(holder);
         }
         self.forget(index);
@@ -492,30 +492,30 @@ impl Machine {
     }
 
     /// The message's touch, made if it has none.
-    pub(super) fn touch(&mut self, index: u32, first_leased: WallTime) -> u32 {
+    pub(super) fn lease_state(&mut self, index: u32, first_leased: WallTime) -> u32 {
         let message = &mut self.messages[index];
         if !message.has(flag::TOUCHED) {
-            let mut touch = Touch::new(first_leased);
-            touch.timer = message.extra;
-            message.extra = self.touches.insert(touch);
+            let mut lease_state = LeaseState::new(first_leased);
+            lease_state.timer = message.extra;
+            message.extra = self.lease_states.insert(lease_state);
             message.set(flag::TOUCHED, true);
         }
         message.extra
     }
 
     /// The message's touch, if it was ever leased in this queue.
-    pub(super) fn touched(&self, index: u32) -> Option<&Touch> {
+    pub(super) fn leased_once(&self, index: u32) -> Option<&LeaseState> {
         let message = &self.messages[index];
         message
             .has(flag::TOUCHED)
-            .then(|| &self.touches[message.extra])
+            .then(|| &self.lease_states[message.extra])
     }
 
     /// Forgets that a message was ever leased; it must have no timer.
     pub(super) fn untouch(&mut self, index: u32) {
         let message = &mut self.messages[index];
         if message.has(flag::TOUCHED) {
-            self.touches.remove(message.extra);
+            self.lease_states.remove(message.extra);
             message.extra = NONE;
             message.set(flag::TOUCHED, false);
         }
@@ -525,8 +525,8 @@ impl Machine {
     pub(super) fn deadline(&self, index: u32) -> Option<u64> {
         let message = &self.messages[index];
         let timer = self
-            .touched(index)
-            .map_or(message.extra, |touch| touch.timer);
+            .leased_once(index)
+            .map_or(message.extra, |lease_state| lease_state.timer);
         let wheel = match message.state {
             State::Delayed => &self.wall,
             _ => &self.machine,
@@ -538,7 +538,7 @@ impl Machine {
     pub(super) fn set_timer(&mut self, index: u32, timer: u32) -> u32 {
         let message = &mut self.messages[index];
         let slot = if message.has(flag::TOUCHED) {
-            &mut self.touches[message.extra].timer
+            &mut self.lease_states[message.extra].timer
         } else {
             &mut message.extra
         };

@@ -87,14 +87,14 @@ impl Machine {
             + self.keys.bytes()
             + self.by_key.bytes()
             + self.messages.bytes()
-            + self.touches.bytes()
+            + self.lease_states.bytes()
             + self.holders.bytes()
             + self.origins.bytes()
             + self.by_moved_message.bytes()
             + self.by_moved_id.bytes()
             + self.live.bytes()
             + self.times_to_live.bytes()
-            + self.by_mortal_message.bytes()
+            + self.by_ttl_message.bytes()
             + self.wall.bytes()
             + self.machine.bytes()
     }
@@ -161,7 +161,7 @@ impl Machine {
         let waits_for = if state.paused {
             KeyWait::Paused
         } else if let Some(until) = state.held_until {
-            KeyWait::Horizon {
+            KeyWait::LeaseBound {
                 remaining: Self::remaining(until, now),
             }
         } else {
@@ -223,15 +223,15 @@ impl Machine {
         }
         let message = &self.messages[index];
         let sequence = message.sequence();
-        let touch = self.touched(index);
+        let lease_state = self.leased_once(index);
         let until = self.deadline(index).map_or(now.machine, MachineTime);
         let remaining = until.since(now.machine);
-        match (message.state, touch) {
-            (State::Leased, Some(touch)) => KeyWait::Lease {
+        match (message.state, lease_state) {
+            (State::Leased, Some(lease_state)) => KeyWait::Lease {
                 sequence,
-                holder: self.holders[touch.holder].name.clone(),
+                holder: self.holders[lease_state.holder].name.clone(),
                 remaining,
-                attempt: touch.attempts,
+                attempt: lease_state.attempts,
             },
             (State::Backoff, _) => KeyWait::Backoff {
                 sequence,

@@ -11,7 +11,7 @@ use lockgate_core::{Level, MachineTime, Now, Position, QueueId, QueueName, Seque
 use super::{
     Machine,
     draft::Draft,
-    housekeeping::Grave,
+    housekeeping::PurgedContent,
     key_sequences::KeySequences,
     messages::count_dropped,
     state::{Content, Queue, Reserve},
@@ -235,8 +235,8 @@ impl Machine {
             next_sequence: Sequence(1),
             id_tails: Vec::new(),
             reserve: Reserve::default(),
-            horizon: MachineTime(0),
-            horizon_at: Position(0),
+            lease_bound: MachineTime(0),
+            lease_bound_at: Position(0),
             dedup: DedupWindow::new(self.seed),
             dedup_timer: NONE,
             dedup_at: MachineTime::MAX,
@@ -330,7 +330,7 @@ impl Machine {
                 self.machine.remove(timer);
             }
         }
-        self.graves.push_back(Grave {
+        self.purged.push_back(PurgedContent {
             content: old,
             unique_ids,
         });

@@ -19,8 +19,8 @@ use crate::{
     slab::NONE,
 };
 
-/// Leases up to this length share a synced horizon; longer ones are synced themselves. Also how far
-/// the horizon is raised past the lease that needs it.
+/// Leases up to this length share a synced lease bound; longer ones are synced themselves. Also how far
+/// the lease bound is raised past the lease that needs it.
 const HORIZON_MS: Millis = 30_000;
 
 /// Exhausted messages that one receive moves away beyond the messages it leases.
@@ -173,8 +173,8 @@ impl Machine {
     fn choose(&self, draft: &mut Draft, choice: &mut Choice<'_>, index: u32) -> bool {
         let queue = &self.queues[choice.queue];
         let message = &self.messages[index];
-        let touch = self.touched(index);
-        let attempts = touch.map_or(0, |touch| touch.attempts);
+        let lease_state = self.leased_once(index);
+        let attempts = lease_state.map_or(0, |lease_state| lease_state.attempts);
         if let Some((attempts_max, to)) = choice.exhausted
             && attempts >= attempts_max
         {
@@ -220,9 +220,9 @@ impl Machine {
             id,
             location: message.location(),
             attempt: attempts.saturating_add(1),
-            first_leased: touch
-                .filter(|touch| touch.attempts > 0)
-                .map_or(choice.now.wall, |touch| touch.first_leased()),
+            first_leased: lease_state
+                .filter(|lease_state| lease_state.attempts > 0)
+                .map_or(choice.now.wall, |lease_state| lease_state.first_leased()),
             deadline: choice.deadline,
             origin: origin.map(|origin| self.origin_view(origin)),
         });
@@ -238,7 +238,7 @@ impl Machine {
     }
 
     /// Makes sure that after a power cut it is known how long leases up to `deadline` may still be
-    /// held: they are below the queue's synced horizon, or raise it, or are synced themselves.
+    /// held: they are below the queue's synced lease bound, or raise it, or are synced themselves.
     /// Unkeyed queues promise nothing about two holders and need none of it.
     pub(super) fn cover_leases(
         &self,
@@ -252,16 +252,16 @@ impl Machine {
         }
         if deadline.since(now.machine) > HORIZON_MS {
             draft.level = draft.level.max(Level::Disk);
-        } else if deadline > queue.horizon {
+        } else if deadline > queue.lease_bound {
             draft.add(
-                Effect::HorizonRaised {
+                Effect::LeaseBoundRaised {
                     queue: queue.id,
                     until: deadline.plus(HORIZON_MS),
                 },
                 Level::Disk,
             );
         } else {
-            draft.rest_on(self.unless_durable(queue.horizon_at));
+            draft.rest_on(self.unless_durable(queue.lease_bound_at));
         }
     }
 
@@ -279,34 +279,38 @@ impl Machine {
         let queue = self.queue_index(queue)?;
         let index = self.message_of(queue, sequence)?;
         self.make_ready(index);
-        let touch = self.touch(index, now.wall);
+        let lease_state = self.lease_state(index, now.wall);
         self.take(index);
         let holder = self.intern_holder(holder);
         let term = u32::try_from(self.terms.len()).unwrap_or(u32::MAX);
         let order = self.timer_order(queue, sequence);
         let timer = Timer::Message(index).to_bits();
         let timer = self.machine.insert(deadline.0, order, timer);
-        let touch = &mut self.touches[touch];
-        if touch.attempts == 0 {
-            touch.set_first_leased(now.wall);
+        let lease_state = &mut self.lease_states[lease_state];
+        if lease_state.attempts == 0 {
+            lease_state.set_first_leased(now.wall);
         }
-        touch.attempts = touch.attempts.saturating_add(1);
-        touch.set_lease(lease, term);
-        touch.set_held(now.machine, deadline);
-        touch.holder = holder;
-        touch.timer = timer;
+        lease_state.attempts = lease_state.attempts.saturating_add(1);
+        lease_state.set_lease(lease, term);
+        lease_state.set_held(now.machine, deadline);
+        lease_state.holder = holder;
+        lease_state.timer = timer;
         self.queues[queue].totals.leased += 1;
         self.rotate(self.messages[index].key);
         Some(())
     }
 
-    pub(super) fn fold_horizon_raised(&mut self, queue: QueueId, until: MachineTime) -> Option<()> {
+    pub(super) fn fold_lease_bound_raised(
+        &mut self,
+        queue: QueueId,
+        until: MachineTime,
+    ) -> Option<()> {
         let index = self.queue_index(queue)?;
         let at = self.folding_at;
         let queue = &mut self.queues[index];
-        if until > queue.horizon {
-            queue.horizon = until;
-            queue.horizon_at = at;
+        if until > queue.lease_bound {
+            queue.lease_bound = until;
+            queue.lease_bound_at = at;
         }
         Some(())
     }

@@ -27,7 +27,7 @@ use super::{
     Machine,
     draft::Draft,
     send::check_range,
-    state::{Queue, State, Touch},
+    state::{LeaseState, Queue, State},
 };
 use crate::{
     DeadLetterReason, DropReason, Effect, KeyPolicy, KeyProfile, QueueSettings, Rejection, Settle,
@@ -215,8 +215,8 @@ impl Machine {
         }
         let message = &self.messages[index];
         // Without a lease it has a touch only to wait for its deferral to end.
-        let leased_before = |touch: &&Touch| touch.lease() != LeaseNumber(0);
-        let Some(touch) = self.touched(index).filter(leased_before) else {
+        let leased_before = |lease_state: &&LeaseState| lease_state.lease() != LeaseNumber(0);
+        let Some(lease_state) = self.leased_once(index).filter(leased_before) else {
             return Err(StaleReason::Ended);
         };
         let settings = &self.queues[queue].settings;
@@ -226,11 +226,13 @@ impl Machine {
                 settle.action,
                 SettleAction::Nack { .. } | SettleAction::Extend { .. }
             );
-        let is_last = self.term_of(touch.term) == token.term && touch.lease() == token.lease;
+        let is_last =
+            self.term_of(lease_state.term) == token.term && lease_state.lease() == token.lease;
         if !is_last && !by_any_token {
             return Err(StaleReason::Superseded);
         }
-        let may_still_ack = !settings.keyed && settle.action == SettleAction::Ack && touch.current;
+        let may_still_ack =
+            !settings.keyed && settle.action == SettleAction::Ack && lease_state.current;
         match message.state {
             State::Leased => Ok((queue, index)),
             State::Ready | State::Backoff if may_still_ack || by_any_token => Ok((queue, index)),
@@ -340,7 +342,9 @@ impl Machine {
     /// Whether the message's lease, when it ends now without an ack, freezes its key.
     pub(super) fn parks_now(&self, queue: u32, index: u32) -> bool {
         let state = &self.queues[queue];
-        let attempts = self.touched(index).map_or(0, |touch| touch.attempts);
+        let attempts = self
+            .leased_once(index)
+            .map_or(0, |lease_state| lease_state.attempts);
         state.settings.keyed
             && state.policy() == KeyPolicy::Park
             && attempts >= state.settings.attempts_max
@@ -367,7 +371,7 @@ impl Machine {
 
     /// When the message's lease was given.
     fn given(&self, index: u32) -> Option<MachineTime> {
-        let held = u64::from(self.touched(index)?.held_ms);
+        let held = u64::from(self.leased_once(index)?.held_ms);
         let deadline = self.deadline(index)?;
         Some(MachineTime(deadline.saturating_sub(held)))
     }
@@ -425,7 +429,7 @@ impl Machine {
             if until.is_none() {
                 return Some(());
             }
-            self.touch(index, self.clock.now.wall);
+            self.lease_state(index, self.clock.now.wall);
             self.take(index);
         }
         let key = self.messages[index].key;
@@ -440,11 +444,11 @@ impl Machine {
     pub(super) fn fold_given_back(&mut self, queue: QueueId, sequence: Sequence) -> Option<()> {
         let index = self.leased_message(queue, sequence)?;
         self.return_to_order(index);
-        let touch = self.messages[index].extra;
-        let touch = &mut self.touches[touch];
-        touch.attempts = touch.attempts.saturating_sub(1);
-        touch.current = false;
-        if touch.attempts == 0 {
+        let lease_state = self.messages[index].extra;
+        let lease_state = &mut self.lease_states[lease_state];
+        lease_state.attempts = lease_state.attempts.saturating_sub(1);
+        lease_state.current = false;
+        if lease_state.attempts == 0 {
             self.untouch(index);
         }
         Some(())
@@ -460,10 +464,10 @@ impl Machine {
         let given = self.given(index)?;
         let timer = self.set_timer(index, NONE);
         let fired = self.machine.remove(timer);
-        let touch = self.messages[index].extra;
-        let touch = &mut self.touches[touch];
-        touch.set_held(given, deadline);
-        touch.timer = self.machine.insert(deadline.0, fired.order, fired.payload);
+        let lease_state = self.messages[index].extra;
+        let lease_state = &mut self.lease_states[lease_state];
+        lease_state.set_held(given, deadline);
+        lease_state.timer = self.machine.insert(deadline.0, fired.order, fired.payload);
         Some(())
     }
 
@@ -483,8 +487,9 @@ impl Machine {
             .and_then(|queue| self.message_of(queue, token.sequence))
             .is_some_and(|index| {
                 self.messages[index].state == State::Leased
-                    && self.touched(index).is_some_and(|touch| {
-                        touch.lease() == token.lease && self.term_of(touch.term) == token.term
+                    && self.leased_once(index).is_some_and(|lease_state| {
+                        lease_state.lease() == token.lease
+                            && self.term_of(lease_state.term) == token.term
                     })
             })
     }

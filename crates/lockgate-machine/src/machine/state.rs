@@ -88,7 +88,7 @@ pub(super) enum State {
 pub(super) mod flag {
     /// Its record has not reached its level: not leasable.
     pub(crate) const UNSYNCED: u8 = 1;
-    /// It has a [`Touch`](super::Touch), at [`Message::extra`](super::Message).
+    /// It has a [`LeaseState`](super::LeaseState), at [`Message::extra`](super::Message).
     pub(crate) const TOUCHED: u8 = 2;
     /// Unkeyed queue: it stands in its group's list of returned messages.
     pub(crate) const RETURNED: u8 = 4;
@@ -162,7 +162,7 @@ impl Message {
         self.position.0[0]
     }
 
-    pub(super) fn relocate(&mut self, to: Location) {
+    pub(super) fn compact(&mut self, to: Location) {
         self.position = Packed64::new(to.position.0);
         self.part = to.part;
     }
@@ -198,7 +198,7 @@ impl Message {
 /// What there is to know of a message that was leased at least once. When its lease or backoff ends
 /// is known to its timer.
 #[derive(Clone, Debug)]
-pub(super) struct Touch {
+pub(super) struct LeaseState {
     lease: U48,
     first_leased: U48,
     /// Leases it had in this queue.
@@ -215,9 +215,9 @@ pub(super) struct Touch {
     pub(super) term: u32,
 }
 
-const _: () = assert!(size_of::<Option<Touch>>() == 32);
+const _: () = assert!(size_of::<Option<LeaseState>>() == 32);
 
-impl Touch {
+impl LeaseState {
     pub(super) fn new(first_leased: WallTime) -> Self {
         Self {
             lease: U48::default(),
@@ -447,8 +447,8 @@ pub(super) struct Queue {
     pub(super) id_tails: Vec<(Sequence, u64)>,
     pub(super) reserve: Reserve,
     /// No lease reaches past it without raising it; see the crate's architecture page.
-    pub(super) horizon: MachineTime,
-    pub(super) horizon_at: Position,
+    pub(super) lease_bound: MachineTime,
+    pub(super) lease_bound_at: Position,
     pub(super) dedup: DedupWindow,
     pub(super) dedup_timer: u32,
     /// When `dedup_timer` fires.

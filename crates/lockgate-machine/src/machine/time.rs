@@ -362,11 +362,11 @@ impl Machine {
         state.reserve.below_before = Sequence(0);
     }
 
-    /// No leases before the horizon has passed: they may still be held by whom a power cut made us
+    /// No leases before the lease bound has passed: they may still be held by whom a power cut made us
     /// forget.
     fn hold(&mut self, queue: u32) {
         let state = &mut self.queues[queue];
-        let until = state.horizon;
+        let until = state.lease_bound;
         if !state.settings.keyed || until <= self.clock.now.machine {
             return;
         }

@@ -281,18 +281,23 @@ impl Machine {
     fn read(&self, ahead: &Ahead) -> Found {
         let numbers = |content: u32| &self.contents[content].by_sequence;
         // Tables.
-        wait_for(ahead.hashes.iter().map(|&hash| self.by_key.touch(hash)));
+        wait_for(
+            ahead
+                .hashes
+                .iter()
+                .map(|&hash| self.by_key.lease_state(hash)),
+        );
         wait_for(
             ahead
                 .leaf_ends
                 .iter()
-                .map(|&(content, number)| numbers(content).touch(number)),
+                .map(|&(content, number)| numbers(content).lease_state(number)),
         );
         wait_for(
             ahead
                 .settled
                 .iter()
-                .map(|&(content, number)| numbers(content).touch(number)),
+                .map(|&(content, number)| numbers(content).lease_state(number)),
         );
 
         // Keys of sends, places of messages.
@@ -327,7 +332,7 @@ impl Machine {
         let message = |&index: &u32| self.messages.get(index);
         wait_for(settled.iter().filter_map(message).map(|message| {
             self.read_key(message.key)
-                ^ self.read_touch(message)
+                ^ self.read_lease_state(message)
                 ^ self.read_message(message.order.after)
                 ^ self.read_message(message.age.before)
                 ^ self.read_message(message.age.after)
@@ -341,7 +346,7 @@ impl Machine {
                 Some((numbers(content), message.sequence().0))
             })
             .collect();
-        wait_for(leased.iter().map(|(by, number)| by.touch(*number)));
+        wait_for(leased.iter().map(|(by, number)| by.lease_state(*number)));
         wait_for(leased.iter().map(|(by, number)| by.touch_leaf(*number)));
         wait_for(
             settled
@@ -402,22 +407,22 @@ impl Machine {
         message.map_or(0, |message| message.order.after)
     }
 
-    fn read_touch(&self, message: &Message) -> u32 {
+    fn read_lease_state(&self, message: &Message) -> u32 {
         if !message.has(flag::TOUCHED) {
             return 0;
         }
-        self.touches
+        self.lease_states
             .get(message.extra)
-            .map_or(0, |touch| touch.timer)
+            .map_or(0, |lease_state| lease_state.timer)
     }
 
     fn read_timer(&self, message: &Message) -> u32 {
         if !message.has(flag::TOUCHED) {
             return 0;
         }
-        self.touches
+        self.lease_states
             .get(message.extra)
-            .map_or(0, |touch| self.machine.touch(touch.timer))
+            .map_or(0, |lease_state| self.machine.lease_state(lease_state.timer))
     }
 }
 
@@ -466,7 +471,7 @@ fn recent_slot(number: u64) -> usize {
 /// The message that is there already and that the effect is about.
 fn message_of(effect: &Effect) -> Option<(QueueId, Sequence)> {
     match effect {
-        Effect::Relocated(stored) => Some((stored.queue, stored.sequence)),
+        Effect::Compacted(stored) => Some((stored.queue, stored.sequence)),
         Effect::Leased {
             queue, sequence, ..
         }

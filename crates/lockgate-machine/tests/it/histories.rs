@@ -19,7 +19,7 @@
 //! | a move goes to an origin that is not allowed | says so |
 //! | what is not synced is leasable | wrong `leasable` |
 //! | a lease does not wait for the record that freed its key | says so |
-//! | the horizon is not raised, or not kept after a power cut | says so |
+//! | the lease bound is not raised, or not kept after a power cut | says so |
 //! | sequence numbers that were told are given out again | a wrong reply |
 //! | one attempt more than allowed | leased instead of moved |
 //! | a lease given back counts as an attempt | a wrong attempt |
@@ -316,7 +316,7 @@ proptest! {
             }
         }
         batched.fold_batch(&decoder.take(RecordBatch::default()), |_, _| {});
-        prop_assert_eq!(batched.snapshot(), machine.snapshot());
+        prop_assert_eq!(batched.state_view(), machine.state_view());
         prop_assert_eq!(batched.effects_ignored(), machine.effects_ignored());
         let image = machine.freeze();
         crate::world::go_on(machine);

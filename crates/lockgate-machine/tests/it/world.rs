@@ -321,8 +321,8 @@ impl World {
         self.tail = Position(position.0 + record.len() as u64 + 16);
         self.records.push((position, record));
         assert_eq!(
-            self.machine.snapshot(),
-            self.follower.snapshot(),
+            self.machine.state_view(),
+            self.follower.state_view(),
             "what serves and what recovers differ after {effects:?}"
         );
         assert_eq!(self.machine.effects_ignored(), 0);
@@ -757,7 +757,7 @@ pub(crate) fn go_on(mut machine: Machine) {
             machine.housekeep(2);
         }
     }
-    for queue in machine.snapshot().queues.values() {
+    for queue in machine.state_view().queues.values() {
         let QueueDescription { counts, totals, .. } = &queue.description;
         assert_eq!(
             totals.accepted + totals.moved_in,

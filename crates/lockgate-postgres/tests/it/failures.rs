@@ -55,9 +55,9 @@ fn an_owner_with_nothing_to_do_notices_that_it_is_none_any_more() {
     };
     let shard = new_shard();
     let until_it_stops = |owner: &Owner| {
-        let upkeep = owner.log.upkeep().unwrap();
+        let log_maintenance = owner.log.log_maintenance().unwrap();
         loop {
-            match upkeep.step() {
+            match log_maintenance.step() {
                 Ok(_) => std::thread::yield_now(),
                 Err(error @ (LogError::Stopped { .. } | LogError::Deposed { .. })) => return error,
                 other => panic!("{other:?}"),
@@ -222,7 +222,7 @@ fn a_range_that_was_forgotten_without_an_answer_holds_up_no_other() {
         ..PostgresLogOptions::default()
     };
     let mut owner = Owner::with_options(&url, "shard", options);
-    let upkeep = owner.log.upkeep().unwrap();
+    let log_maintenance = owner.log.log_maintenance().unwrap();
     while owner.log.tail().0 < 3 << 12 {
         owner.append("x").unwrap();
     }
@@ -233,7 +233,7 @@ fn a_range_that_was_forgotten_without_an_answer_holds_up_no_other() {
     }
     let forget = "DELETE FROM lockgate.released WHERE first = 0";
     assert_eq!(execute(&url, forget, &[]), 1);
-    while upkeep.step().unwrap() {}
+    while log_maintenance.step().unwrap() {}
     let left =
         "SELECT FROM lockgate.released UNION ALL SELECT FROM lockgate.record WHERE position < 8192";
     assert_eq!(execute(&url, left, &[]), 0);
@@ -241,7 +241,7 @@ fn a_range_that_was_forgotten_without_an_answer_holds_up_no_other() {
     // On a server that does not hold the shard nothing is forgotten.
     owner.log.release(Position(2 << 12)).unwrap();
     execute(&url, "UPDATE lockgate.shard SET claim = claim + 1", &[]);
-    let error = upkeep.step().unwrap_err();
+    let error = log_maintenance.step().unwrap_err();
     assert!(matches!(error, LogError::Deposed { .. }), "{error:?}");
 }
 

@@ -701,7 +701,7 @@ fn what_a_deposed_owner_connects_to_again_is_out_of_its_reach() {
     deposed.log.trim(before).unwrap();
     let mut unfinished = deposed.log.begin_snapshot().unwrap();
     unfinished.write(b"begun").unwrap();
-    let upkeep = deposed.log.upkeep().unwrap();
+    let log_maintenance = deposed.log.log_maintenance().unwrap();
     deposed.log.release(Position(0)).unwrap();
     pair.standby.promote();
     // The connections for work in the background and for reading, by what was asked last on them.
@@ -715,7 +715,7 @@ fn what_a_deposed_owner_connects_to_again_is_out_of_its_reach() {
     // Nobody has taken the shard over yet.
     let first = kept[0].position;
     let cannot = |deposed: &Owner| {
-        let told = upkeep.step().unwrap_err();
+        let told = log_maintenance.step().unwrap_err();
         assert!(matches!(told, LogError::Deposed { .. }), "{told:?}");
         deposed.log.snapshots().remove(before).unwrap();
         for at in [first, moved] {

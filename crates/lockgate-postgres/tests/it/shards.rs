@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockgate_core::Level;
-use lockgate_engine::{Engine, EngineOptions, Maintenance, Status, StopReason};
+use lockgate_engine::{Engine, EngineOptions, MaintenanceThreads, Status, StopReason};
 use lockgate_log::SystemClock;
 use lockgate_postgres::{ConnectionThread, PostgresLog, PostgresLogOptions};
 
@@ -14,7 +14,7 @@ use crate::{
 
 #[derive(Clone, Default)]
 struct Common {
-    maintenance: Option<Maintenance>,
+    maintenance: Option<MaintenanceThreads>,
     thread: Option<ConnectionThread>,
 }
 
@@ -52,7 +52,7 @@ fn two_engines_over_one_database_are_two_shards() {
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let shared = Common {
-        maintenance: Some(Maintenance::default()),
+        maintenance: Some(MaintenanceThreads::default()),
         thread: Some(ConnectionThread::start().unwrap()),
     };
     for common in [Common::default(), shared] {

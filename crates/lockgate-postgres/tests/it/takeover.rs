@@ -10,9 +10,9 @@ use std::{
 
 use lockgate_core::{
     AppendError, BootId, Clock, Epoch, HolderName, Level, Log, LogCapabilities, LogError,
-    LogProgress, LogRange, LogReader, LogRecord, LogSource, LogSpace, LogUpkeep, Millis, Position,
-    Preview, Purpose, RecordGroup, RecordStamp, RecoveryReport, ReserveError, Storage, Unsynced,
-    WallTime,
+    LogMaintenance, LogProgress, LogRange, LogReader, LogRecord, LogSource, LogSpace, Millis,
+    Position, Preview, Purpose, RecordGroup, RecordStamp, RecoveryReport, ReserveError, Storage,
+    Unsynced, WallTime,
 };
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_log::SystemClock;
@@ -98,7 +98,7 @@ fn no_key_has_two_holders_after_a_crash_of_the_database() {
         // The host is the same one all along.
         let engine = start(&server.url, "shard", Host::new(1));
         fill(&engine).await;
-        // The first has to wait for the horizon; the second finds it synced.
+        // The first has to wait for the lease bound; the second finds it synced.
         assert_eq!(receive(&engine).await, ["a"]);
         assert_eq!(receive(&engine).await, ["b"]);
         server.crash();
@@ -265,8 +265,8 @@ impl<F: FnOnce() + Send> LogSource for Slow<F> {
 }
 
 impl<F: FnOnce() + Send> Log for Slow<F> {
-    fn look(&self) -> Result<Option<Preview>, LogError> {
-        self.log.look()
+    fn preview(&self) -> Result<Option<Preview>, LogError> {
+        self.log.preview()
     }
 
     fn claim(&mut self) -> Result<(), LogError> {
@@ -303,8 +303,8 @@ impl<F: FnOnce() + Send> Log for Slow<F> {
         self.log.progress()
     }
 
-    fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
-        self.log.upkeep()
+    fn log_maintenance(&self) -> Option<Arc<dyn LogMaintenance>> {
+        self.log.log_maintenance()
     }
 
     fn trim(&mut self, before: Position) -> Result<(), LogError> {
@@ -346,7 +346,7 @@ fn a_newcomer_is_not_overtaken_by_the_snapshots_of_a_live_owner() {
             // Large ones: a snapshot has only what is known of them, and waits for eight times its size.
             let body = "x".repeat(64 << 10);
             for number in 0.. {
-                let is_enough = owner.metrics().keeper.snapshots >= snapshots;
+                let is_enough = owner.metrics().maintenance.snapshots >= snapshots;
                 let sent = send(&queue(), &body, number);
                 if is_enough || runtime.block_on(owner.submit(sent)).is_err() {
                     return;
@@ -355,7 +355,7 @@ fn a_newcomer_is_not_overtaken_by_the_snapshots_of_a_live_owner() {
         }
     };
     send_until(2);
-    let snapshots = owner.metrics().keeper.snapshots + 3;
+    let snapshots = owner.metrics().maintenance.snapshots + 3;
     let log = Slow {
         log: open(),
         before: Step::Recover,

@@ -42,7 +42,7 @@ pub(crate) fn readyz(core: &Core) -> sqs::Response {
             json!({ "ready": false, "reason": reason.name(), "detail": reason.detail() }),
         ),
     };
-    let space = core.engine.metrics().keeper.space;
+    let space = core.engine.metrics().maintenance.space;
     body["space"] = space.state.name().into();
     if status == StatusCode::OK
         && let Some(detail) = space_detail(space)

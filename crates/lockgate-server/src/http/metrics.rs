@@ -159,22 +159,22 @@ fn engine(page: &mut Exposition, engine: &EngineMetrics) {
         (
             "lockgate_log_snapshots_total",
             "Snapshots of the state completed.",
-            engine.keeper.snapshots,
+            engine.maintenance.snapshots,
         ),
         (
             "lockgate_log_snapshots_failed_total",
             "Snapshots of the state given up.",
-            engine.keeper.snapshots_failed,
+            engine.maintenance.snapshots_failed,
         ),
         (
-            "lockgate_log_relocated_bytes_total",
+            "lockgate_log_compacted_bytes_total",
             "Bytes of messages moved forward in the log, so that space comes back.",
-            engine.keeper.relocated_bytes,
+            engine.maintenance.compacted_bytes,
         ),
         (
             "lockgate_log_ranges_released_total",
             "Ranges of the log given back.",
-            engine.keeper.ranges_released,
+            engine.maintenance.ranges_released,
         ),
         (
             "lockgate_log_records_lost_total",
@@ -184,7 +184,7 @@ fn engine(page: &mut Exposition, engine: &EngineMetrics) {
     ] {
         page.counter(name, help).value(value);
     }
-    let space = engine.keeper.space;
+    let space = engine.maintenance.space;
     for (name, help, value) in [
         (
             "lockgate_log_used_bytes",
@@ -204,12 +204,12 @@ fn engine(page: &mut Exposition, engine: &EngineMetrics) {
         (
             "lockgate_log_live_bytes",
             "Bytes of the log that messages live in.",
-            engine.keeper.live_bytes,
+            engine.maintenance.live_bytes,
         ),
         (
             "lockgate_log_ranges",
             "Ranges the log consists of.",
-            engine.keeper.ranges,
+            engine.maintenance.ranges,
         ),
         (
             "lockgate_engine_group_records_max",

@@ -14,7 +14,7 @@ const EVERY: Duration = Duration::from_millis(500);
 pub(crate) async fn watch(core: &Core) {
     let mut last = SpaceState::Normal;
     loop {
-        let space = core.engine.metrics().keeper.space;
+        let space = core.engine.metrics().maintenance.space;
         if space.state != last {
             tell(space);
             last = space.state;

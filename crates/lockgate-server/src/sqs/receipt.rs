@@ -122,7 +122,7 @@ impl Receipts {
 
 /// The bytes of a handle of this version.
 fn decode(handle: &str) -> Option<[u8; HANDLE_LEN]> {
-    // Strict base64: no padding, no spare bits, exactly one text per handle.
+    // Strict base64: no padding, no unused bits, exactly one text per handle.
     let mut bytes = [0u8; HANDLE_LEN + 2];
     let len = URL_SAFE_NO_PAD.decode_slice(handle, &mut bytes).ok()?;
     let bytes: [u8; HANDLE_LEN] = bytes.get(..len)?.try_into().ok()?;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use lockgate_core::{LeaseToken, ReadError};
-use lockgate_engine::{EngineError, Outcome, Output, What};
+use lockgate_engine::{EngineError, Outcome, Output, OutputKind};
 use lockgate_machine::{
     Command, Delivery, Rejection, Reply, Sent, SettleAction, Settled, StaleReason, read_message,
 };
@@ -54,7 +54,7 @@ pub(crate) struct AskedSettle {
 impl World {
     /// Checks an answer against the model, and lets the model learn from it.
     pub(crate) fn answered(&mut self, output: Output<u64>) -> Result<(), Violation> {
-        let What::Answer { ticket, result } = output.what else {
+        let OutputKind::Answer { ticket, result } = output.kind else {
             return Ok(());
         };
         let asked = self.asked.remove(&ticket).ok_or("an answer to nothing")?;

@@ -27,15 +27,15 @@ impl World {
         if self.random.chance(25) {
             self.body_parts = Some(self.random.below(4));
         }
-        self.has_own_keeper = match self.bug {
-            Some(bug) => bug.is_of_own_keeper(),
+        self.has_own_maintenance = match self.bug {
+            Some(bug) => bug.is_of_own_maintenance(),
             None => self.random.chance(40),
         };
-        if !self.has_own_keeper && self.random.chance(60) {
+        if !self.has_own_maintenance && self.random.chance(60) {
             // Enough is appended to be worth a snapshot.
             self.body_parts = Some(4 + self.random.below(5));
         }
-        self.with_upkeep = self.random.chance(75);
+        self.with_maintenance = self.random.chance(75);
         self.wall_goes_back = self.random.chance(10);
         let lives = 1 + self.random.below(4);
         for life in 0..lives {
@@ -163,7 +163,7 @@ impl World {
     pub(crate) fn live(&mut self) -> Result<(), Violation> {
         let groups = 8 + self.random.below(40);
         if self.random.chance(50) {
-            self.upkeep(100)?;
+            self.log_maintenance(100)?;
         }
         // Sometimes there is no fault, and the crash comes between two groups.
         if self.has_faults && self.random.chance(85) {
@@ -189,7 +189,7 @@ impl World {
             }
             if self.random.chance(30) {
                 let pieces = 1 + self.random.below(6);
-                self.upkeep(pieces)?;
+                self.log_maintenance(pieces)?;
             }
             self.time_passes();
             if self.is_limited {

@@ -36,8 +36,8 @@
 
 mod answers;
 mod asks;
-mod keeper;
 mod life;
+mod maintenance;
 mod missing;
 mod model;
 mod planted;
@@ -252,9 +252,9 @@ fn planted_bugs_are_caught() {
         Bug::SnapshotLosesAcks,
         Bug::SnapshotFinishedEarly,
         Bug::TrimmedTooFar,
-        Bug::ReleasedBeforeRelocation,
+        Bug::ReleasedBeforeCompaction,
         Bug::ReleasedBeforeAck,
-        Bug::RelocatedAsNew,
+        Bug::CompactedAsNew,
     ] {
         let (_, caught) = run_seeds(0, Until::Seed(SEEDS_TO_CATCH_A_BUG), Some(bug));
         let Some((seed, violation)) = caught else {

@@ -43,7 +43,7 @@ pub(crate) struct Met {
 pub(crate) fn run(seed: u64, met: &mut Met) -> Result<(), Violation> {
     let mut world = World::new(seed, None);
     world.has_faults = false;
-    world.has_own_keeper = world.random.chance(40);
+    world.has_own_maintenance = world.random.chance(40);
     world.body_parts = Some(4 + world.random.below(5));
     for _ in 0..1 + world.random.below(4) {
         let outcome = life(&mut world, met);
@@ -250,7 +250,7 @@ impl Whole {
 }
 
 fn live_messages(driver: &Driver<u64>) -> Vec<Position> {
-    let queues = driver.machine().snapshot().queues.into_values();
+    let queues = driver.machine().state_view().queues.into_values();
     let messages = queues.flat_map(|queue| queue.messages.into_values());
     messages.map(|message| message.location.position).collect()
 }
@@ -263,7 +263,7 @@ fn dropped(driver: &Driver<u64>) -> u64 {
 /// Every message can be read, and what came is what went and what is there, unless records are lost.
 fn check_readable(driver: &Driver<u64>) -> Result<(), Violation> {
     let reader = driver.reader();
-    for (name, queue) in driver.machine().snapshot().queues {
+    for (name, queue) in driver.machine().state_view().queues {
         for (sequence, message) in queue.messages {
             let at = message.location;
             let record = reader

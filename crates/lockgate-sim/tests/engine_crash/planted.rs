@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lockgate_core::{
-    AppendError, Epoch, Log, LogCapabilities, LogError, LogProgress, LogRange, LogReader,
-    LogRecord, LogSource, LogSpace, LogUpkeep, Position, Progress, Purpose, RecordGroup,
+    AppendError, Epoch, Log, LogCapabilities, LogError, LogMaintenance, LogProgress, LogRange,
+    LogReader, LogRecord, LogSource, LogSpace, Position, Progress, Purpose, RecordGroup,
     RecordStamp, RecoveryReport, ReserveError, Storage,
 };
 use lockgate_log::LocalLog;
@@ -24,7 +24,7 @@ pub(crate) enum Bug {
     AckLost,
     /// Leases are not found at recovery.
     LeaseLost,
-    /// The lease horizon is not found at recovery.
+    /// The lease bound is not found at recovery.
     HorizonLost,
     /// Unique ids are not found at recovery.
     UniqueIdLost,
@@ -47,22 +47,22 @@ pub(crate) enum Bug {
     /// The log is trimmed to the newest snapshot, so that the older one is of no use.
     TrimmedTooFar,
     /// A range is released before what its messages were moved to is durable.
-    ReleasedBeforeRelocation,
+    ReleasedBeforeCompaction,
     /// A range is released before the acknowledgements of its messages are durable.
     ReleasedBeforeAck,
-    /// A message that was relocated is a new one at recovery.
-    RelocatedAsNew,
+    /// A message that was compacted is a new one at recovery.
+    CompactedAsNew,
 }
 
 impl Bug {
-    /// Whether it is a mistake of the keeper in these tests.
-    pub(crate) fn is_of_own_keeper(self) -> bool {
+    /// Whether it is a mistake of maintenance in these tests.
+    pub(crate) fn is_of_own_maintenance(self) -> bool {
         matches!(
             self,
             Self::SnapshotLosesAcks
                 | Self::SnapshotFinishedEarly
                 | Self::TrimmedTooFar
-                | Self::ReleasedBeforeRelocation
+                | Self::ReleasedBeforeCompaction
                 | Self::ReleasedBeforeAck
         )
     }
@@ -104,7 +104,7 @@ fn spoil(bug: Option<Bug>, record: LogRecord) -> LogRecord {
     effects.retain(|effect| match (bug, effect) {
         (Bug::AckLost, Effect::Acked { .. })
         | (Bug::LeaseLost, Effect::Leased { .. })
-        | (Bug::HorizonLost, Effect::HorizonRaised { .. })
+        | (Bug::HorizonLost, Effect::LeaseBoundRaised { .. })
         | (Bug::PurgeLost, Effect::Purged { .. } | Effect::QueueDeleted { .. }) => false,
         (Bug::UniqueIdLost, Effect::Accepted(stored)) => {
             stored.unique_until = None;
@@ -123,9 +123,9 @@ fn spoil(bug: Option<Bug>, record: LogRecord) -> LogRecord {
         }
         _ => true,
     });
-    if bug == Bug::RelocatedAsNew {
+    if bug == Bug::CompactedAsNew {
         for effect in &mut effects {
-            if let Effect::Relocated(stored) = effect {
+            if let Effect::Compacted(stored) = effect {
                 *effect = Effect::Accepted(stored.clone());
             }
         }
@@ -254,8 +254,8 @@ impl Log for WatchedLog {
         })
     }
 
-    fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
-        self.log.lock().upkeep()
+    fn log_maintenance(&self) -> Option<Arc<dyn LogMaintenance>> {
+        self.log.lock().log_maintenance()
     }
 
     fn trim(&mut self, before: Position) -> Result<(), LogError> {

@@ -41,11 +41,11 @@ pub(crate) enum Step {
     /// Begins a snapshot, or writes its next piece.
     Piece,
     /// Moves so many messages of the oldest range forward.
-    Relocate(usize),
+    Compact(usize),
     /// Releases what may be released.
     Release,
     /// All of the log's work that nobody waits for.
-    Upkeep,
+    Maintenance,
     /// So many bytes are free from now on.
     Limit(u64),
     /// Space has no end any more.
@@ -57,9 +57,9 @@ pub(crate) enum Step {
 }
 
 use Step::{
-    Cancel, Delete, Key, Lift, Limit, Make, Pass, Piece, Purge, Receive, Release, Relocate,
-    Reschedule, Restart, Send, Settle, SettleFirst, Snapshot, Stop, Sync, Together, Transact,
-    Upkeep,
+    Cancel, Compact, Delete, Key, Lift, Limit, Maintenance, Make, Pass, Piece, Purge, Receive,
+    Release, Reschedule, Restart, Send, Settle, SettleFirst, Snapshot, Stop, Sync, Together,
+    Transact,
 };
 
 const ACK: SettleAction = SettleAction::Ack;
@@ -380,7 +380,7 @@ pub(crate) fn scripts() -> Vec<(&'static str, Vec<Step>)> {
                 Release,
                 Sync,
                 Release,
-                Upkeep,
+                Maintenance,
                 Restart(POWER),
                 Receive(KEYED, 5),
                 Receive(PASSING, 5),
@@ -423,7 +423,7 @@ pub(crate) fn scripts() -> Vec<(&'static str, Vec<Step>)> {
                 Release,
                 Sync,
                 Release,
-                Upkeep,
+                Maintenance,
                 many(to(PASSING), 2),
                 Restart(POWER),
                 Receive(PASSING, 9),
@@ -598,7 +598,7 @@ pub(crate) fn scripts() -> Vec<(&'static str, Vec<Step>)> {
             vec![
                 many(to(PLAIN), 20),
                 Sync,
-                Upkeep,
+                Maintenance,
                 Receive(PLAIN, 20),
                 Settle(ACK),
                 Sync,
@@ -609,22 +609,22 @@ pub(crate) fn scripts() -> Vec<(&'static str, Vec<Step>)> {
                 Release,
                 Sync,
                 Release,
-                Upkeep,
+                Maintenance,
                 Receive(KEYED, 10),
                 Settle(ACK),
                 Sync,
                 Snapshot,
                 Release,
-                Upkeep,
+                Maintenance,
                 Restart(POWER),
                 many(to(PLAIN), 20),
                 Sync,
                 Release,
-                Upkeep,
+                Maintenance,
             ],
         ),
         (
-            "relocation",
+            "compaction",
             vec![
                 many(to(PLAIN), 20),
                 many(of(KEYED, 1), 12),
@@ -634,19 +634,19 @@ pub(crate) fn scripts() -> Vec<(&'static str, Vec<Step>)> {
                 Settle(ACK),
                 Sync,
                 Snapshot,
-                Relocate(3),
+                Compact(3),
                 Snapshot,
-                Relocate(9),
+                Compact(9),
                 Sync,
                 Release,
                 Sync,
                 Release,
-                Upkeep,
-                Relocate(20),
+                Maintenance,
+                Compact(20),
                 Sync,
                 Snapshot,
                 Release,
-                Upkeep,
+                Maintenance,
                 Receive(KEYED, 5),
                 Restart(POWER),
                 Receive(KEYED, 5),
@@ -656,10 +656,10 @@ pub(crate) fn scripts() -> Vec<(&'static str, Vec<Step>)> {
         (
             "a full disk",
             vec![
-                Upkeep,
+                Maintenance,
                 many(to(PLAIN), 12),
                 Sync,
-                Upkeep,
+                Maintenance,
                 Limit(4 << 10),
                 many(to(PLAIN), 30),
                 many(to(PLAIN), 30),
@@ -705,9 +705,9 @@ impl World {
             Stop => self.stop(),
             Snapshot => self.snapshot(),
             Piece => self.snapshot_step(),
-            Relocate(count) => self.relocate(*count),
+            Compact(count) => self.compact(*count),
             Release => self.release(),
-            Upkeep => self.upkeep(100).map(|_| ()),
+            Maintenance => self.log_maintenance(100).map(|_| ()),
             Limit(free) => {
                 self.disk.set_free_bytes(Some(*free));
                 self.is_limited = true;

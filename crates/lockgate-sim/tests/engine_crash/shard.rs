@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use lockgate_core::{
     Clock, Disk, DiskError, DiskFile, FileIdentity, FolderLock, Incarnation, LockError, Log,
-    LogProgress, LogReader, LogUpkeep, OpenMode, Position,
+    LogMaintenance, LogProgress, LogReader, OpenMode, Position,
 };
 use lockgate_engine::{Beginning, Driver, EngineOptions, Output, StartReport};
 use lockgate_log::{LocalLog, LocalLogOptions};
@@ -22,7 +22,7 @@ pub(crate) struct Shard {
     pub(crate) progress: Arc<dyn LogProgress>,
     pub(crate) reader: Arc<dyn LogReader>,
     /// The log's work that nobody waits for, if somebody does it in this life.
-    pub(crate) upkeep: Option<Arc<dyn LogUpkeep>>,
+    pub(crate) log_maintenance: Option<Arc<dyn LogMaintenance>>,
     pub(crate) log: LogHandle,
     /// Answers that wait for a sync.
     pub(crate) held: VecDeque<Output<u64>>,
@@ -37,7 +37,7 @@ impl Shard {
         starts: u64,
         witness: &Witness,
         bug: Option<Bug>,
-        with_upkeep: bool,
+        with_maintenance: bool,
     ) -> Result<Self, String> {
         let disk: Arc<dyn Disk> = if bug == Some(Bug::SyncRetried) {
             Arc::new(RetryingDisk(disk.clone()))
@@ -45,7 +45,7 @@ impl Shard {
             Arc::new(disk.clone())
         };
         let log = LocalLog::open(disk, log_options()).map_err(|error| format!("{error:?}"))?;
-        let upkeep = with_upkeep.then(|| log.upkeep()).flatten();
+        let log_maintenance = with_maintenance.then(|| log.log_maintenance()).flatten();
         let handle = LogHandle::new(log);
         let log = WatchedLog::new(handle.clone(), witness, bug);
         let beginning = Beginning {
@@ -64,7 +64,7 @@ impl Shard {
         Ok(Self {
             progress: driver.progress(),
             reader: driver.reader(),
-            upkeep,
+            log_maintenance,
             log: handle,
             held: VecDeque::new(),
             durable: driver.tail(),

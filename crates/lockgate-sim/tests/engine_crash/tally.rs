@@ -86,13 +86,13 @@ pub(crate) enum Doing {
     /// Between two of these.
     Nothing,
     /// Work on the log's storage that nobody waits for.
-    Upkeep,
+    Maintenance,
     /// Writing or finishing a snapshot.
     Snapshot,
     /// Trimming, releasing ranges, removing old snapshots.
     Release,
     /// Moving live messages forward.
-    Relocate,
+    Compact,
     /// Anything, while the disk was full.
     Full,
     /// Ending in good order.
@@ -106,10 +106,10 @@ impl Doing {
         Self::Sync,
         Self::Read,
         Self::Nothing,
-        Self::Upkeep,
+        Self::Maintenance,
         Self::Snapshot,
         Self::Release,
-        Self::Relocate,
+        Self::Compact,
         Self::Full,
         Self::Stop,
     ];
@@ -119,16 +119,18 @@ impl Kind {
     /// What the shard must have been doing when this struck, in some history of a run. (Elsewhere it
     /// cannot strike, or does so too rarely to insist on it.)
     fn must_meet(self) -> &'static [Doing] {
-        use Doing::{Append, Full, Nothing, Read, Relocate, Snapshot, Start, Sync, Upkeep};
+        use Doing::{Append, Compact, Full, Maintenance, Nothing, Read, Snapshot, Start, Sync};
         match self {
-            Self::PowerCut | Self::Kill => &[Start, Append, Sync, Nothing, Upkeep, Snapshot, Full],
-            Self::FailedSync | Self::LyingSync => &[Start, Sync, Upkeep, Snapshot, Full],
-            Self::FailedWrite | Self::FailedName | Self::Misdirected => {
-                &[Start, Append, Upkeep, Snapshot, Full]
+            Self::PowerCut | Self::Kill => {
+                &[Start, Append, Sync, Nothing, Maintenance, Snapshot, Full]
             }
-            Self::FailedRead | Self::Misread => &[Start, Read, Relocate, Full],
+            Self::FailedSync | Self::LyingSync => &[Start, Sync, Maintenance, Snapshot, Full],
+            Self::FailedWrite | Self::FailedName | Self::Misdirected => {
+                &[Start, Append, Maintenance, Snapshot, Full]
+            }
+            Self::FailedRead | Self::Misread => &[Start, Read, Compact, Full],
             Self::NoSpace => &[Start, Append, Snapshot, Full],
-            Self::Decay => &[Start, Read, Nothing, Snapshot, Relocate],
+            Self::Decay => &[Start, Read, Nothing, Snapshot, Compact],
         }
     }
 }

@@ -6,13 +6,13 @@ use lockgate_core::{
     Clock, DiskOperation, Key, LeaseToken, LogSource, Now, Position, QueueName, WallTime,
 };
 use lockgate_engine::{Output, Request, StopReason, Work};
-use lockgate_machine::{Command, KeyAction, SettleAction, Snapshot, read_message};
+use lockgate_machine::{Command, KeyAction, SettleAction, StateView, read_message};
 use lockgate_sim::{Fault, FaultyDisk, ManualClock, Operations, PowerCut, SeededRandom};
 
 use crate::{
     Violation,
     answers::Asked,
-    keeper::Keeper,
+    maintenance::Maintenance,
     model::{Existence, Known, Model},
     planted::Bug,
     shard::Shard,
@@ -65,7 +65,7 @@ pub(crate) struct World {
     /// Space has an end.
     pub(crate) is_limited: bool,
     /// Somebody does the log's work that nobody waits for.
-    pub(crate) with_upkeep: bool,
+    pub(crate) with_maintenance: bool,
     /// All of it was done while there was space: what the log keeps for a full disk is there.
     has_reserve: bool,
     /// Something was refused because of that.
@@ -76,13 +76,13 @@ pub(crate) struct World {
     pub(crate) misread: bool,
     /// The wall clock steps back, and the order of a key is what the shard's clock says it is.
     pub(crate) wall_goes_back: bool,
-    pub(crate) keeper: Keeper,
+    pub(crate) maintenance: Maintenance,
     /// The disk may fail while the shard lives.
     pub(crate) has_faults: bool,
     /// Somebody has taken a file away.
     pub(crate) file_removed: bool,
-    /// Snapshots are taken and space given back by the keeper of these tests, not by the driver.
-    pub(crate) has_own_keeper: bool,
+    /// Snapshots are taken and space given back by maintenance of these tests, not by the driver.
+    pub(crate) has_own_maintenance: bool,
     /// A complete snapshot was made unreadable.
     pub(crate) snapshot_spoiled: bool,
     /// To be told to the shard with the next group.
@@ -126,16 +126,16 @@ impl World {
             operations: Operations::default(),
             disk_failed: false,
             is_limited: false,
-            with_upkeep: true,
+            with_maintenance: true,
             has_reserve: false,
             refused_for_space: false,
             damaged: false,
             misread: false,
             wall_goes_back: false,
-            keeper: Keeper::default(),
+            maintenance: Maintenance::default(),
             has_faults: true,
             file_removed: false,
-            has_own_keeper: false,
+            has_own_maintenance: false,
             snapshot_spoiled: false,
             unreadable: Vec::new(),
             body_parts: None,
@@ -156,7 +156,7 @@ impl World {
             witness: self.witness.fork(),
             tally: Tally::default(),
             history: self.history.clone(),
-            keeper: Keeper::default(),
+            maintenance: Maintenance::default(),
             unreadable: self.unreadable.clone(),
             ..*self
         }
@@ -313,22 +313,22 @@ impl World {
     }
 
     /// Does so many pieces of the log's work that nobody waits for; whether there is more.
-    pub(crate) fn upkeep(&mut self, pieces: u64) -> Result<bool, Violation> {
-        let Some(upkeep) = self.shard().upkeep.clone() else {
+    pub(crate) fn log_maintenance(&mut self, pieces: u64) -> Result<bool, Violation> {
+        let Some(log_maintenance) = self.shard().log_maintenance.clone() else {
             return Ok(false);
         };
         for _ in 0..pieces {
-            match self.during(Doing::Upkeep, |_| upkeep.step()) {
+            match self.during(Doing::Maintenance, |_| log_maintenance.step()) {
                 Ok(true) => {}
                 Ok(false) => {
                     self.has_reserve |= !self.is_limited;
                     return Ok(false);
                 }
                 Err(error) if self.disk_failed || self.damaged || self.is_limited => {
-                    self.note(format!("upkeep: {error:?}"));
+                    self.note(format!("maintenance: {error:?}"));
                     return Ok(false);
                 }
-                Err(error) => return Err(format!("upkeep failed: {error:?}")),
+                Err(error) => return Err(format!("maintenance failed: {error:?}")),
             }
         }
         Ok(true)
@@ -373,7 +373,7 @@ impl World {
                 world.starts,
                 &world.witness,
                 world.bug,
-                world.with_upkeep,
+                world.with_maintenance,
             )
         });
         self.starts += 1;
@@ -423,7 +423,7 @@ impl World {
             .collect();
         let range_bits = shard.log.lock().capabilities().range_bits;
         let mut lost: BTreeMap<Position, u64> = BTreeMap::new();
-        for queue in shard.driver.machine().snapshot().queues.values() {
+        for queue in shard.driver.machine().state_view().queues.values() {
             for message in queue.messages.values() {
                 let range = message.location.position.range(range_bits).start;
                 if !held.contains(&range) {
@@ -445,8 +445,8 @@ impl World {
     /// can be read; nothing is counted twice or not at all.
     pub(crate) fn check_state(&mut self) -> Result<(), Violation> {
         let machine = self.shard().driver.machine();
-        let state = machine.snapshot();
-        let folded = self.witness.folded().snapshot();
+        let state = machine.state_view();
+        let folded = self.witness.folded().state_view();
         if state != folded {
             return Err(format!(
                 "the state is not what its records give: {}",
@@ -507,7 +507,7 @@ impl World {
         self.disk = left;
         self.struck = 0;
         self.shard = None;
-        self.keeper = Keeper::default();
+        self.maintenance = Maintenance::default();
         self.disk_failed = false;
         self.misread = false;
         self.asked.clear();
@@ -641,7 +641,7 @@ impl World {
     }
 }
 
-/// Rounds without a delivery after which nothing is left. The longest wait is a lease horizon.
+/// Rounds without a delivery after which nothing is left. The longest wait is a lease bound.
 const IDLE_ROUNDS: u32 = 6;
 
 pub(crate) const DELAY_MS_MAX: u64 = 4_000;
@@ -662,7 +662,7 @@ pub(crate) fn key(number: u64) -> Key {
 }
 
 /// The first lines in which two states differ.
-fn difference(a: &Snapshot, b: &Snapshot) -> String {
+fn difference(a: &StateView, b: &StateView) -> String {
     let (a, b) = (format!("{a:#?}"), format!("{b:#?}"));
     let lines = a.lines().zip(b.lines()).enumerate();
     let differing: Vec<_> = lines

@@ -471,7 +471,7 @@ fn files_of_the_last_number_do_no_harm() {
     let sample = Sample::new();
     for name in [
         "ffffffff.log",
-        "ffffffff.spare",
+        "ffffffff.preallocated",
         "fffffffe.ready",
         "ffffffff.ready",
     ] {

@@ -53,17 +53,17 @@ fn run_out(disk: &FaultyDisk) {
     disk.fail_always(DiskOperation::Open, 0, Fault::OutOfDescriptors);
 }
 
-/// Growth is refused once a spare would have to be made, and what makes room goes on from the spares
+/// Growth is refused once a preallocated file would have to be made, and what makes room goes on from the preallocated files
 /// there are: their files are open. Nothing is lost, and it goes on by itself.
 #[test]
-fn growth_waits_and_upkeep_goes_on_from_open_files() {
+fn growth_waits_and_maintenance_goes_on_from_open_files() {
     for is_attended in [false, true] {
         let disk = FaultyDisk::new();
         let (mut log, _) = start(&disk);
-        let upkeep = is_attended.then(|| log.upkeep().unwrap());
+        let log_maintenance = is_attended.then(|| log.log_maintenance().unwrap());
         let tend = || {
-            if let Some(upkeep) = &upkeep {
-                while upkeep.step().is_ok_and(|more| more) {}
+            if let Some(log_maintenance) = &log_maintenance {
+                while log_maintenance.step().is_ok_and(|more| more) {}
             }
         };
         let mut appended = Vec::new();
@@ -84,7 +84,7 @@ fn growth_waits_and_upkeep_goes_on_from_open_files() {
         // From the reserve: three segments.
         let before = appended.len();
         let refused = loop {
-            match try_append(&mut log, Purpose::Upkeep) {
+            match try_append(&mut log, Purpose::Maintenance) {
                 Ok(at) => appended.push(at),
                 Err(error) => break error,
             }
@@ -105,7 +105,7 @@ fn growth_waits_and_upkeep_goes_on_from_open_files() {
             appended.push(try_append(&mut log, Purpose::Growth).unwrap());
         }
         log.progress().sync().unwrap();
-        drop((log, upkeep));
+        drop((log, log_maintenance));
         appended.retain(|&at| at > kept);
         let (_, found) = start(&disk.crash(PowerCut::LoseAllUnsynced));
         let found: Vec<_> = found.iter().map(|record| record.position).collect();
@@ -214,7 +214,7 @@ fn a_recovery_that_cannot_open_a_file_says_so_and_can_be_repeated() {
 fn no_more_files_are_open_than_the_options_say() {
     let disk = FaultyDisk::new();
     let (mut log, _) = start(&disk);
-    let upkeep = log.upkeep().unwrap();
+    let log_maintenance = log.log_maintenance().unwrap();
     let reader = log.reader();
     let mut appended = Vec::new();
     let fill = |log: &mut LocalLog, appended: &mut Vec<Position>, segments| {
@@ -235,10 +235,10 @@ fn no_more_files_are_open_than_the_options_say() {
     }
     log.trim(appended[300 * IN_SEGMENT]).unwrap();
     release_trimmed(&mut log).unwrap();
-    while upkeep.step().unwrap() {}
+    while log_maintenance.step().unwrap() {}
     let files = disk.image().into_keys();
-    let spares = files.filter(|name| name.ends_with(".ready")).count();
-    assert_eq!(spares, 128);
+    let preallocated = files.filter(|name| name.ends_with(".ready")).count();
+    assert_eq!(preallocated, 128);
     let allowed = LocalLogOptions::default().files_max();
     let most = disk.open_files_max();
     assert!(most <= allowed, "{most} were open, {allowed} were said");

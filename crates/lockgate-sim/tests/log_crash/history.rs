@@ -17,8 +17,8 @@ pub(crate) enum Step {
     Sync,
     /// Trims so many percent of the records there are.
     Trim(usize),
-    /// Does all that the log's upkeep has to do.
-    Upkeep,
+    /// Does all that the log's maintenance has to do.
+    Maintenance,
     /// Ends the instance, recovers and begins the next epoch.
     Restart,
 }
@@ -128,9 +128,14 @@ impl History {
                     log.trim(at).map_err(|error| format!("{error:?}"))?;
                     release_trimmed(&mut log).map_err(|error| format!("{error:?}"))?;
                 }
-                Step::Upkeep => {
-                    let upkeep = log.upkeep().expect("the local log has upkeep");
-                    while upkeep.step().map_err(|error| format!("{error:?}"))? {}
+                Step::Maintenance => {
+                    let log_maintenance = log
+                        .log_maintenance()
+                        .expect("the local log has maintenance");
+                    while log_maintenance
+                        .step()
+                        .map_err(|error| format!("{error:?}"))?
+                    {}
                 }
                 Step::Restart => {
                     drop(log);
@@ -321,7 +326,7 @@ pub(crate) fn check_survivors(history: &History, crashed: &FaultyDisk) -> Vec<Lo
 /// A history that meets every kind of change: lives without records, groups within and across
 /// segments, trims of nothing, some and all.
 pub(crate) fn script() -> Vec<Step> {
-    use Step::{Append, Restart, Sync, Trim, Upkeep};
+    use Step::{Append, Maintenance, Restart, Sync, Trim};
     vec![
         Append(vec![100]),
         Sync,
@@ -334,7 +339,7 @@ pub(crate) fn script() -> Vec<Step> {
         Append(vec![1_000]),
         Append(vec![2_000, 1_500, 700]),
         Sync,
-        Upkeep,
+        Maintenance,
         Sync,
         Trim(0),
         Trim(60),
@@ -343,10 +348,10 @@ pub(crate) fn script() -> Vec<Step> {
         Restart,
         Append(vec![5]),
         Sync,
-        Upkeep,
+        Maintenance,
         Trim(100),
         Append(vec![900, 900]),
-        Upkeep,
+        Maintenance,
         Sync,
         Append(vec![1]),
     ]
@@ -363,7 +368,7 @@ pub(crate) fn random_steps(random: &mut SeededRandom, count: usize) -> Vec<Step>
             }
             55..85 => Step::Sync,
             85..92 => Step::Trim(random.index(101)),
-            92..95 => Step::Upkeep,
+            92..95 => Step::Maintenance,
             _ => Step::Restart,
         })
         .collect()

@@ -8,7 +8,7 @@
 //!   noise; the loss is compared with what the format says it must be.
 //!
 //! - `descriptors`: no file can be opened for a while.
-//! - `overlap`: appends, syncs and upkeep, one at every moment of the other.
+//! - `overlap`: appends, syncs and maintenance, one at every moment of the other.
 //! - `ranges`: recovery from a snapshot, segments given back and used again.
 //! - `space`: full disks.
 //!
@@ -38,7 +38,7 @@
 //! | trim removes segments before the start mark is durable, or passes what is synced | crashes |
 //! | a segment with damage is deleted at trim | damage |
 //! | a reservation forgets record headers, or new segments | `a_reservation_counts_headers` |
-//! | a spare keeps the header of what it was | `a_spare_forgets_what_it_was` |
+//! | a preallocated file keeps the header of what it was | `a_preallocated_file_forgets_what_it_was` |
 //! | a segment is blanked before its new name is durable | `recycling_that_is_cut_leaves_nothing_that_looks_damaged` |
 //! | a segment is released before the start mark is durable, or past it | crashes, faults, ranges |
 //! | what stands before a snapshot is judged, or cut | ranges |
@@ -50,8 +50,8 @@
 //! | what a refused append took away comes back | `what_was_refused_for_space_never_comes_back` |
 //! | a segment begun again after that is not synced | `what_follows_something_that_was_taken_back_is_synced` |
 //! | a reservation forgets what records leave empty | `a_reservation_counts_what_records_leave_empty` |
-//! | a spare in use by upkeep counts and is not waited for | `a_spare_in_the_hands_of_upkeep_is_waited_for` |
-//! | what upkeep keeps ready is not synced | `what_upkeep_keeps_ready_survives_a_power_cut` |
+//! | a preallocated file in use by maintenance counts and is not waited for | `a_preallocated_file_in_the_hands_of_maintenance_is_waited_for` |
+//! | what maintenance keeps ready is not synced | `what_maintenance_keeps_ready_survives_a_power_cut` |
 //! | a sync or an append beside a failure is told as done | overlap |
 //! | damage met by a reader only is deleted with its segment | `a_segment_in_which_a_reader_met_damage_is_kept` |
 //! | pieces of a snapshot change places | `a_snapshot_knows_its_pieces` |

@@ -273,9 +273,9 @@ fn check_promise(disk: &FaultyDisk, appended: &[Position], synced: Position, whe
     }
 }
 
-/// A log with spares of both kinds (made ahead, and released by a trim), whose next append of
+/// A log with preallocated files of both kinds (made ahead, and released by a trim), whose next append of
 /// 3,000 bytes or more often changes segments, and the records so far.
-fn with_spares(is_kept_up: bool) -> (Hooked, Vec<Position>) {
+fn with_preallocated(is_kept_up: bool) -> (Hooked, Vec<Position>) {
     let mut hooked = Hooked::new();
     let mut appended = Vec::new();
     let mut group = RecordGroup::new(hooked.log.capabilities().gap);
@@ -288,8 +288,8 @@ fn with_spares(is_kept_up: bool) -> (Hooked, Vec<Position>) {
     }
     hooked.log.progress().sync().unwrap();
     if is_kept_up {
-        let upkeep = hooked.log.upkeep().unwrap();
-        while upkeep.step().unwrap() {}
+        let log_maintenance = hooked.log.log_maintenance().unwrap();
+        while log_maintenance.step().unwrap() {}
     }
     (hooked, appended)
 }
@@ -301,7 +301,7 @@ fn a_sync_at_any_moment_of_an_append_promises_what_is_durable() {
     for is_kept_up in [false, true] {
         let mut moments = 0;
         loop {
-            let (hooked, mut appended) = with_spares(is_kept_up);
+            let (hooked, mut appended) = with_preallocated(is_kept_up);
             let Hooked { disk, hook, log } = hooked;
             let progress = Arc::new(log.progress());
             let during = Arc::new(Mutex::new(Position(0)));
@@ -334,7 +334,7 @@ fn appends_at_any_moment_of_a_sync_are_left_to_the_next() {
     for is_kept_up in [false, true] {
         let mut moments = 0;
         loop {
-            let (hooked, mut appended) = with_spares(is_kept_up);
+            let (hooked, mut appended) = with_preallocated(is_kept_up);
             let Hooked { disk, hook, log } = hooked;
             let progress = log.progress();
             let log = Arc::new(Mutex::new(log));
@@ -364,15 +364,15 @@ fn appends_at_any_moment_of_a_sync_are_left_to_the_next() {
     }
 }
 
-/// Syncs, and appends, at every moment of the upkeep that makes spares of released segments.
+/// Syncs, and appends, at every moment of the maintenance that makes preallocated files of released segments.
 #[test]
-fn upkeep_at_any_moment_takes_no_promise_back() {
+fn maintenance_at_any_moment_takes_no_promise_back() {
     for appends in [false, true] {
         let mut moments = 0;
         loop {
-            let (hooked, mut appended) = with_spares(true);
+            let (hooked, mut appended) = with_preallocated(true);
             let Hooked { disk, hook, log } = hooked;
-            let (progress, upkeep) = (log.progress(), log.upkeep().unwrap());
+            let (progress, log_maintenance) = (log.progress(), log.log_maintenance().unwrap());
             let log = Arc::new(Mutex::new(log));
             {
                 let mut log = log.lock().unwrap();
@@ -394,7 +394,7 @@ fn upkeep_at_any_moment_takes_no_promise_back() {
                 }
                 during.1 = progress.sync().unwrap();
             });
-            while upkeep.step().unwrap() {}
+            while log_maintenance.step().unwrap() {}
             if !hook.is_over() {
                 break;
             }

@@ -264,8 +264,8 @@ fn released_segments_are_used_again_and_damaged_ones_kept() {
     assert!(segments(&disk).len() < before);
     let image = disk.image();
     assert!(image.contains_key("00000001.damaged"), "{disk:?}");
-    let spares = image.keys().filter(|name| name.ends_with(".ready"));
-    assert_eq!(spares.count(), 2, "{disk:?}");
+    let preallocated = image.keys().filter(|name| name.ends_with(".ready"));
+    assert_eq!(preallocated.count(), 2, "{disk:?}");
     for record in &appended {
         if segment_of(record.position) < segment_of(at) {
             let read = log.reader().read(record.position);
@@ -454,7 +454,7 @@ fn a_snapshot_knows_its_pieces() {
 }
 
 /// Epoch 2 is in segment 2. What it writes into segments 3 and 4 is lost, and the next epoch has those
-/// numbers again. Returns what is left without spares, what was written, and what segment 4 was.
+/// numbers again. Returns what is left without preallocated files, what was written, and what segment 4 was.
 fn with_a_lost_segment() -> (BTreeMap<String, Vec<u8>>, History, Vec<u8>) {
     let mut steps = vec![
         Step::Append(vec![900]),
@@ -465,7 +465,7 @@ fn with_a_lost_segment() -> (BTreeMap<String, Vec<u8>>, History, Vec<u8>) {
     let base = FaultyDisk::new();
     let history = History::run(&base, &steps);
     let mut image = base.image();
-    image.retain(|name, _| !name.ends_with(".spare") && !name.ends_with(".ready"));
+    image.retain(|name, _| !name.ends_with(".preallocated") && !name.ends_with(".ready"));
     image.insert("00000008.ready".to_owned(), vec![0; 8 << 10]);
     steps.push(Step::Append(vec![1_000; 6]));
     let first = FaultyDisk::new();
@@ -474,7 +474,7 @@ fn with_a_lost_segment() -> (BTreeMap<String, Vec<u8>>, History, Vec<u8>) {
     (image, history, lost)
 }
 
-/// Appends records of these bytes as one group. Not reserved, which would take a better spare.
+/// Appends records of these bytes as one group. Not reserved, which would take a better preallocated file.
 fn append_unreserved(log: &mut LocalLog, bytes: RangeInclusive<u8>, history: &mut History) {
     let mut group = RecordGroup::new(log.capabilities().gap);
     let mut cursor = log.tail();
@@ -490,7 +490,7 @@ fn append_unreserved(log: &mut LocalLog, bytes: RangeInclusive<u8>, history: &mu
     log.append(Epoch(3), tail, &mut group).unwrap();
 }
 
-/// Gives that segment to the next life as a spare of this name, has six records appended and cuts the
+/// Gives that segment to the next life as a preallocated file of this name, has six records appended and cuts the
 /// power: the records of the first life are nowhere.
 fn check_forgotten(name: &str, append: impl Fn(&mut LocalLog, &mut History)) {
     let (mut image, history, lost) = with_a_lost_segment();
@@ -510,24 +510,24 @@ fn check_forgotten(name: &str, append: impl Fn(&mut LocalLog, &mut History)) {
     assert!(survived > 20, "{survived}");
 }
 
-/// A spare became a segment, and a power cut took the name but not the bytes; the next life gives the
-/// same spare to a segment of the same number, and the next cut takes the bytes but not the name.
+/// A preallocated file became a segment, and a power cut took the name but not the bytes; the next life gives the
+/// same preallocated file to a segment of the same number, and the next cut takes the bytes but not the name.
 #[test]
-fn a_spare_forgets_what_it_was() {
+fn a_preallocated_file_forgets_what_it_was() {
     check_forgotten("00000007.ready", |log, history| {
         append_unreserved(log, 1..=6, history);
     });
 }
 
-/// The same where upkeep has written zeros over the spare meanwhile: they are durable before it counts
+/// The same where maintenance has written zeros over the preallocated file meanwhile: they are durable before it counts
 /// as blank.
 #[test]
-fn a_spare_written_with_zeros_forgets_what_it_was() {
-    check_forgotten("00000007.spare", |log, history| {
-        let upkeep = log.upkeep().unwrap();
+fn a_preallocated_file_written_with_zeros_forgets_what_it_was() {
+    check_forgotten("00000007.preallocated", |log, history| {
+        let log_maintenance = log.log_maintenance().unwrap();
         for bytes in [1..=3, 4..=6] {
             append_unreserved(log, bytes, history);
-            while upkeep.step().unwrap() {}
+            while log_maintenance.step().unwrap() {}
         }
     });
 }
@@ -552,19 +552,19 @@ fn bytes_of_an_earlier_use_are_not_reported_as_a_torn_tail() {
     let at = snapshot(&mut log);
     log.trim(at).unwrap();
     release_trimmed(&mut log).unwrap();
-    let spares = |disk: &FaultyDisk| {
+    let preallocated = |disk: &FaultyDisk| {
         disk.image()
             .into_keys()
             .filter(|name| name.ends_with(".ready"))
             .count()
     };
-    let before = spares(&disk);
+    let before = preallocated(&disk);
     assert!(before > 0);
     let segment = segment_of(log.tail());
     while segment_of(log.tail()) == segment {
         append(&mut log);
     }
-    assert!(spares(&disk) < before, "a recycled one was taken");
+    assert!(preallocated(&disk) < before, "a recycled one was taken");
     drop(log);
     let (report, _) = recover(&mut open(&disk.kill())).unwrap();
     assert_eq!(report.tail_bytes_cut, 0);

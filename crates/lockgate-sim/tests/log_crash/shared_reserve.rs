@@ -26,10 +26,11 @@ fn start(disk: &FaultyDisk, reserve: &SharedReserve) -> LocalLog {
     log
 }
 
-fn spares(disk: &FaultyDisk) -> u64 {
+fn preallocated(disk: &FaultyDisk) -> u64 {
     let names = disk.image().into_keys();
-    let is_spare = |name: &String| name.ends_with(".spare") || name.ends_with(".ready");
-    names.filter(is_spare).count() as u64
+    let is_preallocated =
+        |name: &String| name.ends_with(".preallocated") || name.ends_with(".ready");
+    names.filter(is_preallocated).count() as u64
 }
 
 /// However many there are, the reserves of all stay below the bound, or are one segment each; and each log goes
@@ -42,25 +43,25 @@ fn the_reserves_of_all_are_bounded_and_each_log_goes_on_when_the_disk_is_full() 
         let mut logs: Vec<_> = disks.iter().map(|disk| start(disk, &reserve)).collect();
         for log in &mut logs {
             // The first ones have the most there is until others want some.
-            let upkeep = log.upkeep().unwrap();
+            let log_maintenance = log.log_maintenance().unwrap();
             for _ in 0..6 * IN_SEGMENT {
                 try_append(log, Epoch(1), Purpose::Growth).unwrap();
-                while upkeep.step().unwrap() {}
+                while log_maintenance.step().unwrap() {}
             }
         }
         for _ in 0..7 {
             for log in &logs {
-                let upkeep = log.upkeep().unwrap();
-                upkeep.check_storage().unwrap();
-                while upkeep.step().unwrap() {}
+                let log_maintenance = log.log_maintenance().unwrap();
+                log_maintenance.check_storage().unwrap();
+                while log_maintenance.step().unwrap() {}
             }
         }
-        let all: u64 = disks.iter().map(spares).sum();
+        let all: u64 = disks.iter().map(preallocated).sum();
         // One to grow into for each beside the reserves.
         let each = SHARDS as u64;
         let most = bound.clamp(each, RESERVE * each) + each;
         assert!(all <= most, "{all} of {most}");
-        assert!(disks.iter().all(|disk| spares(disk) >= 2));
+        assert!(disks.iter().all(|disk| preallocated(disk) >= 2));
 
         for (disk, log) in disks.iter().zip(&mut logs) {
             disk.set_free_bytes(Some(0));
@@ -68,11 +69,11 @@ fn the_reserves_of_all_are_bounded_and_each_log_goes_on_when_the_disk_is_full() 
             log.progress().sync().unwrap();
             let disk = disk.crash(PowerCut::LoseAllUnsynced);
             for _ in 0..IN_SEGMENT {
-                try_append(log, Epoch(1), Purpose::Upkeep).unwrap();
+                try_append(log, Epoch(1), Purpose::Maintenance).unwrap();
             }
             let mut log = start(&disk, &reserve);
             assert!(try_append(&mut log, Epoch(2), Purpose::Growth).is_err());
-            try_append(&mut log, Epoch(2), Purpose::Upkeep).unwrap();
+            try_append(&mut log, Epoch(2), Purpose::Maintenance).unwrap();
         }
     }
 }

@@ -34,8 +34,8 @@ fn start(disk: &FaultyDisk) -> (LocalLog, Epoch, u64) {
 }
 
 fn tend(log: &LocalLog) {
-    let upkeep = log.upkeep().unwrap();
-    while upkeep.step().unwrap() {}
+    let log_maintenance = log.log_maintenance().unwrap();
+    while log_maintenance.step().unwrap() {}
 }
 
 /// One group of records, at the places they were told before.
@@ -66,8 +66,8 @@ fn lengths(disk: &FaultyDisk, suffixes: &[&str]) -> Vec<u64> {
     of_kind.map(|(_, file)| file.len() as u64).collect()
 }
 
-fn spares(disk: &FaultyDisk) -> Vec<u64> {
-    lengths(disk, &[".spare", ".ready"])
+fn preallocated(disk: &FaultyDisk) -> Vec<u64> {
+    lengths(disk, &[".preallocated", ".ready"])
 }
 
 /// It holds what was appended, one more segment and its reserve: an eighth of it, or three segments.
@@ -89,7 +89,7 @@ fn a_small_log_is_made_of_small_segments_and_has_a_small_reserve() {
         segments.iter().all(|&bytes| bytes == SMALLEST),
         "{segments:?}"
     );
-    assert!(spares(&disk).iter().all(|&bytes| bytes == SMALLEST));
+    assert!(preallocated(&disk).iter().all(|&bytes| bytes == SMALLEST));
     // What comes back is kept as far as it is wanted, and a restart finds it.
     log.progress().sync().unwrap();
     let (log, _, found) = start(&disk.crash(PowerCut::LoseAllUnsynced));
@@ -119,7 +119,7 @@ fn a_record_larger_than_a_segment_has_one_of_its_own() {
         log.reserve(bytes as u64, lens.len() as u64, Purpose::Growth)
             .unwrap();
         disk.set_free_bytes(Some(0));
-        append(&mut log, epoch, lens, Purpose::Upkeep);
+        append(&mut log, epoch, lens, Purpose::Maintenance);
         disk.set_free_bytes(Some(free));
         tend(&log);
         records += lens.len() as u64;
@@ -129,13 +129,13 @@ fn a_record_larger_than_a_segment_has_one_of_its_own() {
     assert_eq!(found, records);
 }
 
-/// What was given to it lately makes the segments larger, what it holds then smaller again; the spares follow,
+/// What was given to it lately makes the segments larger, what it holds then smaller again; the preallocated files follow,
 /// and are never smaller than a segment to come.
 #[test]
-fn segments_and_spares_grow_with_a_log_and_shrink_with_it() {
+fn segments_and_preallocated_files_grow_with_a_log_and_shrink_with_it() {
     let disk = FaultyDisk::new();
     let (mut log, mut epoch, _) = start(&disk);
-    let upkeep = log.upkeep().unwrap();
+    let log_maintenance = log.log_maintenance().unwrap();
     let release = |log: &mut LocalLog| {
         log.progress().sync().unwrap();
         log.trim(log.tail()).unwrap();
@@ -151,14 +151,18 @@ fn segments_and_spares_grow_with_a_log_and_shrink_with_it() {
     }
     let newest = |disk: &FaultyDisk| lengths(disk, &[".log"]).pop().unwrap();
     assert_eq!(newest(&disk), 2 * SMALLEST);
-    assert!(spares(&disk).iter().all(|&bytes| bytes >= 2 * SMALLEST));
+    assert!(
+        preallocated(&disk)
+            .iter()
+            .all(|&bytes| bytes >= 2 * SMALLEST)
+    );
     // A start finds what it left, and goes on with small ones: it holds little.
-    drop(upkeep);
+    drop(log_maintenance);
     drop(log);
     (log, epoch, _) = start(&disk);
     tend(&log);
-    assert!(spares(&disk).iter().all(|&bytes| bytes == SMALLEST));
-    let upkeep = log.upkeep().unwrap();
+    assert!(preallocated(&disk).iter().all(|&bytes| bytes == SMALLEST));
+    let log_maintenance = log.log_maintenance().unwrap();
     for _ in 0..1_100 {
         append(&mut log, epoch, &[PAYLOAD], Purpose::Growth);
         release(&mut log);
@@ -167,7 +171,7 @@ fn segments_and_spares_grow_with_a_log_and_shrink_with_it() {
     assert_eq!(newest(&disk), 2 * SMALLEST);
     // When that is long ago, they are small again, and the large one goes with the next record.
     for _ in 0..8 {
-        upkeep.check_storage().unwrap();
+        log_maintenance.check_storage().unwrap();
     }
     for _ in 0..20 {
         append(&mut log, epoch, &[PAYLOAD], Purpose::Growth);
@@ -175,25 +179,25 @@ fn segments_and_spares_grow_with_a_log_and_shrink_with_it() {
         tend(&log);
     }
     assert_eq!(newest(&disk), SMALLEST);
-    assert!(spares(&disk).iter().all(|&bytes| bytes == SMALLEST));
+    assert!(preallocated(&disk).iter().all(|&bytes| bytes == SMALLEST));
     let used = log.space().used_bytes;
     let files: u64 = disk.image().values().map(|file| file.len() as u64).sum();
     assert_eq!(used, files);
     assert!(used <= 5 * SMALLEST, "{used}");
 }
 
-/// While segments become larger, and upkeep is slow, what was granted is good on a disk that is full.
+/// While segments become larger, and maintenance is slow, what was granted is good on a disk that is full.
 #[test]
 fn a_reservation_is_good_while_segments_become_larger() {
     let disk = FaultyDisk::new();
     let (mut log, epoch, _) = start(&disk);
-    let upkeep = log.upkeep().unwrap();
+    let log_maintenance = log.log_maintenance().unwrap();
     let mut granted = 0;
     for round in 0..1_100 {
         let is_close = (1_024..1_060).contains(&round);
         disk.set_free_bytes(is_close.then_some(0));
-        if log.reserve(PAYLOAD as u64, 1, Purpose::Upkeep).is_ok() {
-            append(&mut log, epoch, &[PAYLOAD], Purpose::Upkeep);
+        if log.reserve(PAYLOAD as u64, 1, Purpose::Maintenance).is_ok() {
+            append(&mut log, epoch, &[PAYLOAD], Purpose::Maintenance);
             granted += 1;
         }
         disk.set_free_bytes(None);
@@ -201,7 +205,7 @@ fn a_reservation_is_good_while_segments_become_larger() {
             tend(&log);
         } else if round == 1_025 {
             // The segments are to be larger by now.
-            upkeep.step().unwrap();
+            log_maintenance.step().unwrap();
         }
         if round % 16 == 15 {
             log.progress().sync().unwrap();
@@ -219,7 +223,7 @@ fn a_reservation_is_good_while_segments_become_larger() {
 fn what_is_kept_ready_is_what_the_last_minute_needed() {
     let disk = FaultyDisk::new();
     let (mut log, epoch, _) = start(&disk);
-    let upkeep = log.upkeep().unwrap();
+    let log_maintenance = log.log_maintenance().unwrap();
     // It drains: what comes back now is not needed again.
     let mut kept = Vec::new();
     for round in 0..3 {
@@ -233,13 +237,13 @@ fn what_is_kept_ready_is_what_the_last_minute_needed() {
             log.release(range.first).unwrap();
         }
         tend(&log);
-        kept.push(spares(&disk).len());
+        kept.push(preallocated(&disk).len());
     }
     // The reserve and the next; and what came back the last time.
     assert_eq!(kept, [4, 9, 15]);
     for _ in 0..7 {
-        upkeep.check_storage().unwrap();
+        log_maintenance.check_storage().unwrap();
     }
     tend(&log);
-    assert_eq!(spares(&disk).len(), 4, "the reserve and the next");
+    assert_eq!(preallocated(&disk).len(), 4, "the reserve and the next");
 }

@@ -61,7 +61,7 @@ fn fill(log: &mut LocalLog, epoch: Epoch, purpose: Purpose) -> u64 {
     }
 }
 
-/// Growth ends before the reserve, upkeep may take it, and when segments come back growth goes on,
+/// Growth ends before the reserve, maintenance may take it, and when segments come back growth goes on,
 /// not at once but when there is one to spare. With and without somebody who attends to the log.
 #[test]
 fn growth_ends_before_the_reserve_and_comes_back_by_itself() {
@@ -69,9 +69,12 @@ fn growth_ends_before_the_reserve_and_comes_back_by_itself() {
         let disk = FaultyDisk::new();
         disk.set_free_bytes(Some(20 * SEGMENT));
         let mut log = start(&disk);
-        let upkeep = is_attended.then(|| log.upkeep().unwrap());
+        let log_maintenance = is_attended.then(|| log.log_maintenance().unwrap());
         let tend = || {
-            while upkeep.as_ref().is_some_and(|upkeep| upkeep.step().unwrap()) {}
+            while log_maintenance
+                .as_ref()
+                .is_some_and(|log_maintenance| log_maintenance.step().unwrap())
+            {}
         };
         let epoch = Epoch(1);
         tend();
@@ -83,7 +86,7 @@ fn growth_ends_before_the_reserve_and_comes_back_by_itself() {
         assert_eq!(log.space().state, SpaceState::Full);
         assert!(disk.space().unwrap().free >= SEGMENT, "the stop mark");
 
-        let records = fill(&mut log, epoch, Purpose::Upkeep);
+        let records = fill(&mut log, epoch, Purpose::Maintenance);
         assert!(records >= RESERVE * IN_SEGMENT, "{records}");
         assert!(try_append(&mut log, epoch, Purpose::Growth).is_err());
         log.progress().sync().unwrap();
@@ -166,7 +169,7 @@ fn a_full_log_starts_on_a_full_disk() {
                 assert!(try_append(&mut log, Epoch(life), Purpose::Growth).is_err());
             }
             if life < 4 {
-                try_append(&mut log, Epoch(life), Purpose::Upkeep).unwrap();
+                try_append(&mut log, Epoch(life), Purpose::Maintenance).unwrap();
             }
             log.progress().sync().unwrap();
             drop(log);
@@ -209,7 +212,7 @@ fn a_snapshot_on_a_full_disk_kills_nobody() {
     };
     assert_eq!(parts(&disk), 0);
     disk.set_free_bytes(Some(0));
-    let records = fill(&mut log, Epoch(1), Purpose::Upkeep);
+    let records = fill(&mut log, Epoch(1), Purpose::Maintenance);
     assert!(
         records >= 2 * IN_SEGMENT,
         "two segments are kept for records: {records}"
@@ -235,8 +238,8 @@ fn a_full_disk_shows_before_anybody_is_refused() {
     let disk = FaultyDisk::new();
     disk.set_free_bytes(Some(20 * SEGMENT));
     let mut log = start(&disk);
-    let upkeep = log.upkeep().unwrap();
-    let tend = || while upkeep.step().unwrap() {};
+    let log_maintenance = log.log_maintenance().unwrap();
+    let tend = || while log_maintenance.step().unwrap() {};
     for _ in 0..4 * IN_SEGMENT {
         try_append(&mut log, Epoch(1), Purpose::Growth).unwrap();
         tend();
@@ -257,18 +260,18 @@ fn a_full_disk_shows_before_anybody_is_refused() {
         if is_shown {
             break;
         }
-        try_append(&mut log, Epoch(1), Purpose::Upkeep).unwrap();
+        try_append(&mut log, Epoch(1), Purpose::Maintenance).unwrap();
         tend();
     }
     log.progress().sync().unwrap();
-    drop((upkeep, log));
+    drop((log_maintenance, log));
 
     let mut log = start(&disk);
     assert_eq!(log.space().state, SpaceState::Full);
     log.reserve(1, 1, Purpose::Growth).unwrap_err();
-    let upkeep = log.upkeep().unwrap();
+    let log_maintenance = log.log_maintenance().unwrap();
     disk.set_free_bytes(Some(20 * SEGMENT));
-    while upkeep.step().unwrap() {}
+    while log_maintenance.step().unwrap() {}
     assert_eq!(log.space().state, SpaceState::Normal);
     log.reserve(1, 1, Purpose::Growth).unwrap();
 }
@@ -324,7 +327,7 @@ fn a_reservation_counts_what_records_leave_empty() {
         let disk = FaultyDisk::new();
         disk.set_free_bytes(Some(segments * SEGMENT));
         let mut log = start(&disk);
-        if log.reserve(6 * 2_100, 6, Purpose::Upkeep).is_ok() {
+        if log.reserve(6 * 2_100, 6, Purpose::Maintenance).is_ok() {
             disk.set_free_bytes(Some(0));
             let mut group = RecordGroup::new(log.capabilities().gap);
             for byte in 0..6 {
@@ -337,8 +340,10 @@ fn a_reservation_counts_what_records_leave_empty() {
         }
         // What could not be taken whole was given back.
         let image = disk.image();
-        let mut spares = image.iter().filter(|(name, _)| name.ends_with(".spare"));
-        assert!(spares.all(|(_, file)| file.len() as u64 == SEGMENT));
+        let mut preallocated = image
+            .iter()
+            .filter(|(name, _)| name.ends_with(".preallocated"));
+        assert!(preallocated.all(|(_, file)| file.len() as u64 == SEGMENT));
     }
     assert!((3..12).contains(&granted), "{granted}");
 }
@@ -349,7 +354,7 @@ fn a_log_begun_without_room_promises_none() {
     let disk = FaultyDisk::new();
     disk.set_free_bytes(Some(5 << 10));
     let mut log = start(&disk);
-    for purpose in [Purpose::Growth, Purpose::Upkeep] {
+    for purpose in [Purpose::Growth, Purpose::Maintenance] {
         let refused = log.reserve(950, 1, purpose);
         assert!(
             matches!(refused, Err(ReserveError::Full { .. })),
@@ -403,7 +408,7 @@ fn what_follows_something_that_was_taken_back_is_synced() {
     let disk = FaultyDisk::new();
     let mut log = start(&disk);
     for _ in 0..IN_SEGMENT {
-        try_append(&mut log, Epoch(1), Purpose::Upkeep).unwrap();
+        try_append(&mut log, Epoch(1), Purpose::Maintenance).unwrap();
     }
     log.progress().sync().unwrap();
     // Room for one segment of what is too much.
@@ -442,11 +447,11 @@ fn a_low_disk_does_not_come_and_go() {
     let disk = FaultyDisk::new();
     disk.set_free_bytes(Some(20 * SEGMENT));
     let log = start(&disk);
-    let upkeep = log.upkeep().unwrap();
-    while upkeep.step().unwrap() {}
+    let log_maintenance = log.log_maintenance().unwrap();
+    while log_maintenance.step().unwrap() {}
     let state_at = |free| {
         disk.set_free_bytes(Some(free));
-        while upkeep.step().unwrap() {}
+        while log_maintenance.step().unwrap() {}
         log.space().state
     };
     let low = 4 * SEGMENT;
@@ -459,13 +464,14 @@ fn a_low_disk_does_not_come_and_go() {
 
 /// Files that are too short to be a segment, that no log has made, or that are too many.
 #[test]
-fn a_start_keeps_no_spare_that_is_none() {
+fn a_start_keeps_no_preallocated_file_that_is_none() {
     let begun = FaultyDisk::new();
     drop(start(&begun));
-    let is_spare = |name: &&String| name.ends_with(".spare") || name.ends_with(".ready");
+    let is_preallocated =
+        |name: &&String| name.ends_with(".preallocated") || name.ends_with(".ready");
     let kept_of = |added: &[(String, u64)]| {
         let mut image = begun.image();
-        image.retain(|name, _| !is_spare(&name));
+        image.retain(|name, _| !is_preallocated(&name));
         for (name, bytes) in added {
             image.insert(name.clone(), vec![0; usize::try_from(*bytes).unwrap()]);
         }
@@ -475,11 +481,11 @@ fn a_start_keeps_no_spare_that_is_none() {
         assert!(report.damaged.is_empty());
         log.apply_recovery().unwrap();
         let image = disk.image();
-        image.keys().filter(is_spare).count() as u64
+        image.keys().filter(is_preallocated).count() as u64
     };
-    let whole = |number: u32| (format!("{number:08x}.spare"), SEGMENT);
+    let whole = |number: u32| (format!("{number:08x}.preallocated"), SEGMENT);
     assert_eq!(kept_of(&[whole(7)]), 1);
-    assert_eq!(kept_of(&[("00000001.spare".to_owned(), 4_096)]), 0);
+    assert_eq!(kept_of(&[("00000001.preallocated".to_owned(), 4_096)]), 0);
     assert_eq!(kept_of(&[("00000002.ready".to_owned(), SEGMENT - 1)]), 0);
     assert_eq!(kept_of(&[whole(0xffff_fffe)]), 0);
     let many: Vec<_> = (0..40).map(whole).collect();
@@ -514,23 +520,23 @@ fn a_snapshot_that_left_something_behind_is_begun_again() {
     assert_eq!(log.space().used_bytes, used(), "{disk:?}");
 }
 
-/// A spare that upkeep is writing zeros to counts as room, so whoever needs it just then waits for it.
+/// A preallocated file that maintenance is writing zeros to counts as room, so whoever needs it just then waits for it.
 #[test]
-fn a_spare_in_the_hands_of_upkeep_is_waited_for() {
+fn a_preallocated_file_in_the_hands_of_maintenance_is_waited_for() {
     let disk = FaultyDisk::new();
     let mut log = start(&disk);
-    let upkeep = log.upkeep().unwrap();
+    let log_maintenance = log.log_maintenance().unwrap();
     for _ in 0..IN_SEGMENT {
-        try_append(&mut log, Epoch(1), Purpose::Upkeep).unwrap();
+        try_append(&mut log, Epoch(1), Purpose::Maintenance).unwrap();
     }
-    log.reserve(950, 1, Purpose::Upkeep).unwrap();
+    log.reserve(950, 1, Purpose::Maintenance).unwrap();
     disk.set_free_bytes(Some(0));
     let stall = disk.stall(DiskOperation::Sync, 0);
     std::thread::scope(|scope| {
-        scope.spawn(|| while upkeep.step().unwrap() {});
+        scope.spawn(|| while log_maintenance.step().unwrap() {});
         stall.wait();
-        let appending = scope.spawn(|| try_append(&mut log, Epoch(1), Purpose::Upkeep));
-        // It has every chance to go wrong before the spare is back.
+        let appending = scope.spawn(|| try_append(&mut log, Epoch(1), Purpose::Maintenance));
+        // It has every chance to go wrong before the preallocated file is back.
         for _ in 0..10_000 {
             std::thread::yield_now();
         }
@@ -541,60 +547,68 @@ fn a_spare_in_the_hands_of_upkeep_is_waited_for() {
 
 /// A reserve that a power cut could take would be missing on a full disk.
 #[test]
-fn what_upkeep_keeps_ready_survives_a_power_cut() {
+fn what_maintenance_keeps_ready_survives_a_power_cut() {
     let disk = FaultyDisk::new();
     disk.set_free_bytes(Some(20 * SEGMENT));
     let log = start(&disk);
-    let upkeep = log.upkeep().unwrap();
-    while upkeep.step().unwrap() {}
-    let spares = |disk: &FaultyDisk| {
-        let is_spare = |name: &str| name.ends_with(".spare") || name.ends_with(".ready");
+    let log_maintenance = log.log_maintenance().unwrap();
+    while log_maintenance.step().unwrap() {}
+    let preallocated = |disk: &FaultyDisk| {
+        let is_preallocated =
+            |name: &str| name.ends_with(".preallocated") || name.ends_with(".ready");
         let files = disk.image().into_iter();
-        let whole = files.filter(|(name, file)| is_spare(name) && file.len() as u64 == SEGMENT);
+        let whole =
+            files.filter(|(name, file)| is_preallocated(name) && file.len() as u64 == SEGMENT);
         whole.count()
     };
-    assert_eq!(spares(&disk), 1, "as much as there is to be emptied");
-    assert_eq!(spares(&disk.crash(PowerCut::LoseAllUnsynced)), 1);
+    assert_eq!(preallocated(&disk), 1, "as much as there is to be emptied");
+    assert_eq!(preallocated(&disk.crash(PowerCut::LoseAllUnsynced)), 1);
 }
 
-/// A new spare that cannot be synced is tried again with another file, for as long as that fails.
+/// A new preallocated file that cannot be synced is tried again with another file, for as long as that fails.
 #[test]
-fn a_spare_that_cannot_be_synced_leaves_no_file() {
+fn a_preallocated_file_that_cannot_be_synced_leaves_no_file() {
     let disk = FaultyDisk::new();
     disk.set_free_bytes(Some(20 * SEGMENT));
     let log = start(&disk);
-    let upkeep = log.upkeep().unwrap();
+    let log_maintenance = log.log_maintenance().unwrap();
     let files = || {
         let names = disk.image().into_keys();
-        names.filter(|name| name.ends_with(".spare")).count()
+        names.filter(|name| name.ends_with(".preallocated")).count()
     };
     for _ in 0..3 {
         disk.fail(DiskOperation::Sync, 0, Fault::Error(io::ErrorKind::Other));
-        upkeep.step().unwrap_err();
+        log_maintenance.step().unwrap_err();
         assert_eq!(files(), 0);
     }
-    while upkeep.step().unwrap() {}
+    while log_maintenance.step().unwrap() {}
     assert_eq!(files(), 1, "as much as there is to be emptied");
 }
 
-/// A spare whose blocks were never written costs their zeros before it is as good as a segment that
+/// A preallocated file whose blocks were never written costs their zeros before it is as good as a segment that
 /// comes back, so it goes for that one.
 #[test]
-fn what_comes_back_takes_the_place_of_spares_that_were_never_written() {
+fn what_comes_back_takes_the_place_of_preallocated_files_that_were_never_written() {
     let disk = FaultyDisk::new();
     disk.set_free_bytes(Some(20 * SEGMENT));
     let mut log = start(&disk);
     fill(&mut log, Epoch(1), Purpose::Growth);
     log.progress().sync().unwrap();
-    let spares = |suffix| {
+    let preallocated = |suffix| {
         let names = disk.image().into_keys();
         names.filter(|name| name.ends_with(suffix)).count() as u64
     };
-    assert_eq!((spares(".spare"), spares(".ready")), (RESERVE, 0));
+    assert_eq!(
+        (preallocated(".preallocated"), preallocated(".ready")),
+        (RESERVE, 0)
+    );
     log.trim(log.tail()).unwrap();
     release_trimmed(&mut log).unwrap();
     // A reserve of one, as it holds no more than one, and one to grow into.
-    assert_eq!((spares(".spare"), spares(".ready")), (0, 2));
+    assert_eq!(
+        (preallocated(".preallocated"), preallocated(".ready")),
+        (0, 2)
+    );
 }
 
 /// One of several segments cannot be given back just now. The others are, and that one with the next step.
@@ -610,12 +624,12 @@ fn a_segment_that_cannot_be_given_back_is_tried_again() {
     for (operation, after) in operations.into_iter().zip([0, 1].into_iter().cycle()) {
         let disk = FaultyDisk::new();
         let mut log = start(&disk);
-        let upkeep = log.upkeep().unwrap();
+        let log_maintenance = log.log_maintenance().unwrap();
         let epoch = Epoch(1);
         while log.tail().0 >> 32 < 10 {
             try_append(&mut log, epoch, Purpose::Growth).unwrap();
         }
-        while upkeep.step().unwrap() {}
+        while log_maintenance.step().unwrap() {}
         log.progress().sync().unwrap();
         log.begin_snapshot().unwrap().finish().unwrap();
         let newest = log.snapshots().list().unwrap()[0];
@@ -624,18 +638,18 @@ fn a_segment_that_cannot_be_given_back_is_tried_again() {
             log.release(Position(segment << 32)).unwrap();
         }
         disk.fail(operation, after, Fault::Error(io::ErrorKind::Other));
-        upkeep.step().unwrap_err();
+        log_maintenance.step().unwrap_err();
         let segments = || {
             let image = disk.image();
             let left = image.keys().filter(|name| name.ends_with(".log")).count();
-            let spares = image
+            let preallocated = image
                 .keys()
-                .filter(|name| name.ends_with(".spare") || name.ends_with(".ready"));
-            (left, spares.count())
+                .filter(|name| name.ends_with(".preallocated") || name.ends_with(".ready"));
+            (left, preallocated.count())
         };
         // Those that were not given back, and the one that is to be tried again.
         assert!(segments().0 <= 4, "{operation}: {:?}", disk.image().keys());
-        while upkeep.step().unwrap() {}
+        while log_maintenance.step().unwrap() {}
         assert_eq!(segments().0, 3, "{operation}: {:?}", disk.image().keys());
         // What the log counts is what is there.
         let bytes = (segments().0 + segments().1) as u64 * SEGMENT;
@@ -670,8 +684,8 @@ mod little {
             .epoch
             .next();
         log.begin_epoch(epoch).unwrap();
-        let upkeep = log.upkeep().unwrap();
-        while upkeep.step().unwrap() {}
+        let log_maintenance = log.log_maintenance().unwrap();
+        while log_maintenance.step().unwrap() {}
         (log, epoch)
     }
 
@@ -687,8 +701,8 @@ mod little {
         group.push(|buffer| buffer.extend_from_slice(&[7; PAYLOAD]));
         let tail = log.tail();
         log.append(epoch, tail, &mut group).unwrap();
-        let upkeep = log.upkeep().unwrap();
-        while upkeep.step().unwrap() {}
+        let log_maintenance = log.log_maintenance().unwrap();
+        while log_maintenance.step().unwrap() {}
         Ok(())
     }
 
@@ -744,12 +758,12 @@ mod little {
         assert!((400 << 10..512 << 10).contains(&grown), "{grown}");
         assert_eq!(log.space().state, SpaceState::Full);
         disk.set_free_bytes(Some(0));
-        let kept = fill(&mut log, Purpose::Upkeep);
+        let kept = fill(&mut log, Purpose::Maintenance);
         assert!((450 << 10..600 << 10).contains(&kept), "{kept}");
         // Room comes back, and it goes on.
         disk.set_free_bytes(Some(20 * SEGMENT));
-        let upkeep = log.upkeep().unwrap();
-        while upkeep.step().unwrap() {}
+        let log_maintenance = log.log_maintenance().unwrap();
+        while log_maintenance.step().unwrap() {}
         append(&mut log, epoch, Purpose::Growth).unwrap();
         assert_eq!(log.space().state, SpaceState::Normal);
     }

@@ -251,7 +251,7 @@ fn in_words(word: &str) -> String {
         "lease" => "in flight".to_owned(),
         "backoff" => "waiting for another attempt".to_owned(),
         "durability" => "not synced yet".to_owned(),
-        "horizon" => "perhaps held since before a power cut".to_owned(),
+        "lease_bound" => "perhaps held since before a power cut".to_owned(),
         other => other.replace('_', " "),
     }
 }

@@ -128,7 +128,7 @@ fn serve(
             data = place_of(settings),
             version = env!("CARGO_PKG_VERSION"),
             connections_max = connections.max,
-            space = engine.metrics().keeper.space.state.name(),
+            space = engine.metrics().maintenance.space.state.name(),
             "ready"
         );
         let renewable = Renewable {

@@ -146,7 +146,7 @@ pub(super) fn a_released_range_is_gone_and_all_others_stay(fixture: &mut dyn Fix
         assert_eq!((found, damaged), (owner.records.clone(), vec![]));
     };
     check(&owner);
-    owner.run_upkeep();
+    owner.run_log_maintenance();
     check(&owner);
     owner.append(&[payload(9_001, 100)]);
     owner.sync();
@@ -160,7 +160,7 @@ pub(super) fn a_released_range_is_gone_and_all_others_stay(fixture: &mut dyn Fix
     assert_eq!(owner.report.trimmed, snapshot);
     owner.records = kept;
     check(&owner);
-    owner.run_upkeep();
+    owner.run_log_maintenance();
     check(&owner);
     true
 }
@@ -174,7 +174,7 @@ pub(super) fn a_reservation_that_cannot_be_met_changes_nothing(fixture: &mut dyn
         Ok(()) => return false,
     }
     owner.append(&[payload(2, 100)]);
-    for purpose in [Purpose::Growth, Purpose::Upkeep] {
+    for purpose in [Purpose::Growth, Purpose::Maintenance] {
         owner
             .log
             .reserve(1_000, 10, purpose)
@@ -185,12 +185,12 @@ pub(super) fn a_reservation_that_cannot_be_met_changes_nothing(fixture: &mut dyn
     true
 }
 
-pub(super) fn upkeep_changes_nothing_that_can_be_read(fixture: &mut dyn Fixture) -> bool {
+pub(super) fn maintenance_changes_nothing_that_can_be_read(fixture: &mut dyn Fixture) -> bool {
     let mut owner = Owner::start(fixture.open());
     for seed in 0..30 {
         owner.append(&[payload(seed, 1_500)]);
         if seed % 10 == 5 {
-            owner.run_upkeep();
+            owner.run_log_maintenance();
         }
     }
     owner.check_reads();

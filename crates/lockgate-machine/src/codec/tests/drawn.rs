@@ -220,7 +220,7 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
             .prop_map(|(queue, paused)| Effect::Paused { queue, paused })
             .boxed(),
         8 => stored().prop_map(Effect::Accepted).boxed(),
-        9 => stored().prop_map(Effect::Relocated).boxed(),
+        9 => stored().prop_map(Effect::Compacted).boxed(),
         10 => message()
             .prop_map(|(queue, below)| Effect::SequencesReserved { queue, below })
             .boxed(),
@@ -237,7 +237,7 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
             )
             .boxed(),
         12 => (queue(), machine())
-            .prop_map(|(queue, until)| Effect::HorizonRaised { queue, until })
+            .prop_map(|(queue, until)| Effect::LeaseBoundRaised { queue, until })
             .boxed(),
         13 => message()
             .prop_map(|(queue, sequence)| Effect::Acked { queue, sequence })

@@ -38,7 +38,7 @@ enum Relation {
     KeyCounts,
     /// Which message has which number.
     Numbers,
-    Touches,
+    LeaseStates,
     Origins,
     TimesToLive,
     WallTimers,
@@ -66,7 +66,7 @@ const RELATIONS: [(Relation, &str); 10] = [
         Relation::Numbers,
         "the index by number does not fit the messages",
     ),
-    (Relation::Touches, "leases do not fit the messages"),
+    (Relation::LeaseStates, "leases do not fit the messages"),
     (Relation::Origins, "origins do not fit the messages"),
     (
         Relation::TimesToLive,
@@ -230,11 +230,11 @@ impl Audit {
             State::Delayed => counts.delayed += 1,
         }
         if message.has(flag::TOUCHED) {
-            let Some(touch) = machine.touches.get(message.extra) else {
+            let Some(lease_state) = machine.lease_states.get(message.extra) else {
                 return Err(damaged("a message's lease is missing"));
             };
-            self.add(Relation::Touches, hash(0, u64::from(message.extra)));
-            self.timer(is_delayed, touch.timer, Timer::Message(index));
+            self.add(Relation::LeaseStates, hash(0, u64::from(message.extra)));
+            self.timer(is_delayed, lease_state.timer, Timer::Message(index));
         } else if matches!(message.state, State::Leased | State::Backoff) {
             return Err(damaged("a message has no lease but is leased"));
         } else if message.extra != NONE {
@@ -271,18 +271,18 @@ impl Audit {
             self.timer(false, queue.dedup_timer, Timer::Dedup(index));
             self.timer(false, queue.hold_timer, Timer::Hold(index));
         }
-        for grave in &machine.graves {
+        for purged in &machine.purged {
             if !machine
                 .contents
-                .get(grave.content)
+                .get(purged.content)
                 .is_some_and(|content| content.dead)
             {
                 return Err(damaged("what was purged is missing"));
             }
         }
         let contents = machine.queues.iter().map(|(_, queue)| queue.content);
-        let graves = machine.graves.iter().map(|grave| grave.content);
-        if !machine.contents.is_each_once(contents.chain(graves)) {
+        let purged = machine.purged.iter().map(|purged| purged.content);
+        if !machine.contents.is_each_once(contents.chain(purged)) {
             return Err(damaged("a content belongs to no queue, or to two"));
         }
         self.contents(machine)?;
@@ -307,15 +307,15 @@ impl Audit {
     /// Few messages are leased, so these may be looked up.
     fn leases(&mut self, machine: &Machine) -> Result<(), ImageError> {
         let mut held = Vec::new();
-        for (index, touch) in machine.touches.iter() {
-            self.subtract(Relation::Touches, hash(0, u64::from(index)), 1);
-            if touch.holder == NONE {
+        for (index, lease_state) in machine.lease_states.iter() {
+            self.subtract(Relation::LeaseStates, hash(0, u64::from(index)), 1);
+            if lease_state.holder == NONE {
                 continue;
             }
-            if machine.holders.get(touch.holder).is_none() {
+            if machine.holders.get(lease_state.holder).is_none() {
                 return Err(damaged("a lease has no holder"));
             }
-            let holder = touch.holder as usize;
+            let holder = lease_state.holder as usize;
             held.resize(held.len().max(holder + 1), 0_u32);
             held[holder] += 1;
         }

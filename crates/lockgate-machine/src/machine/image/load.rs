@@ -11,13 +11,13 @@ use crate::{
     dedup::{DedupWindow, Remembered},
     live::LiveRanges,
     machine::{
-        housekeeping::Grave,
+        compact::hash_id,
+        housekeeping::PurgedContent,
         key_sequences::{Count, KeySequences},
         order::spread,
-        relocate::hash_id,
         state::{
-            Awaiting, Content, Contents, Holder, KeyState, Keys, Message, OriginEntry, Queue,
-            Queues, TOTAL_MAX, TimeToLive, Touch, totals,
+            Awaiting, Content, Contents, Holder, KeyState, Keys, LeaseState, Message, OriginEntry,
+            Queue, Queues, TOTAL_MAX, TimeToLive, totals,
         },
     },
     sequences::Leaf,
@@ -58,7 +58,7 @@ enum Section {
     Contents(Page<Content>),
     Keys(Page<KeyState>),
     Holders(Page<Holder>),
-    Touches(Page<Touch>),
+    LeaseStates(Page<LeaseState>),
     Origins(Page<OriginEntry>),
     TimesToLive(Page<TimeToLive>),
     Timers(Page<Node>),
@@ -106,7 +106,7 @@ impl Section {
             Kind::Contents => Self::Contents(Contents::decode_page(first, input)?),
             Kind::Keys => Self::Keys(Keys::decode_page(first, input)?),
             Kind::Holders => Self::Holders(<Slab<Holder>>::decode_page(first, input)?),
-            Kind::Touches => Self::Touches(<Slab<Touch>>::decode_page(first, input)?),
+            Kind::LeaseStates => Self::LeaseStates(<Slab<LeaseState>>::decode_page(first, input)?),
             Kind::Origins => Self::Origins(<Slab<OriginEntry>>::decode_page(first, input)?),
             Kind::TimesToLive => Self::TimesToLive(<Slab<TimeToLive>>::decode_page(first, input)?),
             Kind::WallTimers | Kind::MachineTimers => {
@@ -216,7 +216,7 @@ impl ImageLoader {
                 self.audit.keys(machine, machine.keys.last_page())
             }
             Section::Holders(page) => machine.holders.add_read_page(first, page),
-            Section::Touches(page) => machine.touches.add_read_page(first, page),
+            Section::LeaseStates(page) => machine.lease_states.add_read_page(first, page),
             Section::Origins(page) => machine.origins.add_read_page(first, page),
             Section::TimesToLive(page) => machine.times_to_live.add_read_page(first, page),
             Section::Timers(page) => {
@@ -245,8 +245,8 @@ impl ImageLoader {
                 let window = if kind == Kind::UniqueIds {
                     machine.queues.get_mut(owner).map(|queue| &mut queue.dedup)
                 } else {
-                    let grave = machine.graves.get_mut(owner as usize);
-                    grave.and_then(|grave| grave.unique_ids.as_mut())
+                    let purged = machine.purged.get_mut(owner as usize);
+                    purged.and_then(|purged| purged.unique_ids.as_mut())
                 };
                 window
                     .ok_or_else(no_owner)?
@@ -310,14 +310,14 @@ impl Machine {
         self.contents = Slab::decode_outline(input)?;
         self.keys = Slab::decode_outline(input)?;
         self.holders = Slab::decode_outline(input)?;
-        self.touches = Slab::decode_outline(input)?;
+        self.lease_states = Slab::decode_outline(input)?;
         self.origins = Slab::decode_outline(input)?;
         self.times_to_live = Slab::decode_outline(input)?;
         self.wall = Wheel::decode_outline(input)?;
         self.machine = Wheel::decode_outline(input)?;
         self.messages = Slab::decode_outline(input)?;
         for _ in 0..input.count(5)? {
-            self.graves.push_back(Grave {
+            self.purged.push_back(PurgedContent {
                 content: input.u32()?,
                 unique_ids: if input.flag()? {
                     Some(DedupWindow::decode_outline(input)?)
@@ -343,9 +343,9 @@ impl Machine {
             self.unique_ids += queue.dedup.held() as u64;
         }
         for window in self
-            .graves
+            .purged
             .iter_mut()
-            .filter_map(|grave| grave.unique_ids.as_mut())
+            .filter_map(|purged| purged.unique_ids.as_mut())
         {
             window.rebuild(seed)?;
             self.unique_ids += window.held() as u64;
@@ -378,7 +378,7 @@ impl Machine {
         });
         self.by_moved_message = table(&self.origins, |origin| hash_pair(origin.message, 0));
         self.by_moved_id = table(&self.origins, |origin| hash_id(origin.id));
-        self.by_mortal_message = table(&self.times_to_live, |ttl| hash_pair(ttl.message, 0));
+        self.by_ttl_message = table(&self.times_to_live, |ttl| hash_pair(ttl.message, 0));
 
         Ok(())
     }
@@ -389,7 +389,7 @@ impl Machine {
         self.contents.check_complete()?;
         self.keys.check_complete()?;
         self.holders.check_complete()?;
-        self.touches.check_complete()?;
+        self.lease_states.check_complete()?;
         self.origins.check_complete()?;
         self.times_to_live.check_complete()?;
         self.messages.check_complete()

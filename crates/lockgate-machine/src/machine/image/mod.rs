@@ -19,7 +19,7 @@ use lockgate_core::{Location, MessageId, QueueId, Sequence};
 
 use super::{
     Machine,
-    housekeeping::Grave,
+    housekeeping::PurgedContent,
     state::{Content, Queue, totals},
 };
 use crate::{columns::Row, dedup::DedupWindow, sequences::Sequences, slab::Slab, table::HashSeed};
@@ -47,7 +47,7 @@ enum Kind {
     Contents = 3,
     Keys = 4,
     Holders = 5,
-    Touches = 6,
+    LeaseStates = 6,
     Origins = 7,
     TimesToLive = 8,
     WallTimers = 9,
@@ -57,7 +57,7 @@ enum Kind {
     Leaves = 12,
     /// Remembered ids; the owner is a queue.
     UniqueIds = 13,
-    /// Ids that a purge forgot; the owner is the number of the grave.
+    /// Ids that a purge forgot; the owner is the number of the purged content.
     PurgedUniqueIds = 14,
     End = 15,
     /// What stands beside the key sequences; the owner is a queue that has some.
@@ -73,7 +73,7 @@ impl Kind {
         Self::Contents,
         Self::Keys,
         Self::Holders,
-        Self::Touches,
+        Self::LeaseStates,
         Self::Origins,
         Self::TimesToLive,
         Self::WallTimers,
@@ -148,7 +148,7 @@ impl Machine {
         let rows = [
             (self.messages.len(), 17),
             (self.keys.len(), 34),
-            (self.touches.len(), 24),
+            (self.lease_states.len(), 24),
             (self.origins.len(), 64),
             (self.times_to_live.len(), 12),
             (self.wall.len() + self.machine.len(), 24),
@@ -192,21 +192,21 @@ impl Machine {
             }),
             keys: self.keys.share(),
             messages: self.messages.share(),
-            touches: self.touches.share(),
+            lease_states: self.lease_states.share(),
             holders: self.holders.share(),
             origins: self.origins.share(),
             times_to_live: self.times_to_live.share(),
             wall: self.wall.share(),
             machine: self.machine.share(),
             awaiting: self.awaiting.clone(),
-            graves: self.graves.iter_mut().map(Grave::share).collect(),
+            purged: self.purged.iter_mut().map(PurgedContent::share).collect(),
             effects_ignored: self.effects_ignored,
             ..Self::new(self.limits.clone())
         }
     }
 }
 
-impl Grave {
+impl PurgedContent {
     fn share(&mut self) -> Self {
         Self {
             content: self.content,
@@ -321,7 +321,7 @@ impl Machine {
         match kind {
             Kind::Leaves => self.contents.iter().map(|(index, _)| index).collect(),
             Kind::UniqueIds => self.queues.iter().map(|(index, _)| index).collect(),
-            Kind::PurgedUniqueIds => (0..).zip(&self.graves).map(|(number, _)| number).collect(),
+            Kind::PurgedUniqueIds => (0..).zip(&self.purged).map(|(number, _)| number).collect(),
             Kind::KeySequences | Kind::KeySequencePages => {
                 let queues = self.queues.iter();
                 let queues = queues.filter(|(_, queue)| queue.key_sequences.len() > 0);
@@ -351,7 +351,7 @@ impl Machine {
             Kind::Contents => self.contents.encode_page(page, out),
             Kind::Keys => encode_page(&mut self.keys, page, out),
             Kind::Holders => encode_page(&mut self.holders, page, out),
-            Kind::Touches => encode_page(&mut self.touches, page, out),
+            Kind::LeaseStates => encode_page(&mut self.lease_states, page, out),
             Kind::Origins => encode_page(&mut self.origins, page, out),
             Kind::TimesToLive => encode_page(&mut self.times_to_live, page, out),
             Kind::WallTimers => encode_page(self.wall.nodes(), page, out),
@@ -360,7 +360,7 @@ impl Machine {
             Kind::Leaves => encode_page(self.contents[owner].by_sequence.leaves(), page, out),
             Kind::UniqueIds => encode_page(self.queues[owner].dedup.ids(), page, out),
             Kind::PurgedUniqueIds => {
-                let window = self.graves[owner as usize].unique_ids.as_mut()?;
+                let window = self.purged[owner as usize].unique_ids.as_mut()?;
                 encode_page(window.ids(), page, out)
             }
             Kind::KeySequences => {
@@ -406,17 +406,17 @@ impl Machine {
         self.contents.encode_outline(out);
         self.keys.encode_outline(out);
         self.holders.encode_outline(out);
-        self.touches.encode_outline(out);
+        self.lease_states.encode_outline(out);
         self.origins.encode_outline(out);
         self.times_to_live.encode_outline(out);
         self.wall.encode_outline(out);
         self.machine.encode_outline(out);
         self.messages.encode_outline(out);
-        put_count(out, self.graves.len());
-        for grave in &self.graves {
-            put_u32(out, grave.content);
-            out.push(u8::from(grave.unique_ids.is_some()));
-            if let Some(window) = &grave.unique_ids {
+        put_count(out, self.purged.len());
+        for purged in &self.purged {
+            put_u32(out, purged.content);
+            out.push(u8::from(purged.unique_ids.is_some()));
+            if let Some(window) = &purged.unique_ids {
                 window.encode_outline(out);
             }
         }

@@ -9,8 +9,8 @@ use lockgate_core::{
 };
 
 use super::{
-    Content, Holder, ID_TAIL_MAX, KeyState, Message, OriginEntry, Packed64, Queue, Reserve, State,
-    TimeToLive, Touch, U48,
+    Content, Holder, ID_TAIL_MAX, KeyState, LeaseState, Message, OriginEntry, Packed64, Queue,
+    Reserve, State, TimeToLive, U48,
 };
 use crate::{
     DeadLetterReason, Effect, KeyProfile, QueueCounts, QueueSettings, QueueTotals,
@@ -98,7 +98,7 @@ impl Row for Message {
     }
 }
 
-impl Row for Touch {
+impl Row for LeaseState {
     fn blank() -> Self {
         Self::new(WallTime(0))
     }
@@ -106,31 +106,40 @@ impl Row for Touch {
     fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
         columns.number(
             U48::MAX,
-            |touch| touch.lease.get(),
-            |touch, lease| touch.lease = U48::new(lease),
+            |lease_state| lease_state.lease.get(),
+            |lease_state, lease| lease_state.lease = U48::new(lease),
         )?;
         columns.number(
             U48::MAX,
-            |touch| touch.first_leased.get(),
-            |touch, since| touch.first_leased = U48::new(since),
+            |lease_state| lease_state.first_leased.get(),
+            |lease_state, since| lease_state.first_leased = U48::new(since),
         )?;
         columns.number(
             U16,
-            |touch| u64::from(touch.attempts),
-            |touch, attempts| touch.attempts = narrow(attempts),
+            |lease_state| u64::from(lease_state.attempts),
+            |lease_state, attempts| lease_state.attempts = narrow(attempts),
         )?;
-        columns.flag(|touch| touch.current, |touch, yes| touch.current = yes)?;
+        columns.flag(
+            |lease_state| lease_state.current,
+            |lease_state, yes| lease_state.current = yes,
+        )?;
         columns.number(
             U32,
-            |touch| u64::from(touch.held_ms),
-            |touch, held| touch.held_ms = narrow(held),
+            |lease_state| u64::from(lease_state.held_ms),
+            |lease_state, held| lease_state.held_ms = narrow(held),
         )?;
-        columns.index(|touch| touch.holder, |touch, holder| touch.holder = holder)?;
-        columns.index(|touch| touch.timer, |touch, timer| touch.timer = timer)?;
+        columns.index(
+            |lease_state| lease_state.holder,
+            |lease_state, holder| lease_state.holder = holder,
+        )?;
+        columns.index(
+            |lease_state| lease_state.timer,
+            |lease_state, timer| lease_state.timer = timer,
+        )?;
         columns.number(
             U32,
-            |touch| u64::from(touch.term),
-            |touch, term| touch.term = narrow(term),
+            |lease_state| u64::from(lease_state.term),
+            |lease_state, term| lease_state.term = narrow(term),
         )
     }
 }
@@ -382,8 +391,8 @@ impl Row for Queue {
             next_sequence: Sequence(1),
             id_tails: Vec::new(),
             reserve: Reserve::default(),
-            horizon: MachineTime(0),
-            horizon_at: Position(0),
+            lease_bound: MachineTime(0),
+            lease_bound_at: Position(0),
             dedup: DedupWindow::default(),
             dedup_timer: NONE,
             dedup_at: MachineTime::MAX,
@@ -527,12 +536,12 @@ const INSTANTS: [NumberOf<Queue>; 10] = [
         |queue, at| queue.reserve.at_before = Position(at),
     ),
     (
-        |queue| queue.horizon.0,
-        |queue, until| queue.horizon = MachineTime(until),
+        |queue| queue.lease_bound.0,
+        |queue, until| queue.lease_bound = MachineTime(until),
     ),
     (
-        |queue| queue.horizon_at.0,
-        |queue, at| queue.horizon_at = Position(at),
+        |queue| queue.lease_bound_at.0,
+        |queue, at| queue.lease_bound_at = Position(at),
     ),
     (
         |queue| queue.dedup_at.0,

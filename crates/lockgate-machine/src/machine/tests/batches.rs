@@ -37,7 +37,7 @@ fn a_settle_that_comes_again_leaves_alone_what_has_the_messages_place_by_now() {
         decoder.push(&Bytes::from(record), *position);
     }
     batched.fold_batch(&decoder.take(RecordBatch::default()), |_, _| {});
-    assert_eq!(batched.snapshot(), machine.snapshot());
+    assert_eq!(batched.state_view(), machine.state_view());
     assert_eq!(
         (batched.effects_ignored(), machine.effects_ignored()),
         (1, 1)

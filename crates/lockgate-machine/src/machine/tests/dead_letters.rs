@@ -46,7 +46,7 @@ fn a_message_is_moved_past_dedup_and_keeps_its_id() {
         cancel q 1                      => refused MessageNotFound
         ",
     );
-    let dead = &run.machine.snapshot().queues[&super::harness::name("dead")];
+    let dead = &run.machine.state_view().queues[&super::harness::name("dead")];
     let q = run.machine.queue_id(&super::harness::name("q")).unwrap();
     let moved = &dead.messages[&lockgate_core::Sequence(2)];
     assert_eq!((moved.id.queue(), moved.id.sequence().0), (q, 1));

@@ -124,7 +124,7 @@ fn answers_rest_on_what_they_follow_from() {
 }
 
 #[test]
-fn leases_of_keyed_queues_stay_below_a_synced_horizon() {
+fn leases_of_keyed_queues_stay_below_a_synced_lease_bound() {
     check(
         "
         queue q keyed
@@ -168,7 +168,7 @@ fn leases_of_keyed_queues_stay_below_a_synced_horizon() {
 }
 
 #[test]
-fn after_a_power_cut_a_keyed_queue_waits_for_its_horizon() {
+fn after_a_power_cut_a_keyed_queue_waits_for_its_lease_bound() {
     check(
         "
         queue q keyed lease=10s
@@ -183,7 +183,7 @@ fn after_a_power_cut_a_keyed_queue_waits_for_its_horizon() {
         restart power
         leasable q                      => no
         receive q 1                     => nothing
-        key q b                         => Horizon { remaining: 40000 }
+        key q b                         => LeaseBound { remaining: 40000 }
         receive u 1                     => 1
         wait 39999ms
         receive q 1                     => nothing

@@ -145,7 +145,7 @@ impl Run {
     #[track_caller]
     pub(super) fn check_recovery(&self) {
         let recovered = self.recovered();
-        assert_eq!(recovered.snapshot(), self.machine.snapshot());
+        assert_eq!(recovered.state_view(), self.machine.state_view());
         assert_eq!(recovered.effects_ignored(), 0);
     }
 

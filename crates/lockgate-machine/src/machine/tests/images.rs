@@ -89,7 +89,7 @@ proptest! {
         after in prop::collection::vec(step(), 0..60),
     ) {
         let mut history = history(&before);
-        let expected = history.run.machine.snapshot();
+        let expected = history.run.machine.state_view();
         let mut frozen = history.run.machine.freeze();
         let folded = history.run.log.len();
         // The image is made while the machine goes on.
@@ -97,7 +97,7 @@ proptest! {
             history.step(step);
         }
         let mut loaded = load(&pieces(frozen.fork())).unwrap();
-        prop_assert_eq!(loaded.snapshot(), expected);
+        prop_assert_eq!(loaded.state_view(), expected);
         for step in &after {
             history.step(step);
         }
@@ -111,7 +111,7 @@ proptest! {
         }
         let problems = loaded.problems();
         prop_assert!(problems.is_empty(), "gone on: {problems:#?}");
-        prop_assert_eq!(loaded.snapshot(), history.run.machine.snapshot());
+        prop_assert_eq!(loaded.state_view(), history.run.machine.state_view());
         // And the one that was frozen is as if it never had been.
         history.run.check_recovery();
     }
@@ -134,7 +134,7 @@ proptest! {
         }
         // What was logged is what was decided, with its order.
         prop_assert_eq!(&one.run.log, &other.run.log);
-        prop_assert_eq!(one.run.machine.snapshot(), other.run.machine.snapshot());
+        prop_assert_eq!(one.run.machine.state_view(), other.run.machine.state_view());
         prop_assert_eq!(one.run.machine.image_bytes(), other.run.machine.image_bytes());
     }
 
@@ -155,7 +155,7 @@ proptest! {
         }
         machine.housekeep(freed);
         let loaded = load(&pieces(machine.freeze())).unwrap();
-        prop_assert_eq!(loaded.snapshot(), machine.snapshot());
+        prop_assert_eq!(loaded.state_view(), machine.state_view());
         let problems = loaded.problems();
         prop_assert!(problems.is_empty(), "without records {lost:?}: {problems:#?}");
     }
@@ -223,7 +223,7 @@ fn apply(change: &Change, piece: &mut Vec<u8>) {
 
 /// Uses all of a machine, far into the future.
 fn walk(mut machine: Machine) {
-    let queues: Vec<QueueName> = machine.snapshot().queues.into_keys().collect();
+    let queues: Vec<QueueName> = machine.state_view().queues.into_keys().collect();
     let mut position = lockgate_core::Position(1 << 60);
     let mut now = machine.clock_state().now;
     let mut give = |machine: &mut Machine, now: Now, command: &Command| {
@@ -303,7 +303,7 @@ fn walk(mut machine: Machine) {
         let _ = give(&mut machine, now, &Command::DeleteQueue { queue });
     }
     while machine.housekeep(100) {}
-    let _ = machine.snapshot();
+    let _ = machine.state_view();
 }
 
 proptest! {
@@ -365,7 +365,7 @@ fn parts_may_be_decoded_elsewhere() {
     for part in parts {
         loader.part(part).unwrap();
     }
-    assert_eq!(loader.finish().unwrap().snapshot(), machine.snapshot());
+    assert_eq!(loader.finish().unwrap().state_view(), machine.state_view());
 }
 
 #[test]

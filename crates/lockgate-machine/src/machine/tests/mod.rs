@@ -2,6 +2,7 @@
 
 mod basics;
 mod batches;
+mod compact;
 mod dead_letters;
 mod dedup;
 mod durability;
@@ -11,7 +12,6 @@ mod key_sequences;
 mod keys;
 mod queues;
 mod random;
-mod relocate;
 mod scale;
 mod settles;
 mod shards;

@@ -73,7 +73,7 @@ pub(super) enum Step {
     Damaged {
         which: u8,
     },
-    Relocate {
+    Compact {
         which: u8,
         stale: bool,
     },
@@ -109,7 +109,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(queue, retention, limit)| Step::Change { queue, retention, limit }),
         1 => any8().prop_map(|which| Step::Damaged { which }),
         4 => (any8(), any::<bool>())
-            .prop_map(|(which, stale)| Step::Relocate { which, stale }),
+            .prop_map(|(which, stale)| Step::Compact { which, stale }),
         3 => Just(Step::Sync),
         1 => Just(Step::Housekeep),
         1 => any::<bool>().prop_map(|power| Step::Restart { power }),
@@ -271,7 +271,7 @@ impl History {
                     let _ = self.run.give(&Command::Damaged { queue, sequence });
                 }
             }
-            Step::Relocate { which, stale } => self.relocate(which, stale),
+            Step::Compact { which, stale } => self.compact(which, stale),
             Step::Sync => self.run.sync(),
             Step::Housekeep => {
                 self.run.machine.housekeep(3);
@@ -316,11 +316,11 @@ impl History {
     }
 
     /// Reads a record's messages as an engine does, and moves those forward that still live there.
-    fn relocate(&mut self, which: u8, stale: bool) {
+    fn compact(&mut self, which: u8, stale: bool) {
         let at = usize::from(which) * self.run.log.len() / 256;
         let (position, effects) = self.run.log[at].clone();
         for (part, effect) in (0..).zip(&effects) {
-            let (Effect::Accepted(stored) | Effect::Relocated(stored)) = effect else {
+            let (Effect::Accepted(stored) | Effect::Compacted(stored)) = effect else {
                 continue;
             };
             let from = Location {
@@ -328,7 +328,7 @@ impl History {
                 part,
             };
             self.run.tick();
-            let snapshot = self.run.machine.snapshot();
+            let snapshot = self.run.machine.state_view();
             let lives = snapshot
                 .queues
                 .values()
@@ -339,7 +339,7 @@ impl History {
             let foreign = MessageId::from_bits(stored.id.to_bits() ^ 1);
             assert!(!self.run.machine.lives_at(foreign, from));
             let before = self.run.log.len();
-            let command = Command::Relocate {
+            let command = Command::Compact {
                 message: stored.clone(),
                 from,
             };
@@ -348,7 +348,7 @@ impl History {
             assert_eq!(after - before, usize::from(lives), "{effect:?}");
             if lives {
                 let (position, effects) = self.run.log.last().expect("one was added");
-                let Effect::Relocated(now) = &effects[0] else {
+                let Effect::Compacted(now) = &effects[0] else {
                     panic!("{effects:?}");
                 };
                 let to = Location {

@@ -187,7 +187,7 @@ fn an_image_keeps_the_number_and_messages_keep_their_ids_under_another_one() {
     }
     let mut loaded = loader.finish().unwrap();
     assert_eq!(loaded.shard(), Some(shard(OWN)));
-    assert_eq!(loaded.snapshot(), run.machine.snapshot());
+    assert_eq!(loaded.state_view(), run.machine.state_view());
 
     // What a restore under another number does.
     let renumbered = loaded.renumbered(shard(900), Epoch(90)).unwrap();

@@ -18,8 +18,8 @@ use lockgate_core::{
 };
 use lockgate_machine::*;
 
-/// Leases up to this length are covered by the horizon.
-const HORIZON: Millis = 30_000;
+/// Leases up to this length are covered by the lease bound.
+const LEASE_BOUND: Millis = 30_000;
 const TWELVE_HOURS: Millis = 12 * 3600 * 1000;
 
 #[derive(Clone, Debug, Default)]
@@ -62,7 +62,7 @@ pub(crate) struct Queue {
     leased_under: BTreeMap<Key, KeyProfile>,
     /// Record of the command that took each message that is gone.
     gone_at: BTreeMap<Sequence, Position>,
-    horizon: MachineTime,
+    lease_bound: MachineTime,
     held_until: Option<MachineTime>,
     reserved_below: u64,
     totals: QueueTotals,
@@ -462,7 +462,7 @@ impl Model {
         let now = self.now.machine;
         let waits_for = match (front, queue.held_until) {
             _ if queue.paused => KeyWait::Paused,
-            (_, Some(until)) => KeyWait::Horizon {
+            (_, Some(until)) => KeyWait::LeaseBound {
                 remaining: until.since(now),
             },
             _ if parked => KeyWait::Parked,
@@ -514,8 +514,8 @@ impl Model {
             queue.totals.possibly_lost += skipped;
             queue.next_sequence += skipped;
             queue.reserved_below = 0;
-            if power_cut && queue.settings.keyed && queue.horizon > now.machine {
-                queue.held_until = Some(queue.horizon);
+            if power_cut && queue.settings.keyed && queue.lease_bound > now.machine {
+                queue.held_until = Some(queue.lease_bound);
             }
         }
     }
@@ -542,7 +542,7 @@ impl Model {
                 settled_at: BTreeMap::new(),
                 leased_under: BTreeMap::new(),
                 gone_at: BTreeMap::new(),
-                horizon: MachineTime(0),
+                lease_bound: MachineTime(0),
                 held_until: None,
                 reserved_below: 0,
                 totals: QueueTotals::default(),

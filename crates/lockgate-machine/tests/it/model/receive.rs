@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use lockgate_core::{Key, LeaseToken, Level, MachineTime, QueueId, QueueName, Sequence};
 use lockgate_machine::*;
 
-use super::{HORIZON, Message, Model, Queue, State};
+use super::{LEASE_BOUND, Message, Model, Queue, State};
 
 impl Model {
     pub(super) fn receive(&mut self, receive: &Receive, decision: &Decision) {
@@ -55,10 +55,10 @@ impl Model {
                     assert!(leases, "paused or held, and gave a lease");
                     self.take_lease(receive, delivery, until, &mut batch, decision);
                 }
-                Effect::HorizonRaised { queue: id, until } => {
+                Effect::LeaseBoundRaised { queue: id, until } => {
                     let queue = self.queues.get_mut(&receive.queue).unwrap();
                     assert_eq!(queue.id, *id);
-                    queue.horizon = queue.horizon.max(*until);
+                    queue.lease_bound = queue.lease_bound.max(*until);
                 }
                 other => panic!("a receive has effect {other:?}"),
             }
@@ -72,11 +72,11 @@ impl Model {
             let left = self.candidates(queue, &batch);
             assert!(left.is_empty(), "left out {left:?}");
         }
-        // A power cut cannot make us forget a lease for longer than the horizon.
+        // A power cut cannot make us forget a lease for longer than the lease bound.
         if keyed && level >= Level::Disk && !deliveries.is_empty() {
-            let covered = queue.horizon >= until || lease > HORIZON;
-            assert!(covered, "a lease beyond the horizon");
-            if lease > HORIZON {
+            let covered = queue.lease_bound >= until || lease > LEASE_BOUND;
+            assert!(covered, "a lease beyond the lease bound");
+            if lease > LEASE_BOUND {
                 assert!(decision.level >= Level::Disk, "a long lease is not synced");
             }
         }

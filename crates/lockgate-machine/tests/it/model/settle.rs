@@ -236,15 +236,15 @@ impl Model {
             }
         }
         for effect in &decision.effects {
-            if let Effect::HorizonRaised { until, .. } = effect {
-                queue.horizon = queue.horizon.max(*until);
+            if let Effect::LeaseBoundRaised { until, .. } = effect {
+                queue.lease_bound = queue.lease_bound.max(*until);
             }
         }
         if queue.settings.keyed && queue.settings.level >= Level::Disk {
-            let covered = queue.horizon >= deadline || decision.level >= Level::Disk;
+            let covered = queue.lease_bound >= deadline || decision.level >= Level::Disk;
             assert!(
                 covered || decision.outcome.is_err(),
-                "extended beyond the horizon"
+                "extended beyond the lease bound"
             );
         }
         Ok(Ok(Settled::Extended {

@@ -222,14 +222,14 @@ impl Service {
                 WaitWord::Durability,
                 "Its next message is not synced to the disk yet.".to_owned(),
             ),
-            KeyWait::Horizon { remaining } => {
+            KeyWait::LeaseBound { remaining } => {
                 lasts(remaining);
                 let text = format!(
                     "A power cut may have taken leases of this queue with it that are still held; \
                      they are over in {} at the latest.",
                     span(remaining)
                 );
-                (WaitWord::Horizon, text)
+                (WaitWord::LeaseBound, text)
             }
             _ => (
                 WaitWord::Nothing,

@@ -23,7 +23,7 @@ const PAGE_MAX: u16 = 1000;
 impl Service {
     /// Says which server this is.
     pub(super) fn server_info(&self) -> ServerInfo {
-        let space = self.engine.metrics().keeper.space;
+        let space = self.engine.metrics().maintenance.space;
         ServerInfo {
             version: env!("CARGO_PKG_VERSION"),
             shard: self.engine.term().shard.get(),

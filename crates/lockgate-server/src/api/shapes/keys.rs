@@ -90,7 +90,7 @@ pub(crate) enum WaitWord {
     /// The message has not reached its durability level yet.
     Durability,
     /// Leases that a power cut made the server forget may still be held.
-    Horizon,
+    LeaseBound,
 }
 
 /// How many messages were dropped.

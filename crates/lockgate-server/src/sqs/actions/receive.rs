@@ -3,7 +3,7 @@
 use std::{future, num::NonZeroU64, time::Duration};
 
 use lockgate_core::{Header, Sequence};
-use lockgate_engine::{Batch, EngineError, QueueEntry, Received};
+use lockgate_engine::{EngineError, QueueEntry, Received, ReceivedBatch};
 use lockgate_machine::{DeadLetterReason, Receive, Rejection};
 
 use super::{
@@ -138,7 +138,7 @@ impl Service {
         receive: Receive,
         wait: Duration,
         turn: Option<&Turn<'_>>,
-    ) -> Result<Option<Batch>, SqsError> {
+    ) -> Result<Option<ReceivedBatch>, SqsError> {
         let result = if wait.is_zero() || self.drain.has_begun() {
             self.engine.receive(receive, Duration::ZERO).await
         } else {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use lockgate_core::{LeaseToken, Millis};
-use lockgate_engine::{Batch, Engine, EngineError, Received};
+use lockgate_engine::{Engine, EngineError, Received, ReceivedBatch};
 use lockgate_machine::{Command, Settle, SettleAction};
 
 pub(super) use self::{memory::Attempt, turns::Turn};
@@ -55,7 +55,7 @@ struct SharedLeases(Mutex<LeaseState>);
 enum LeaseState {
     /// No client has them yet; so many answers may still reach one.
     Pending {
-        batch: Batch,
+        batch: ReceivedBatch,
         answers: usize,
     },
     Kept,
@@ -146,7 +146,7 @@ impl Attempts {
     }
 
     /// Remembers what an attempt is given.
-    pub(super) fn remember(&self, turn: &Turn<'_>, engine: &Engine, batch: Batch) -> Claim {
+    pub(super) fn remember(&self, turn: &Turn<'_>, engine: &Engine, batch: ReceivedBatch) -> Claim {
         let received: Arc<[Received]> = match batch.len() {
             1..=MESSAGES_MAX => batch.iter().map(detached).collect(),
             _ => Arc::default(),

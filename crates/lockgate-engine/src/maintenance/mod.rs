@@ -2,7 +2,7 @@
 //!
 //! `plan` says what to do next and knows nothing of how; `pins` says what must stay readable; this
 //! file does it. Everything the shard itself must decide takes its owner little time and is done
-//! through a [`Driver`]; what takes long is a [`Chore`], which any thread can do beside the service,
+//! through a [`Driver`]; what takes long is a [`MaintenanceTask`], which any thread can do beside the service,
 //! step by step, and a simulation in any order it likes. In an [`Engine`](crate::Engine) `work` does them, in
 //! turns that `maintenance` gives it.
 //!
@@ -12,18 +12,18 @@
 //! - The log is trimmed only to the position of the *older* of two complete snapshots, so that one
 //!   that cannot be read any more loses nothing.
 //! - A range is released only if it lies before that, no message lives in it, what made it empty
-//!   (settles, relocations) is durable, and nobody is about to read from it.
+//!   (settles, compactions) is durable, and nobody is about to read from it.
 
-pub(crate) mod maintenance;
 mod pins;
 mod plan;
+pub(crate) mod threads;
 mod trouble;
 pub(crate) mod work;
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
 use lockgate_core::{
-    Location, LogError, LogReader, LogSpace, LogUpkeep, Now, Position, ReadError, Scanned,
+    Location, LogError, LogMaintenance, LogReader, LogSpace, Now, Position, ReadError, Scanned,
     SnapshotStore, SnapshotWriter, with_sources,
 };
 use lockgate_machine::{Command, Effect, Frozen, decode_record};
@@ -35,9 +35,9 @@ pub(crate) use self::{
 };
 use crate::{Driver, Ticket};
 
-/// Messages that one step of a relocation brings at most, dead ones included.
+/// Messages that one step of a compaction brings at most, dead ones included.
 const RELOCATED_MESSAGES_MAX: usize = 256;
-/// Bytes of records that one step of a relocation reads, unless a single record is larger.
+/// Bytes of records that one step of a compaction reads, unless a single record is larger.
 const RELOCATED_BYTES_MAX: usize = 256 << 10;
 
 /// After less than this a clean stop takes no snapshot: reading so much again takes no time.
@@ -46,7 +46,7 @@ const CLEAN_STOP_BYTES: u64 = 4 << 20;
 /// What keeping the log small has done since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct KeeperCounts {
+pub struct MaintenanceCounts {
     /// Snapshots completed.
     pub snapshots: u64,
     /// Snapshots given up.
@@ -54,9 +54,9 @@ pub struct KeeperCounts {
     /// Bytes of the snapshots completed, as the machine wrote them.
     pub snapshot_bytes: u64,
     /// Messages moved forward.
-    pub relocated_messages: u64,
+    pub compacted_messages: u64,
     /// Bytes of the records they were moved with.
-    pub relocated_bytes: u64,
+    pub compacted_bytes: u64,
     /// Ranges of the log given back.
     pub ranges_released: u64,
     /// Ranges the log held, when that was last looked at.
@@ -68,14 +68,14 @@ pub struct KeeperCounts {
 }
 
 /// Something to be done for the space of the log, beside the service. Get it from
-/// [`Driver::next_chore`], [`step`](Self::step) through it, and bring it back to
-/// [`Driver::finish_chore`]. Dropped in between, it leaves nothing behind; but the driver gives out no
+/// [`Driver::next_task`], [`step`](Self::step) through it, and bring it back to
+/// [`Driver::finish_task`]. Dropped in between, it leaves nothing behind; but the driver gives out no
 /// other one.
-pub struct Chore(Kind);
+pub struct MaintenanceTask(Kind);
 
 enum Kind {
     Snapshot(Box<Snapshotting>),
-    Relocation(Relocation),
+    Compaction(Compaction),
     /// Whether it was given out.
     Advance(bool),
 }
@@ -93,16 +93,16 @@ struct Snapshotting {
     since_at_freeze: u64,
 }
 
-struct Relocation {
+struct Compaction {
     reader: Arc<dyn LogReader>,
     range: Position,
     next: Position,
     end: Position,
 }
 
-/// How far a chore is.
+/// How far a maintenance task is.
 #[derive(Debug)]
-pub enum ChoreStep {
+pub enum TaskStep {
     /// Step again.
     More,
     /// Step again when everything that starts before this is durable.
@@ -113,28 +113,28 @@ pub enum ChoreStep {
     Done,
 }
 
-/// What [`Driver::finish_chore`] leaves to do.
+/// What [`Driver::finish_task`] leaves to do.
 #[derive(Debug, Default, PartialEq, Eq)]
 #[must_use]
-pub struct ChoreRest {
+pub struct TaskRest {
     /// Snapshots nobody needs any more: to be [removed](lockgate_core::SnapshotStore::remove).
     pub snapshots: Vec<Position>,
 }
 
-impl Chore {
+impl MaintenanceTask {
     /// Does a small part of it: encodes and writes about a MiB of a snapshot, or reads some messages.
     /// `durable`: everything that starts before it survives a power cut.
     ///
     /// # Errors
-    /// If storage fails or is full. The chore is at its end then; say so to the driver.
-    pub fn step(&mut self, durable: Position) -> Result<ChoreStep, LogError> {
+    /// If storage fails or is full. The maintenance task is at its end then; say so to the driver.
+    pub fn step(&mut self, durable: Position) -> Result<TaskStep, LogError> {
         match &mut self.0 {
             Kind::Snapshot(snapshot) => snapshot.step(durable),
-            Kind::Relocation(relocation) => relocation.step(),
+            Kind::Compaction(compaction) => compaction.step(),
             Kind::Advance(given) => Ok(if std::mem::replace(given, true) {
-                ChoreStep::Done
+                TaskStep::Done
             } else {
-                ChoreStep::Commands(vec![Command::Advance])
+                TaskStep::Commands(vec![Command::Advance])
             }),
         }
     }
@@ -144,50 +144,54 @@ impl Chore {
     pub fn name(&self) -> &'static str {
         match self.0 {
             Kind::Snapshot(_) => "snapshot",
-            Kind::Relocation(_) => "relocation",
+            Kind::Compaction(_) => "compaction",
             Kind::Advance(_) => "advance",
         }
     }
 }
 
-impl std::fmt::Debug for Chore {
+impl std::fmt::Debug for MaintenanceTask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = self.name();
         match &self.0 {
-            Kind::Snapshot(snapshot) => write!(f, "Chore({name} at {})", snapshot.position),
-            Kind::Relocation(relocation) => write!(f, "Chore({name} at {})", relocation.next),
-            Kind::Advance(_) => write!(f, "Chore({name})"),
+            Kind::Snapshot(snapshot) => {
+                write!(f, "MaintenanceTask({name} at {})", snapshot.position)
+            }
+            Kind::Compaction(compaction) => {
+                write!(f, "MaintenanceTask({name} at {})", compaction.next)
+            }
+            Kind::Advance(_) => write!(f, "MaintenanceTask({name})"),
         }
     }
 }
 
 impl Snapshotting {
-    fn step(&mut self, durable: Position) -> Result<ChoreStep, LogError> {
+    fn step(&mut self, durable: Position) -> Result<TaskStep, LogError> {
         let Some(writer) = &mut self.writer else {
-            return Ok(ChoreStep::Done);
+            return Ok(TaskStep::Done);
         };
         if !self.encoded {
             if self.frozen.next_piece(&mut self.piece) {
                 self.bytes += self.piece.len() as u64;
                 writer.write(&self.piece)?;
-                return Ok(ChoreStep::More);
+                return Ok(TaskStep::More);
             }
             self.encoded = true;
         }
         if durable < self.position {
-            return Ok(ChoreStep::WaitDurable(self.position));
+            return Ok(TaskStep::WaitDurable(self.position));
         }
         if let Some(writer) = self.writer.take() {
             writer.finish()?;
         }
-        Ok(ChoreStep::Done)
+        Ok(TaskStep::Done)
     }
 }
 
-impl Relocation {
-    fn step(&mut self) -> Result<ChoreStep, LogError> {
+impl Compaction {
+    fn step(&mut self) -> Result<TaskStep, LogError> {
         if self.next >= self.end {
-            return Ok(ChoreStep::Done);
+            return Ok(TaskStep::Done);
         }
         let mut commands = Vec::new();
         let mut bytes = 0;
@@ -205,11 +209,11 @@ impl Relocation {
             // What cannot be understood is no message anybody was given.
             let effects = decode_record(&record.payload).unwrap_or_default();
             for (part, effect) in (0..).zip(effects) {
-                let (Effect::Accepted(message) | Effect::Relocated(message)) = effect else {
+                let (Effect::Accepted(message) | Effect::Compacted(message)) = effect else {
                     continue;
                 };
                 let position = record.position;
-                commands.push(Command::Relocate {
+                commands.push(Command::Compact {
                     message,
                     from: Location { position, part },
                 });
@@ -223,40 +227,40 @@ impl Relocation {
         }
         self.next = next;
         Ok(if commands.is_empty() {
-            ChoreStep::More
+            TaskStep::More
         } else {
-            ChoreStep::Commands(commands)
+            TaskStep::Commands(commands)
         })
     }
 }
 
 impl<T: Ticket> Driver<T> {
     /// What is to be done next for the space of the log, if anything; between two groups. Gives back
-    /// ranges that nothing lives in any more. At most one chore is out at a time.
+    /// ranges that nothing lives in any more. At most one maintenance task is out at a time.
     ///
     /// Takes time by the number of ranges and, for a snapshot, of the machine's pages: milliseconds.
     ///
     /// # Errors
     /// If the log cannot give space back. The driver goes on; try again later.
-    pub fn next_chore(&mut self, now: Now) -> Result<Option<Chore>, LogError> {
+    pub fn next_task(&mut self, now: Now) -> Result<Option<MaintenanceTask>, LogError> {
         if self.stopped().is_some() {
             return Ok(None);
         }
         // To what a snapshot finished since allows, or one before it: storage may have failed.
         self.trim()?;
-        // Last: from here on a chore is out.
+        // Last: from here on a maintenance task is out.
         let choice = self.look_and_release(now, Plan::choose)?;
         Ok(match choice {
             Choice::Nothing => None,
             Choice::Snapshot => match self.begin_snapshot() {
-                Ok(chore) => Some(chore),
+                Ok(task) => Some(task),
                 Err(error) => {
                     self.snapshot_failed(&error, now);
                     None
                 }
             },
-            Choice::Advance => Some(Chore(Kind::Advance(false))),
-            Choice::Relocate(range) => Some(Chore(Kind::Relocation(Relocation {
+            Choice::Advance => Some(MaintenanceTask(Kind::Advance(false))),
+            Choice::Compact(range) => Some(MaintenanceTask(Kind::Compaction(Compaction {
                 reader: self.reader(),
                 range: range.first,
                 next: range.first,
@@ -265,7 +269,7 @@ impl<T: Ticket> Driver<T> {
         })
     }
 
-    /// Gives back ranges that nothing lives in any more, between two groups, while a chore is out: a snapshot may
+    /// Gives back ranges that nothing lives in any more, between two groups, while a maintenance task is out: a snapshot may
     /// take long, and a backlog that drains meanwhile empties many.
     ///
     /// Takes time by the number of ranges.
@@ -299,28 +303,28 @@ impl<T: Ticket> Driver<T> {
             space: space.state,
             ready_bytes: space.ready_bytes,
         };
-        self.keeper.ranges = ranges.len() as u64;
-        self.keeper.live_bytes = live.values().map(|live| live.bytes).sum();
-        self.keeper.space = space;
+        self.maintenance.ranges = ranges.len() as u64;
+        self.maintenance.live_bytes = live.values().map(|live| live.bytes).sum();
+        self.maintenance.space = space;
         for range in self.plan.releases(&view) {
             self.log.release(range)?;
-            self.keeper.ranges_released += 1;
+            self.maintenance.ranges_released += 1;
         }
         Ok(then(&mut self.plan, &view))
     }
 
     /// Whether something that is to be done waits for what nobody tells: for a sync, for the end of a read, for
-    /// the time to try again. Until it does, [`next_chore`](Self::next_chore) finds nothing new before the next
+    /// the time to try again. Until it does, [`next_task`](Self::next_task) finds nothing new before the next
     /// group.
     #[must_use]
-    pub fn chores_wait(&self) -> bool {
+    pub fn tasks_wait(&self) -> bool {
         self.plan.is_waiting() || self.pins.first().is_some()
     }
 
-    fn begin_snapshot(&mut self) -> Result<Chore, LogError> {
+    fn begin_snapshot(&mut self) -> Result<MaintenanceTask, LogError> {
         let next_number = self.log.next_number();
         let writer = self.snapshots.begin(self.tail(), next_number)?;
-        Ok(Chore(Kind::Snapshot(Box::new(Snapshotting {
+        Ok(MaintenanceTask(Kind::Snapshot(Box::new(Snapshotting {
             position: writer.position(),
             writer: Some(writer),
             frozen: self.machine.freeze(),
@@ -332,23 +336,23 @@ impl<T: Ticket> Driver<T> {
         }))))
     }
 
-    /// Takes a chore back: done, or given up with that error. What it makes possible, as trimming the log
-    /// behind a snapshot, comes with the next [`next_chore`](Self::next_chore).
-    pub fn finish_chore(
+    /// Takes a maintenance task back: done, or given up with that error. What it makes possible, as trimming the log
+    /// behind a snapshot, comes with the next [`next_task`](Self::next_task).
+    pub fn finish_task(
         &mut self,
-        chore: Chore,
+        task: MaintenanceTask,
         outcome: Result<(), LogError>,
         now: Now,
-    ) -> ChoreRest {
-        let mut rest = ChoreRest::default();
-        match chore.0 {
+    ) -> TaskRest {
+        let mut rest = TaskRest::default();
+        match task.0 {
             Kind::Advance(_) => self.plan.advanced(),
-            Kind::Relocation(relocation) => {
-                let left = self.machine.live_in(relocation.range).messages;
-                self.plan.relocated(relocation.range, left);
+            Kind::Compaction(compaction) => {
+                let left = self.machine.live_in(compaction.range).messages;
+                self.plan.compacted(compaction.range, left);
                 if let Err(error) = outcome {
                     tracing::warn!(
-                        range = %relocation.range,
+                        range = %compaction.range,
                         messages = left,
                         error = with_sources(&error),
                         "messages could not be moved forward; their part of the log stays"
@@ -357,8 +361,8 @@ impl<T: Ticket> Driver<T> {
             }
             Kind::Snapshot(snapshot) => match outcome {
                 Ok(()) => {
-                    self.keeper.snapshots += 1;
-                    self.keeper.snapshot_bytes += snapshot.bytes;
+                    self.maintenance.snapshots += 1;
+                    self.maintenance.snapshot_bytes += snapshot.bytes;
                     let since = self.plan.since_snapshot() - snapshot.since_at_freeze;
                     rest.snapshots = self.plan.snapshot_finished(
                         snapshot.position,
@@ -392,7 +396,7 @@ impl<T: Ticket> Driver<T> {
     }
 
     fn snapshot_failed(&mut self, error: &LogError, now: Now) {
-        self.keeper.snapshots_failed += 1;
+        self.maintenance.snapshots_failed += 1;
         // Once: what follows is the same story until one succeeds, and is counted.
         if self.plan.snapshot_failed(now.machine) {
             tracing::warn!(
@@ -418,15 +422,15 @@ impl<T: Ticket> Driver<T> {
 
     /// Takes a snapshot, when everything is durable.
     pub(crate) fn snapshot_now(&mut self, now: Now) -> Result<(), LogError> {
-        let mut chore = self.begin_snapshot()?;
+        let mut task = self.begin_snapshot()?;
         let outcome = loop {
-            match chore.step(self.tail()) {
-                Ok(ChoreStep::Done) => break Ok(()),
+            match task.step(self.tail()) {
+                Ok(TaskStep::Done) => break Ok(()),
                 Ok(_) => {}
                 Err(error) => break Err(error),
             }
         };
-        let rest = self.finish_chore(chore, outcome, now);
+        let rest = self.finish_task(task, outcome, now);
         let trimmed = self.trim();
         let removed = rest.snapshots.into_iter();
         removed
@@ -440,12 +444,12 @@ impl<T: Ticket> Driver<T> {
         self.snapshots.clone()
     }
 
-    /// A handle for the log's own upkeep, which goes on beside chores; see [`Log::upkeep`].
+    /// A handle for the log's own maintenance, which goes on beside maintenance tasks; see [`Log::maintenance`].
     ///
-    /// [`Log::upkeep`]: lockgate_core::Log::upkeep
+    /// [`Log::maintenance`]: lockgate_core::Log::maintenance
     #[must_use]
-    pub fn upkeep(&self) -> Option<Arc<dyn LogUpkeep>> {
-        self.log.upkeep()
+    pub fn log_maintenance(&self) -> Option<Arc<dyn LogMaintenance>> {
+        self.log.log_maintenance()
     }
 
     /// How much room the log has.
@@ -456,7 +460,7 @@ impl<T: Ticket> Driver<T> {
 
     /// What keeping the log small has done.
     #[must_use]
-    pub fn keeper_counts(&self) -> KeeperCounts {
-        self.keeper
+    pub fn maintenance_counts(&self) -> MaintenanceCounts {
+        self.maintenance
     }
 }

@@ -10,7 +10,7 @@ fn stored(run: &Run) -> Vec<(Location, Box<StoredMessage>)> {
     let mut found = Vec::new();
     for (position, effects) in &run.log {
         for (part, effect) in (0..).zip(effects) {
-            if let Effect::Accepted(stored) | Effect::Relocated(stored) = effect {
+            if let Effect::Accepted(stored) | Effect::Compacted(stored) = effect {
                 let position = *position;
                 found.push((Location { position, part }, stored.clone()));
             }
@@ -19,36 +19,36 @@ fn stored(run: &Run) -> Vec<(Location, Box<StoredMessage>)> {
     found
 }
 
-fn relocate(run: &mut Run, (from, message): (Location, Box<StoredMessage>)) -> bool {
+fn compact(run: &mut Run, (from, message): (Location, Box<StoredMessage>)) -> bool {
     let before = run.log.len();
-    let command = Command::Relocate { message, from };
+    let command = Command::Compact { message, from };
     assert!(matches!(run.give(&command), Ok(Reply::Done)));
-    run.check_invariants("relocate");
+    run.check_invariants("compact");
     run.log.len() > before
 }
 
 #[test]
-fn a_message_is_relocated_from_where_it_lives_and_only_once() {
+fn a_message_is_compacted_from_where_it_lives_and_only_once() {
     let mut run = check("queue q keyed\n send q key=a\n send q key=a");
     let all = stored(&run);
     assert_eq!(all.len(), 2);
-    assert!(relocate(&mut run, all[0].clone()));
-    assert!(!relocate(&mut run, all[0].clone()), "it has left");
-    let moved = stored(&run).pop().expect("the relocated one");
+    assert!(compact(&mut run, all[0].clone()));
+    assert!(!compact(&mut run, all[0].clone()), "it has left");
+    let moved = stored(&run).pop().expect("the compacted one");
     assert!(
-        relocate(&mut run, moved),
-        "a relocated record can be moved again"
+        compact(&mut run, moved),
+        "a compacted record can be moved again"
     );
     run.check_recovery();
 }
 
 #[test]
-fn relocating_asks_for_no_sync() {
+fn compacting_asks_for_no_sync() {
     let run = check("queue q keyed\n send q key=a");
     let (from, message) = stored(&run).remove(0);
     let decision = run
         .machine
-        .decide(&Command::Relocate { message, from }, run.now);
+        .decide(&Command::Compact { message, from }, run.now);
     assert_eq!(decision.level, Level::Process);
     assert_eq!(decision.rests_on, None);
 }
@@ -69,10 +69,10 @@ fn a_moved_message_is_found_by_its_id() {
     assert_eq!(run.machine.location(dead, first.1.sequence), Some(first.0));
     let frozen = run.machine.freeze();
     let place = Some((dead, first.1.sequence));
-    assert!(relocate(&mut run, first.clone()));
+    assert!(compact(&mut run, first.clone()));
     assert_eq!(frozen.place_of(first.1.id, first.0), place);
     assert_eq!(run.machine.freeze().place_of(first.1.id, first.0), None);
-    let (at, now) = stored(&run).pop().expect("the relocated one");
+    let (at, now) = stored(&run).pop().expect("the compacted one");
     assert_eq!((now.queue, now.id), (dead, first.1.id));
     assert_eq!(run.machine.location(dead, now.sequence), Some(at));
     run.check_recovery();

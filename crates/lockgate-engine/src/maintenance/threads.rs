@@ -1,6 +1,6 @@
 //! The threads that do the maintenance of engines: one engine's own, or a few for many engines.
 //!
-//! An engine's keeper is called for a *turn* when its bell was rung, when the time has come that its last
+//! An engine's maintenance is called for a *turn* when its notifier was notified, when the time has come that its last
 //! turn named, and at once when its last turn left something to do. Between two turns it holds no thread. A
 //! thread without a turn sleeps, and only one of them until a time.
 
@@ -14,17 +14,17 @@ use std::{
 
 use crate::sync::{AtomicBool, Condvar, Instant, Mutex, MutexGuard, Ordering, thread};
 
-/// After a turn that a bell has brought, the bell is not listened to for so long: appends ring without end.
+/// After a turn that a notifier has brought, the notifier is not listened to for so long: appends ring without end.
 const REST: Duration = Duration::from_millis(100);
 
-/// Times are rounded up to these, so that many keepers cost one wake-up: the ends of pauses from the first on
+/// Times are rounded up to these, so that many shards cost one wake-up: the ends of pauses from the first on
 /// to multiples of the second.
 const GRIDS: [(Duration, Duration); 2] = [
     (Duration::from_secs(4), Duration::from_secs(1)),
     (Duration::from_millis(500), Duration::from_millis(250)),
 ];
 
-/// A longer pause has no end: only the bell ends it.
+/// A longer pause has no end: only the notifier ends it.
 const PAUSE_MAX: Duration = Duration::from_hours(24);
 
 /// Threads for the maintenance of several engines of one process: snapshots, room prepared ahead and given
@@ -36,9 +36,9 @@ const PAUSE_MAX: Duration = Duration::from_hours(24);
 /// than there are threads hang, and stands still until then otherwise. Their service goes on either way, as
 /// do stops. So engines on disks that fail each for itself are best given each disk its own.
 #[derive(Clone)]
-pub struct Maintenance(Arc<Pool>);
+pub struct MaintenanceThreads(Arc<Pool>);
 
-impl Maintenance {
+impl MaintenanceThreads {
     /// So many threads, at most one for each engine.
     #[must_use]
     pub fn new(threads: NonZeroUsize) -> Self {
@@ -56,37 +56,37 @@ impl Maintenance {
         }))
     }
 
-    /// A bell for somebody who is to be added.
-    pub(crate) fn bell(&self) -> Bell {
+    /// A notifier for somebody who is to be added.
+    pub(crate) fn notifier(&self) -> Notifier {
         let mut state = self.0.lock();
         state.next_id += 1;
-        Bell {
+        Notifier {
             pool: self.0.clone(),
             id: state.next_id,
-            rung: Arc::default(),
+            notified: Arc::default(),
         }
     }
 }
 
-impl Default for Maintenance {
+impl Default for MaintenanceThreads {
     /// Two threads.
     fn default() -> Self {
         Self::new(NonZeroUsize::MIN.saturating_add(1))
     }
 }
 
-impl PartialEq for Maintenance {
+impl PartialEq for MaintenanceThreads {
     /// Whether they are clones of each other.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for Maintenance {}
+impl Eq for MaintenanceThreads {}
 
-impl fmt::Debug for Maintenance {
+impl fmt::Debug for MaintenanceThreads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Maintenance")
+        f.debug_struct("MaintenanceThreads")
             .field("threads_max", &self.0.threads_max)
             .finish_non_exhaustive()
     }
@@ -94,8 +94,8 @@ impl fmt::Debug for Maintenance {
 
 /// Somebody who is given turns. Catches its own panics.
 pub(crate) trait Turns: Send {
-    /// Does a small piece of work. `rung`: the bell was rung since the last turn began.
-    fn turn(&mut self, rung: bool) -> Turn;
+    /// Does a small piece of work. `notified`: the notifier was notified since the last turn began.
+    fn turn(&mut self, notified: bool) -> Turn;
 }
 
 /// When the next turn is to come.
@@ -103,17 +103,17 @@ pub(crate) trait Turns: Send {
 pub(crate) enum Turn {
     /// At once: there is more to do.
     Again,
-    /// When the bell rings, or so much later.
+    /// When the notifier notifies, or so much later.
     After(Duration),
     /// Never.
     Ended,
 }
 
 /// Says that there may be something to do for one that takes turns.
-pub(crate) struct Bell {
+pub(crate) struct Notifier {
     pool: Arc<Pool>,
     id: u64,
-    rung: Arc<AtomicBool>,
+    notified: Arc<AtomicBool>,
 }
 
 /// That somebody is given turns. Dropped, it waits for the end of a turn under way, and there are no more.
@@ -151,7 +151,7 @@ struct State {
 struct Member {
     /// Taken out for a turn.
     who: Option<Box<dyn Turns>>,
-    rung: Arc<AtomicBool>,
+    notified: Arc<AtomicBool>,
     phase: Phase,
     /// There is to be no further turn.
     leaving: bool,
@@ -163,13 +163,13 @@ enum Phase {
     Ready,
     /// Deaf until the first, then until the second at the latest idle.
     Resting(Instant, Option<Instant>),
-    /// Until then, if that is ever, or until its bell rings.
+    /// Until then, if that is ever, or until its notifier notifies.
     Idle(Option<Instant>),
 }
 
-impl Bell {
-    pub(crate) fn ring(&self) {
-        if self.rung.swap(true, Ordering::SeqCst) {
+impl Notifier {
+    pub(crate) fn notify(&self) {
+        if self.notified.swap(true, Ordering::SeqCst) {
             // Whoever rang first has seen to it, or the end of the turn or the rest will.
             return;
         }
@@ -204,7 +204,7 @@ impl Bell {
         }
         let member = Member {
             who: Some(who),
-            rung: self.rung.clone(),
+            notified: self.notified.clone(),
             phase: Phase::Ready,
             leaving: false,
         };
@@ -281,10 +281,10 @@ impl Pool {
         let Some(mut who) = member.who.take() else {
             return state;
         };
-        // Before the turn looks at anything: what comes later rings again.
-        let rung = member.rung.swap(false, Ordering::SeqCst);
+        // Before the turn looks at anything: what comes later notifies again.
+        let notified = member.notified.swap(false, Ordering::SeqCst);
         drop(state);
-        let turn = who.turn(rung);
+        let turn = who.turn(notified);
         if turn == Turn::Ended {
             // Before anybody is told that it is gone: it holds on to the log.
             drop(who);
@@ -305,10 +305,10 @@ impl Pool {
         let next = match turn {
             Turn::After(pause) => {
                 let idle = self.on_grid(now, pause);
-                if rung {
+                if notified {
                     let rested = now + REST;
                     Phase::Resting(rested, idle.map(|at| at.max(rested)))
-                } else if member.rung.load(Ordering::SeqCst) {
+                } else if member.notified.load(Ordering::SeqCst) {
                     Phase::Ready
                 } else {
                     Phase::Idle(idle)
@@ -378,7 +378,7 @@ impl State {
                 continue;
             };
             match mem::replace(&mut member.phase, Phase::Ready) {
-                Phase::Resting(_, idle) if !member.rung.load(Ordering::SeqCst) => {
+                Phase::Resting(_, idle) if !member.notified.load(Ordering::SeqCst) => {
                     member.phase = Phase::Idle(idle);
                     if let Some(at) = idle {
                         self.due.insert((at, id));

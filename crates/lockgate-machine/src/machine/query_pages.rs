@@ -109,7 +109,7 @@ impl Machine {
         let message = &self.messages[index];
         let sequence = message.sequence();
         let origin = self.origin(index);
-        let touch = self.touched(index);
+        let lease_state = self.leased_once(index);
         let until = self.deadline(index);
         let remaining = until.map_or(0, |until| MachineTime(until).since(now.machine));
         MessageStatus {
@@ -119,17 +119,17 @@ impl Machine {
             location: message.location(),
             size: message.size,
             since: message.since(),
-            attempts: touch.map_or(0, |touch| touch.attempts),
-            first_leased: touch
-                .filter(|touch| touch.attempts > 0)
-                .map(super::state::Touch::first_leased),
-            waits_for: match (message.state, touch) {
+            attempts: lease_state.map_or(0, |lease_state| lease_state.attempts),
+            first_leased: lease_state
+                .filter(|lease_state| lease_state.attempts > 0)
+                .map(super::state::LeaseState::first_leased),
+            waits_for: match (message.state, lease_state) {
                 (State::Delayed, _) => MessageWait::Due {
                     at: until.map_or(message.since(), WallTime),
                 },
                 (State::Backoff, _) => MessageWait::Backoff { remaining },
-                (State::Leased, Some(touch)) => MessageWait::Lease {
-                    holder: self.holders[touch.holder].name.clone(),
+                (State::Leased, Some(lease_state)) => MessageWait::Lease {
+                    holder: self.holders[lease_state.holder].name.clone(),
                     remaining,
                 },
                 _ => MessageWait::Turn,

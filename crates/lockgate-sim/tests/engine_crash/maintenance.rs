@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lockgate_core::{
     Location, Log, LogError, LogRecord, LogSource, Position, Purpose, Scanned, SnapshotWriter,
 };
-use lockgate_engine::{Chore, ChoreStep, Outcome, StopReason, What, Work};
+use lockgate_engine::{MaintenanceTask, Outcome, OutputKind, StopReason, TaskStep, Work};
 use lockgate_machine::{Command, Effect, Frozen};
 
 use crate::{
@@ -14,13 +14,13 @@ use crate::{
 
 /// What is under way in this life.
 #[derive(Default)]
-pub(crate) struct Keeper {
-    chore: Option<Chore>,
+pub(crate) struct Maintenance {
+    task: Option<MaintenanceTask>,
     snapshot: Option<Snapshot>,
     /// Ranges in which nothing lives, with what must be durable before they may be released.
     dead: BTreeMap<Position, Dead>,
-    /// The range that was relocated last.
-    relocated: Option<Position>,
+    /// The range that was compacted last.
+    compacted: Option<Position>,
 }
 
 struct Snapshot {
@@ -33,19 +33,19 @@ struct Snapshot {
 
 struct Dead {
     durable: Position,
-    by_relocation: bool,
+    by_compaction: bool,
 }
 
 impl World {
-    /// A few steps of whatever there is to do: by the driver and its plan, or by a keeper of our own
+    /// A few steps of whatever there is to do: by the driver and its plan, or by maintenance of our own
     /// that draws what to do at random, and can be told to make mistakes.
     pub(crate) fn keep(&mut self) -> Result<(), Violation> {
         for _ in 0..1 + self.random.below(4) {
             if !self.is_serving() {
                 return Ok(());
             }
-            if !self.has_own_keeper {
-                self.chore()?;
+            if !self.has_own_maintenance {
+                self.task()?;
                 continue;
             }
             match self.random.below(10) {
@@ -53,7 +53,7 @@ impl World {
                 // Without it, only acknowledgements empty a range.
                 6..8 if self.bug != Some(Bug::ReleasedBeforeAck) => {
                     let count = 1 + self.random.index(6);
-                    self.relocate(count)?;
+                    self.compact(count)?;
                 }
                 _ => self.release()?,
             }
@@ -62,75 +62,75 @@ impl World {
     }
 
     /// One step of what the driver says is to be done for the space of the log.
-    pub(crate) fn chore(&mut self) -> Result<(), Violation> {
+    pub(crate) fn task(&mut self) -> Result<(), Violation> {
         self.shard_mut().driver.housekeep(1_000);
-        let Some(mut chore) = self.keeper.chore.take() else {
+        let Some(mut task) = self.maintenance.task.take() else {
             // It may release ranges.
             if self.is_pinned() {
                 return Ok(());
             }
             let now = self.now();
             let next = self.during(Doing::Release, |world| {
-                world.shard_mut().driver.next_chore(now)
+                world.shard_mut().driver.next_task(now)
             });
             return match next {
-                Ok(chore) => {
-                    if let Some(chore) = &chore {
-                        self.note(format!("{} begun", chore.name()));
+                Ok(task) => {
+                    if let Some(task) = &task {
+                        self.note(format!("{} begun", task.name()));
                     }
-                    self.keeper.chore = chore;
+                    self.maintenance.task = task;
                     Ok(())
                 }
-                Err(error) => self.given_up("a chore", Err(error)),
+                Err(error) => self.given_up("a maintenance task", Err(error)),
             };
         };
-        let doing = match chore.name() {
+        let doing = match task.name() {
             "snapshot" => Doing::Snapshot,
-            _ => Doing::Relocate,
+            _ => Doing::Compact,
         };
         let durable = self.shard().durable;
-        let step = self.during(doing, |_| chore.step(durable));
+        let step = self.during(doing, |_| task.step(durable));
         let outcome = match step {
-            Ok(ChoreStep::More | ChoreStep::WaitDurable(_)) => {
-                self.keeper.chore = Some(chore);
+            Ok(TaskStep::More | TaskStep::WaitDurable(_)) => {
+                self.maintenance.task = Some(task);
                 return Ok(());
             }
-            Ok(ChoreStep::Commands(commands)) => {
-                self.keeper.chore = Some(chore);
+            Ok(TaskStep::Commands(commands)) => {
+                self.maintenance.task = Some(task);
                 self.tally
-                    .count("messages relocated", commands.len() as u64);
-                self.note(format!("relocate {}", commands.len()));
+                    .count("messages compacted", commands.len() as u64);
+                self.note(format!("compact {}", commands.len()));
                 let requests = commands.into_iter().map(|command| self.ask(command));
                 let requests = requests.collect();
-                return self.during(Doing::Relocate, |world| world.group(requests));
+                return self.during(Doing::Compact, |world| world.group(requests));
             }
-            Ok(ChoreStep::Done) => {
-                self.note(format!("{} done", chore.name()));
-                self.tally.count(chore.name(), 1);
+            Ok(TaskStep::Done) => {
+                self.note(format!("{} done", task.name()));
+                self.tally.count(task.name(), 1);
                 Ok(())
             }
             Err(error) => {
-                self.note(format!("{} failed: {error:?}", chore.name()));
+                self.note(format!("{} failed: {error:?}", task.name()));
                 Err(error)
             }
         };
         let now = self.now();
         let rest = self.during(Doing::Release, |world| {
-            let rest = world.shard_mut().driver.finish_chore(chore, outcome, now);
+            let rest = world.shard_mut().driver.finish_task(task, outcome, now);
             let snapshots = world.shard().log.lock().snapshots();
             rest.snapshots
                 .into_iter()
                 .try_for_each(|at| snapshots.remove(at))
         });
-        self.given_up("finishing a chore", rest)
+        self.given_up("finishing a maintenance task", rest)
     }
 
     /// Somebody may still read what was leased to him.
     fn is_pinned(&self) -> bool {
         self.shard().held.iter().any(|output| {
             matches!(
-                &output.what,
-                What::Answer {
+                &output.kind,
+                OutputKind::Answer {
                     result: Ok(Outcome::Received(_)),
                     ..
                 }
@@ -142,7 +142,7 @@ impl World {
     pub(crate) fn snapshot(&mut self) -> Result<(), Violation> {
         while self.is_serving() {
             self.snapshot_step()?;
-            if self.keeper.snapshot.is_none() {
+            if self.maintenance.snapshot.is_none() {
                 break;
             }
             if self.is_serving() {
@@ -155,9 +155,9 @@ impl World {
     /// Begins a snapshot, writes its next piece, or finishes it.
     pub(crate) fn snapshot_step(&mut self) -> Result<(), Violation> {
         let outcome = self.during(Doing::Snapshot, |world| {
-            let Some(mut snapshot) = world.keeper.snapshot.take() else {
+            let Some(mut snapshot) = world.maintenance.snapshot.take() else {
                 let snapshot = world.begin_snapshot()?;
-                world.keeper.snapshot = Some(snapshot);
+                world.maintenance.snapshot = Some(snapshot);
                 return Ok(());
             };
             if !snapshot.written {
@@ -171,7 +171,7 @@ impl World {
                 } else {
                     snapshot.written = true;
                 }
-                world.keeper.snapshot = Some(snapshot);
+                world.maintenance.snapshot = Some(snapshot);
                 return Ok(());
             }
             let may_finish = world.shard().durable >= snapshot.position
@@ -185,7 +185,7 @@ impl World {
                 }
                 writer => {
                     snapshot.writer = writer;
-                    world.keeper.snapshot = Some(snapshot);
+                    world.maintenance.snapshot = Some(snapshot);
                     Ok(())
                 }
             }
@@ -245,16 +245,16 @@ impl World {
         let mut released = Vec::new();
         for range in log.lock().ranges().iter().map(|range| range.first) {
             if self.shard().driver.machine().live_in(range).messages > 0 {
-                self.keeper.dead.remove(&range);
+                self.maintenance.dead.remove(&range);
                 continue;
             }
-            let by_relocation = self.keeper.relocated == Some(range);
-            let dead = self.keeper.dead.entry(range).or_insert(Dead {
+            let by_compaction = self.maintenance.compacted == Some(range);
+            let dead = self.maintenance.dead.entry(range).or_insert(Dead {
                 durable: tail,
-                by_relocation,
+                by_compaction,
             });
             let early = match self.bug {
-                Some(Bug::ReleasedBeforeRelocation) => dead.by_relocation,
+                Some(Bug::ReleasedBeforeCompaction) => dead.by_compaction,
                 Some(Bug::ReleasedBeforeAck) => true,
                 _ => false,
             };
@@ -267,7 +267,7 @@ impl World {
                 Ok(()) => {
                     self.note(format!("released {range}"));
                     self.tally.count("ranges released", 1);
-                    self.keeper.dead.remove(&range);
+                    self.maintenance.dead.remove(&range);
                 }
                 // A recovery may still start with it.
                 Err(LogError::Unsupported { .. }) => {}
@@ -278,7 +278,7 @@ impl World {
     }
 
     /// Moves so many messages of the oldest range in which there are any.
-    pub(crate) fn relocate(&mut self, count: usize) -> Result<(), Violation> {
+    pub(crate) fn compact(&mut self, count: usize) -> Result<(), Violation> {
         let machine = self.shard().driver.machine();
         let log = self.shard().log.clone();
         let newest = log.lock().ranges().last().map(|range| range.first);
@@ -291,10 +291,10 @@ impl World {
         let end = range.range(log.lock().capabilities().range_bits).end;
         let mut commands = Vec::new();
         let reader = self.shard().reader.clone();
-        let scanned = self.during(Doing::Relocate, |_| {
+        let scanned = self.during(Doing::Compact, |_| {
             reader.scan(range, end, &mut |scanned| {
                 if let Scanned::Record { record, .. } = scanned {
-                    commands.extend(relocations(&record));
+                    commands.extend(compactions(&record));
                 }
                 std::ops::ControlFlow::Continue(())
             })
@@ -317,20 +317,20 @@ impl World {
         if reserved.is_err() {
             return Ok(());
         }
-        self.note(format!("relocate {} of {range}", commands.len()));
+        self.note(format!("compact {} of {range}", commands.len()));
         self.tally
-            .count("messages relocated", commands.len() as u64);
-        self.keeper.relocated = Some(range);
+            .count("messages compacted", commands.len() as u64);
+        self.maintenance.compacted = Some(range);
         let requests = commands
             .into_iter()
             .map(|command| self.request(Work::one(command), vec![Asked::Nothing]))
             .collect();
-        self.during(Doing::Relocate, |world| world.group(requests))
+        self.during(Doing::Compact, |world| world.group(requests))
     }
 
     fn lives(&self, command: &Command) -> bool {
         match command {
-            Command::Relocate { message, from } => {
+            Command::Compact { message, from } => {
                 let machine = self.shard().driver.machine();
                 machine.lives_at(message.id, *from)
             }
@@ -342,7 +342,7 @@ impl World {
     fn given_up(&mut self, what: &str, outcome: Result<(), LogError>) -> Result<(), Violation> {
         let Err(error) = outcome else { return Ok(()) };
         self.note(format!("{what} given up: {error:?}"));
-        self.keeper.snapshot = None;
+        self.maintenance.snapshot = None;
         self.tally.count("snapshots and releases given up", 1);
         if let LogError::Stopped { reason } = &error {
             let mut told = Vec::new();
@@ -361,11 +361,11 @@ impl World {
 }
 
 /// The messages whose bytes are in the record.
-fn relocations(record: &LogRecord) -> Vec<Command> {
+fn compactions(record: &LogRecord) -> Vec<Command> {
     let parts = effects(record).into_iter().enumerate();
     parts
         .filter_map(|(part, effect)| match effect {
-            Effect::Accepted(message) | Effect::Relocated(message) => Some(Command::Relocate {
+            Effect::Accepted(message) | Effect::Compacted(message) => Some(Command::Compact {
                 message,
                 from: Location {
                     position: record.position,

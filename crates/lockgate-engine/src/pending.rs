@@ -6,15 +6,15 @@ use lockgate_core::{AppendError, LogProgress, Position, Progress};
 use lockgate_machine::SyncWindow;
 
 use crate::{
-    DriverCounts, EngineError, KeeperCounts, Output, StopReason, What,
-    inbox::Ticket,
+    DriverCounts, EngineError, MaintenanceCounts, Output, OutputKind, StopReason,
+    inbox::AnswerSender,
     sync::{Condvar, Instant, Mutex, MutexGuard},
 };
 
 /// Between the owner thread, which submits groups and files answers, and the sync thread, which has the
 /// log synced and lets answers out. They leave from the sync thread, so that a caller need not wait until
 /// the owner has time.
-pub(crate) struct Desk {
+pub(crate) struct PendingAnswers {
     state: Mutex<State>,
     work: Condvar,
     /// Something more is durable, or nothing will be any more.
@@ -25,10 +25,10 @@ pub(crate) struct Desk {
 
 struct State {
     /// Answers that wait for their records to be written and for no sync, in the order filed.
-    held_for_write: VecDeque<Output<Ticket>>,
+    held_for_write: VecDeque<Output<AnswerSender>>,
     /// Answers that wait for a sync, in the order filed. One may stand behind one that waits for more than
     /// itself; the sync that lets that one out is never more than one later.
-    held: VecDeque<Output<Ticket>>,
+    held: VecDeque<Output<AnswerSender>>,
     /// About how much memory both take.
     held_bytes: usize,
     /// How far the log's records have come, as far as is known here.
@@ -71,7 +71,7 @@ struct Failed {
 
 impl Failed {
     /// What the one is told who waits for this.
-    fn error(&self, output: &Output<Ticket>) -> EngineError {
+    fn error(&self, output: &Output<AnswerSender>) -> EngineError {
         if self.unwritten.is_some_and(|from| output.written > from) {
             EngineError::Stopped {
                 reason: self.reason.clone(),
@@ -98,7 +98,7 @@ enum SyncThread {
 pub(crate) struct Counts {
     pub(crate) driver: DriverCounts,
     pub(crate) waiters: u64,
-    pub(crate) keeper: KeeperCounts,
+    pub(crate) maintenance: MaintenanceCounts,
     pub(crate) held: u64,
     pub(crate) syncs: u64,
     pub(crate) sync_time: Duration,
@@ -116,9 +116,9 @@ pub(crate) struct Room {
 }
 
 /// About how much memory an answer takes, in bytes.
-fn bytes(output: &Output<Ticket>) -> usize {
-    let outcome = match &output.what {
-        What::Answer {
+fn bytes(output: &Output<AnswerSender>) -> usize {
+    let outcome = match &output.kind {
+        OutputKind::Answer {
             result: Ok(outcome),
             ..
         } => outcome.bytes(),
@@ -130,7 +130,7 @@ fn bytes(output: &Output<Ticket>) -> usize {
 /// What the owner tells after a group.
 pub(crate) struct Filing<'a> {
     /// Answers that wait.
-    pub(crate) outputs: &'a mut Vec<Output<Ticket>>,
+    pub(crate) outputs: &'a mut Vec<Output<AnswerSender>>,
     pub(crate) submitted: Position,
     /// How far the log has written, as of now.
     pub(crate) written: Position,
@@ -143,7 +143,7 @@ pub(crate) struct Filing<'a> {
     /// The shortest window of the group's records.
     pub(crate) window: SyncWindow,
     pub(crate) waiters: usize,
-    pub(crate) keeper: KeeperCounts,
+    pub(crate) maintenance: MaintenanceCounts,
 }
 
 impl State {
@@ -182,8 +182,8 @@ impl State {
     fn advance(
         &mut self,
         progress: Progress,
-        deliver: &mut impl FnMut(Output<Ticket>),
-        released: &mut Vec<Output<Ticket>>,
+        deliver: &mut impl FnMut(Output<AnswerSender>),
+        released: &mut Vec<Output<AnswerSender>>,
     ) {
         self.progress.written = self.progress.written.max(progress.written);
         let was_durable = self.progress.durable;
@@ -210,11 +210,11 @@ impl State {
                 held.pop_front_if(|output| output.written <= written && output.durable <= durable)
             {
                 self.held_bytes -= bytes(&output);
-                match output.what {
+                match output.kind {
                     // Under the lock: the owner, once it sees how far the log is durable, may answer
                     // others about this queue, and they must find it.
-                    What::QueueChanged { .. } => deliver(output),
-                    What::Answer { .. } => released.push(output),
+                    OutputKind::QueueChanged { .. } => deliver(output),
+                    OutputKind::Answer { .. } => released.push(output),
                 }
             }
         }
@@ -245,10 +245,10 @@ impl State {
     }
 }
 
-impl Desk {
+impl PendingAnswers {
     /// For a log that is durable up to its end, which is there, and in which so many syncs may be on their
     /// way.
-    pub(crate) fn new(end: Position, syncs_max: usize, keeper: KeeperCounts) -> Self {
+    pub(crate) fn new(end: Position, syncs_max: usize, maintenance: MaintenanceCounts) -> Self {
         Self {
             syncs_max,
             state: Mutex::new(State {
@@ -274,7 +274,7 @@ impl Desk {
                 ended: false,
                 failed: None,
                 counts: Counts {
-                    keeper,
+                    maintenance,
                     ..Counts::default()
                 },
             }),
@@ -325,7 +325,11 @@ impl Desk {
     /// Whether the owner must look again at once: a sync ended while it decided, when nobody waited
     /// for a message yet, so that nobody told it; and the one who waits now may wait for just that.
     #[must_use]
-    pub(crate) fn file(&self, filing: Filing<'_>, mut deliver: impl FnMut(Output<Ticket>)) -> bool {
+    pub(crate) fn file(
+        &self,
+        filing: Filing<'_>,
+        mut deliver: impl FnMut(Output<AnswerSender>),
+    ) -> bool {
         let mut state = self.lock();
         // What the sync thread has not seen yet it will be told of, and then it tells the owner.
         let written = state.progress.written.max(filing.written);
@@ -341,7 +345,7 @@ impl Desk {
         state.note_waiting();
         state.counts.driver = filing.counts;
         state.counts.waiters = filing.waiters as u64;
-        state.counts.keeper = filing.keeper;
+        state.counts.maintenance = filing.maintenance;
         state.owner_cares = filing.waiters > 0;
         let durable = state.progress.durable;
         let look_again = state.owner_cares && durable > filing.known_durable;
@@ -370,7 +374,7 @@ impl Desk {
     pub(crate) fn fail(
         &self,
         reason: StopReason,
-        mut fail: impl FnMut(Output<Ticket>, EngineError),
+        mut fail: impl FnMut(Output<AnswerSender>, EngineError),
     ) {
         let mut state = self.lock();
         let failed = state.failed.get_or_insert(Failed {
@@ -426,7 +430,7 @@ impl Desk {
     pub(crate) fn run(
         &self,
         log: &dyn LogProgress,
-        mut deliver: impl FnMut(Output<Ticket>),
+        mut deliver: impl FnMut(Output<AnswerSender>),
         mut on_progress: impl FnMut(),
     ) -> Result<(), StopReason> {
         let mut released = Vec::new();
@@ -567,7 +571,7 @@ mod tests {
     const END: Position = Position(100);
 
     fn filing(
-        outputs: &mut Vec<Output<Ticket>>,
+        outputs: &mut Vec<Output<AnswerSender>>,
         known_durable: Position,
         waiters: usize,
     ) -> Filing<'_> {
@@ -588,33 +592,34 @@ mod tests {
             },
             window: SyncWindow::default(),
             waiters,
-            keeper: KeeperCounts::default(),
+            maintenance: MaintenanceCounts::default(),
         }
     }
 
-    fn desk_with(outputs: &mut Vec<Output<Ticket>>) -> Desk {
-        let desk = Desk::new(Position(1), 1, KeeperCounts::default());
-        let _nothing_new = desk.file(filing(outputs, Position(1), 0), |_| {});
-        desk.finish();
-        desk
+    fn pending_with(outputs: &mut Vec<Output<AnswerSender>>) -> PendingAnswers {
+        let pending = PendingAnswers::new(Position(1), 1, MaintenanceCounts::default());
+        let _nothing_new = pending.file(filing(outputs, Position(1), 0), |_| {});
+        pending.finish();
+        pending
     }
 
     #[test]
     fn a_sync_that_ends_while_the_owner_decides_is_not_missed_by_whom_it_lets_wait() {
         let mut outputs = Vec::new();
-        let desk = desk_with(&mut outputs);
+        let pending = pending_with(&mut outputs);
         // Nobody waits when the sync ends, so the owner is not told.
-        desk.run(&SyncsUpTo(END), |_| {}, || panic!("nobody waits"))
+        pending
+            .run(&SyncsUpTo(END), |_| {}, || panic!("nobody waits"))
             .unwrap();
-        assert!(!desk.file(filing(&mut outputs, Position(1), 0), |_| {}));
-        assert!(desk.file(filing(&mut outputs, Position(1), 1), |_| {}));
-        assert!(!desk.file(filing(&mut outputs, END, 1), |_| {}));
+        assert!(!pending.file(filing(&mut outputs, Position(1), 0), |_| {}));
+        assert!(pending.file(filing(&mut outputs, Position(1), 1), |_| {}));
+        assert!(!pending.file(filing(&mut outputs, END, 1), |_| {}));
     }
 
     /// Nobody waits for them, so nothing but their window has them synced, or the end.
     #[test]
     fn records_that_came_during_a_sync_are_left_for_the_next_one() {
-        struct Busy<'a>(&'a Desk, AtomicU64);
+        struct Busy<'a>(&'a PendingAnswers, AtomicU64);
 
         impl LogProgress for Busy<'_> {
             fn now(&self) -> Progress {
@@ -647,29 +652,29 @@ mod tests {
             }
         }
 
-        let desk = desk_with(&mut Vec::new());
-        let busy = Busy(&desk, AtomicU64::new(0));
-        desk.run(&busy, |_| {}, || {}).unwrap();
+        let pending = pending_with(&mut Vec::new());
+        let busy = Busy(&pending, AtomicU64::new(0));
+        pending.run(&busy, |_| {}, || {}).unwrap();
         assert_eq!(busy.1.load(Ordering::Relaxed), 2);
-        assert_eq!(desk.durable(), Ok(Position(200)));
+        assert_eq!(pending.durable(), Ok(Position(200)));
     }
 
     #[test]
     fn a_wait_for_a_sync_has_an_age_until_one_has_come_to_its_end() {
         let mut outputs = Vec::new();
-        let desk = Desk::new(Position(1), 1, KeeperCounts::default());
-        assert_eq!(desk.counts().sync_age, Duration::ZERO);
-        let _nothing_new = desk.file(filing(&mut outputs, Position(1), 0), |_| {});
-        assert!(desk.lock().waiting_since.is_some());
-        desk.finish();
-        desk.run(&SyncsUpTo(END), |_| {}, || {}).unwrap();
-        assert_eq!(desk.counts().sync_age, Duration::ZERO);
+        let pending = PendingAnswers::new(Position(1), 1, MaintenanceCounts::default());
+        assert_eq!(pending.counts().sync_age, Duration::ZERO);
+        let _nothing_new = pending.file(filing(&mut outputs, Position(1), 0), |_| {});
+        assert!(pending.lock().waiting_since.is_some());
+        pending.finish();
+        pending.run(&SyncsUpTo(END), |_| {}, || {}).unwrap();
+        assert_eq!(pending.counts().sync_age, Duration::ZERO);
     }
 
     #[test]
     fn records_that_nobody_waits_for_wake_the_sync_thread_once_a_window() {
-        let desk = Desk::new(Position(1), 1, KeeperCounts::default());
-        let mut state = desk.lock();
+        let pending = PendingAnswers::new(Position(1), 1, MaintenanceCounts::default());
+        let mut state = pending.lock();
         let end = Instant::now() + Duration::from_secs(3_600);
         let in_window = SyncThread::InWindow(end);
         state.unsynced_max = 3;
@@ -704,8 +709,8 @@ mod tests {
             after: Some(after),
             records: Some(records),
         };
-        let desk = Desk::new(Position(1), 1, KeeperCounts::default());
-        let mut state = desk.lock();
+        let pending = PendingAnswers::new(Position(1), 1, MaintenanceCounts::default());
+        let mut state = pending.lock();
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let holds = |state: &State| (state.unsynced_records, state.unsynced_max, state.sync_by);
@@ -735,7 +740,7 @@ mod tests {
             Output {
                 written: END,
                 durable: END,
-                what: What::QueueChanged {
+                kind: OutputKind::QueueChanged {
                     queue: QueueId(1),
                     entry: None,
                 },
@@ -743,19 +748,22 @@ mod tests {
             Output {
                 written: END,
                 durable: END,
-                what: What::Answer {
-                    ticket: Ticket::nobody(),
+                kind: OutputKind::Answer {
+                    ticket: AnswerSender::nobody(),
                     result: Err(crate::EngineError::Overloaded),
                 },
             },
         ];
-        let desk = desk_with(&mut outputs);
+        let pending = pending_with(&mut outputs);
         let mut seen = Vec::new();
-        let deliver = |output: Output<Ticket>| {
-            let locked = desk.state.try_lock().is_err();
-            seen.push((matches!(output.what, What::QueueChanged { .. }), locked));
+        let deliver = |output: Output<AnswerSender>| {
+            let locked = pending.state.try_lock().is_err();
+            seen.push((
+                matches!(output.kind, OutputKind::QueueChanged { .. }),
+                locked,
+            ));
         };
-        desk.run(&SyncsUpTo(END), deliver, || {}).unwrap();
+        pending.run(&SyncsUpTo(END), deliver, || {}).unwrap();
         assert_eq!(seen, [(true, true), (false, false)]);
     }
 }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_core::{LogError, LogUpkeep, SnapshotStore as _};
+use lockgate_core::{LogError, LogMaintenance, SnapshotStore as _};
 
 use crate::{
     session::{Session, lock},
@@ -46,14 +46,14 @@ const NOT_VIEWED: &str = "SELECT pg_try_advisory_xact_lock($1, $2)";
 
 const CLAIM: &str = "SELECT claim FROM lockgate.shard WHERE id = $1";
 
-pub(crate) struct Upkeep {
+pub(crate) struct PostgresMaintenance {
     shared: Handle,
     /// The connections that are never made again.
     held: [Arc<Session>; 2],
     looked: Mutex<Instant>,
 }
 
-impl Upkeep {
+impl PostgresMaintenance {
     pub(crate) fn new(shared: Handle, held: [Arc<Session>; 2]) -> Self {
         Self {
             shared,
@@ -143,7 +143,7 @@ impl Upkeep {
     }
 }
 
-impl LogUpkeep for Upkeep {
+impl LogMaintenance for PostgresMaintenance {
     fn step(&self) -> Result<bool, LogError> {
         self.check_connected()?;
         let released = |space: &mut Space| space.released.first_key_value().map(|(&a, &b)| (a, b));

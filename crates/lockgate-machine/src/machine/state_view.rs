@@ -17,7 +17,7 @@ use crate::{QueueDescription, QueueTotals, slab::NONE};
 /// All that follows from the log; nothing that is volatile. Two machines that folded the same
 /// effects have equal snapshots.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Snapshot {
+pub struct StateView {
     /// The current term.
     pub term: Term,
     /// The latest time.
@@ -31,12 +31,12 @@ pub struct Snapshot {
     /// Totals of deleted queues.
     pub deleted: QueueTotals,
     /// All queues.
-    pub queues: BTreeMap<QueueName, QueueSnapshot>,
+    pub queues: BTreeMap<QueueName, QueueView>,
 }
 
-/// One queue of a [`Snapshot`].
+/// One queue of a [`StateView`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct QueueSnapshot {
+pub struct QueueView {
     /// What a query says of it, without volatile counters.
     pub description: QueueDescription,
     /// The next message's number.
@@ -44,7 +44,7 @@ pub struct QueueSnapshot {
     /// Numbers below may have been told at level `memory`.
     pub reserved_below: Sequence,
     /// No lease reaches past it.
-    pub horizon: MachineTime,
+    pub lease_bound: MachineTime,
     /// No leases before.
     pub held_until: Option<MachineTime>,
     /// When the next unique id is forgotten.
@@ -52,16 +52,16 @@ pub struct QueueSnapshot {
     /// Digest and last number of the keys it counts the messages of, in the order of their last ones.
     pub key_sequences: Vec<(u128, u64)>,
     /// Its keys or groups.
-    pub keys: BTreeMap<Option<Key>, KeySnapshot>,
+    pub keys: BTreeMap<Option<Key>, KeyView>,
     /// Its messages.
-    pub messages: BTreeMap<Sequence, MessageSnapshot>,
+    pub messages: BTreeMap<Sequence, MessageView>,
     /// Its messages but delayed ones, in order of age.
     pub by_age: Vec<Sequence>,
 }
 
-/// One key of a [`QueueSnapshot`].
+/// One key of a [`QueueView`].
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct KeySnapshot {
+pub struct KeyView {
     /// Its order.
     pub order: Vec<Sequence>,
     /// Unkeyed: ready messages that were leased before.
@@ -74,9 +74,9 @@ pub struct KeySnapshot {
     pub parked: bool,
 }
 
-/// One message of a [`QueueSnapshot`].
+/// One message of a [`QueueView`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct MessageSnapshot {
+pub struct MessageView {
     /// Its id.
     pub id: MessageId,
     /// Where its bytes are.
@@ -90,7 +90,7 @@ pub struct MessageSnapshot {
     /// Its own time to live in milliseconds, and whether that is over.
     pub time_to_live: Option<(u64, bool)>,
     /// Its last lease in this queue.
-    pub lease: Option<LeaseSnapshot>,
+    pub lease: Option<LeaseView>,
     /// The queue and number it was moved from.
     pub origin: Option<(QueueId, Sequence)>,
 }
@@ -110,7 +110,7 @@ pub enum MessageState {
 
 /// The last lease of a message.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LeaseSnapshot {
+pub struct LeaseView {
     /// Leases so far.
     pub attempts: u16,
     /// When the first one was given.
@@ -129,8 +129,8 @@ impl Machine {
     /// The whole logical state. Walks everything: for tests and for looking into a machine, not for
     /// a loop.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
+    pub fn state_view(&self) -> StateView {
+        StateView {
             term: self.term(),
             clock: self.clock,
             secret: self.secret,
@@ -145,7 +145,7 @@ impl Machine {
         }
     }
 
-    fn queue_snapshot(&self, index: u32) -> QueueSnapshot {
+    fn queue_snapshot(&self, index: u32) -> QueueView {
         let queue = &self.queues[index];
         let content = &self.contents[queue.content];
         let mut description = self.describe(index);
@@ -158,10 +158,10 @@ impl Machine {
         }
         let by_age = self.walk(content.by_age, |index| self.messages[index].age.after);
         let delayed = self.walk(content.delayed, |index| self.messages[index].age.after);
-        QueueSnapshot {
+        QueueView {
             next_sequence: queue.next_sequence,
             reserved_below: queue.reserve.below,
-            horizon: queue.horizon,
+            lease_bound: queue.lease_bound,
             held_until: queue.held_until,
             next_expiry: queue.dedup.next_expiry(),
             key_sequences: queue.key_sequences.iter().collect(),
@@ -179,7 +179,7 @@ impl Machine {
         }
     }
 
-    fn key_snapshot(&self, key: u32) -> KeySnapshot {
+    fn key_snapshot(&self, key: u32) -> KeyView {
         let state = &self.keys[key];
         let list = |list| {
             let indexes = self.walk(list, |index| self.messages[index].order.after);
@@ -187,7 +187,7 @@ impl Machine {
         };
         let mut delayed = list(state.delayed);
         delayed.sort_unstable();
-        KeySnapshot {
+        KeyView {
             order: list(state.order),
             returned: list(state.returned),
             returned_next: state.returned_next,
@@ -196,10 +196,10 @@ impl Machine {
         }
     }
 
-    fn message_snapshot(&self, queue: u32, index: u32) -> MessageSnapshot {
+    fn message_snapshot(&self, queue: u32, index: u32) -> MessageView {
         let message = &self.messages[index];
         let origin = self.origin(index);
-        MessageSnapshot {
+        MessageView {
             id: origin.map_or_else(
                 || self.queues[queue].id_of(message.sequence()),
                 |origin| origin.id,
@@ -217,16 +217,17 @@ impl Machine {
                 let span = self.times_to_live[entry].span;
                 (span, message.has(flag::OVERDUE))
             }),
-            lease: self.touched(index).map(|touch| LeaseSnapshot {
-                attempts: touch.attempts,
-                first_leased: touch.first_leased(),
-                term: self.term_of(touch.term),
-                lease: touch.lease(),
+            lease: self.leased_once(index).map(|lease_state| LeaseView {
+                attempts: lease_state.attempts,
+                first_leased: lease_state.first_leased(),
+                term: self.term_of(lease_state.term),
+                lease: lease_state.lease(),
                 deadline: self
                     .deadline(index)
                     .filter(|_| matches!(message.state, State::Leased | State::Backoff))
                     .map(MachineTime),
-                holder: (touch.holder != NONE).then(|| self.holders[touch.holder].name.clone()),
+                holder: (lease_state.holder != NONE)
+                    .then(|| self.holders[lease_state.holder].name.clone()),
             }),
             origin: origin.map(|origin| (origin.queue, origin.sequence)),
         }

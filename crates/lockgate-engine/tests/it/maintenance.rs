@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use lockgate_core::{Epoch, Log, LogSource, LogSpace, Position, QueueName, SnapshotStore};
-use lockgate_engine::{ChoreStep, Driver, EngineOptions, StartError, Work};
+use lockgate_engine::{Driver, EngineOptions, StartError, TaskStep, Work};
 use lockgate_log::{LocalLog, LocalLogOptions};
-use lockgate_machine::{Command, MoveTo, QueueSettings, SettleAction, Snapshot, read_message};
+use lockgate_machine::{Command, MoveTo, QueueSettings, SettleAction, StateView, read_message};
 use lockgate_sim::{FaultyDisk, ManualClock, SeededRandom};
 
 use crate::support::{
@@ -37,33 +37,33 @@ impl Shard {
         self.sync();
         for _ in 0..10_000 {
             let now = self.now();
-            let Some(mut chore) = self.driver.next_chore(now).unwrap() else {
-                let upkeep = self.driver.upkeep().expect("a local log has some");
-                while upkeep.step().unwrap() {}
+            let Some(mut task) = self.driver.next_task(now).unwrap() else {
+                let log_maintenance = self.driver.log_maintenance().expect("a local log has some");
+                while log_maintenance.step().unwrap() {}
                 return;
             };
             let outcome = loop {
-                match chore.step(self.durable) {
-                    Ok(ChoreStep::More) => {}
-                    Ok(ChoreStep::WaitDurable(position)) => {
+                match task.step(self.durable) {
+                    Ok(TaskStep::More) => {}
+                    Ok(TaskStep::WaitDurable(position)) => {
                         assert!(position > self.durable);
                         self.sync();
                     }
-                    Ok(ChoreStep::Commands(commands)) => {
+                    Ok(TaskStep::Commands(commands)) => {
                         self.group(commands.into_iter().map(Work::one));
                     }
-                    Ok(ChoreStep::Done) => break Ok(()),
+                    Ok(TaskStep::Done) => break Ok(()),
                     Err(error) => break Err(error),
                 }
             };
             self.sync();
-            let rest = self.driver.finish_chore(chore, outcome, now);
+            let rest = self.driver.finish_task(task, outcome, now);
             let store = self.store();
             for position in rest.snapshots {
                 store.remove(position).unwrap();
             }
         }
-        panic!("the keeper finds no end");
+        panic!("maintenance finds no end");
     }
 
     fn store(&self) -> std::sync::Arc<dyn SnapshotStore> {
@@ -110,8 +110,8 @@ impl Shard {
         settled
     }
 
-    fn state(&self) -> Snapshot {
-        self.driver.machine().snapshot()
+    fn state(&self) -> StateView {
+        self.driver.machine().state_view()
     }
 
     /// Every payload is where the machine says it is.
@@ -213,20 +213,20 @@ fn a_small_log_of_usual_options_takes_what_it_holds_and_drained_64_mib() {
 
 /// A large snapshot takes long, and what empties meanwhile need not wait for its end.
 #[test]
-fn ranges_come_back_while_a_chore_is_out() {
+fn ranges_come_back_while_a_task_is_out() {
     let mut shard = Shard::small();
     shard.fill(8_000);
-    let ranges = shard.driver.keeper_counts().ranges;
+    let ranges = shard.driver.maintenance_counts().ranges;
     assert!(ranges >= 8, "{ranges}");
-    let mut chore = None;
-    while chore.is_none() {
+    let mut task = None;
+    while task.is_none() {
         let body = "x".repeat(50_000);
         shard.group([Work::one(send("q", text(&body)))]);
         shard.sync();
         let now = shard.now();
-        chore = shard.driver.next_chore(now).unwrap();
+        task = shard.driver.next_task(now).unwrap();
     }
-    let released = |shard: &Shard| shard.driver.keeper_counts().ranges_released;
+    let released = |shard: &Shard| shard.driver.maintenance_counts().ranges_released;
     let before = released(&shard);
     for _ in 0..40 {
         let leases = shard.receive_now("q", 100);
@@ -315,7 +315,7 @@ fn half_drained_at_random_a_log_shrinks_by_moving_messages() {
     shard.keep();
     let held = shard.held();
     assert!(held * 100 <= peak * 70, "{held} of {peak}");
-    assert!(shard.driver.keeper_counts().relocated_messages > 1_000);
+    assert!(shard.driver.maintenance_counts().compacted_messages > 1_000);
     shard.check_payloads();
     let before = shard.state();
     let (shard, _) = shard.restarted();
@@ -330,7 +330,7 @@ fn steady_churn_writes_less_than_half_as_much_again() {
     shard.fill(live);
     let mut random = SeededRandom::new(11);
     let body = "x".repeat(1_000);
-    let (counts, keeper) = (shard.driver.counts(), shard.driver.keeper_counts());
+    let (counts, maintenance) = (shard.driver.counts(), shard.driver.maintenance_counts());
     let mut accepted = 0;
     for round in 0..1_000 {
         // Half of what is received goes back: what dies is spread over all ages.
@@ -341,14 +341,14 @@ fn steady_churn_writes_less_than_half_as_much_again() {
         shard.keep();
     }
     let written = shard.driver.counts().bytes - counts.bytes;
-    let snapshots = shard.driver.keeper_counts().snapshot_bytes - keeper.snapshot_bytes;
-    let relocated = shard.driver.keeper_counts().relocated_bytes - keeper.relocated_bytes;
-    let own = written - relocated;
-    assert!(relocated > 0 && own >= accepted);
+    let snapshots = shard.driver.maintenance_counts().snapshot_bytes - maintenance.snapshot_bytes;
+    let compacted = shard.driver.maintenance_counts().compacted_bytes - maintenance.compacted_bytes;
+    let own = written - compacted;
+    assert!(compacted > 0 && own >= accepted);
     let percent = (written + snapshots) * 100 / own;
     assert!(
         percent < 150,
-        "{percent}: {own} own, {relocated} relocated, {snapshots} snapshots"
+        "{percent}: {own} own, {compacted} compacted, {snapshots} snapshots"
     );
     let held = shard.held();
     assert!(held < 3 * live * 1_100, "{held}");
@@ -364,18 +364,18 @@ fn a_snapshot_is_complete_only_when_the_log_is_durable_up_to_it() {
     }
     // Written, and not synced.
     let now = shard.now();
-    let mut chore = shard.driver.next_chore(now).unwrap().expect("a snapshot");
+    let mut task = shard.driver.next_task(now).unwrap().expect("a snapshot");
     let position = loop {
-        match chore.step(shard.durable).unwrap() {
-            ChoreStep::More => {}
-            ChoreStep::WaitDurable(position) => break position,
+        match task.step(shard.durable).unwrap() {
+            TaskStep::More => {}
+            TaskStep::WaitDurable(position) => break position,
             other => panic!("{other:?}"),
         }
     };
     assert_eq!(position, shard.driver.tail());
     assert_eq!(shard.store().list().unwrap(), []);
     shard.sync();
-    assert!(matches!(chore.step(shard.durable), Ok(ChoreStep::Done)));
+    assert!(matches!(task.step(shard.durable), Ok(TaskStep::Done)));
     assert_eq!(shard.store().list().unwrap(), [position]);
 }
 
@@ -634,7 +634,7 @@ fn messages_to_queues_whose_creation_is_missing_are_counted() {
     let (whole, report) = shard.restarted();
     assert!(report.snapshot.is_none() && report.is_clean(), "{report:?}");
 
-    let queues = whole.driver.machine().snapshot().queues;
+    let queues = whole.driver.machine().state_view().queues;
     let left = |queue: &str| {
         let messages = queues[&name(queue)].messages.values();
         let in_others = messages.filter(|message| message.location.position.0 >> 32 > 1);
@@ -707,14 +707,14 @@ fn what_was_purged_is_not_missed() {
     shard.run(Command::Purge { queue: name("q") }).unwrap();
     while shard.driver.housekeep(1_000) {}
     shard.keep();
-    let released = shard.driver.keeper_counts().ranges_released;
-    assert!(released > 0, "{:?}", shard.driver.keeper_counts());
+    let released = shard.driver.maintenance_counts().ranges_released;
+    assert!(released > 0, "{:?}", shard.driver.maintenance_counts());
     let (_, report) = shard.restarted();
     assert!(report.is_clean(), "{report:?}");
 }
 
 #[test]
-fn keys_in_flight_and_order_outlive_snapshot_and_relocation() {
+fn keys_in_flight_and_order_outlive_snapshot_and_compaction() {
     let mut shard = Shard::small();
     let settings = QueueSettings {
         keyed: true,

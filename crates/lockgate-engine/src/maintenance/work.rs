@@ -1,4 +1,4 @@
-//! What an engine's keeper does in a turn.
+//! What an engine's maintenance does in a turn.
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -6,17 +6,17 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{LogError, LogUpkeep, Now, Position, SnapshotStore, with_sources};
+use lockgate_core::{LogError, LogMaintenance, Now, Position, SnapshotStore, with_sources};
 
 use super::{
-    Chore, ChoreStep,
-    maintenance::{Turn, Turns},
+    MaintenanceTask, TaskStep,
+    threads::{Turn, Turns},
     trouble::Trouble,
 };
 use crate::{
     Driver,
-    inbox::Ticket,
-    shell::Shared,
+    inbox::AnswerSender,
+    runtime::Shared,
     sync::{Instant, mpsc},
 };
 
@@ -26,25 +26,25 @@ const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// How soon it asks again while something waits for what nobody tells: a read that ends, a sync.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How often it gives back parts of the log while a chore is under way.
+/// How often it gives back parts of the log while a maintenance task is under way.
 const GIVE_BACK_EVERY: Duration = Duration::from_millis(250);
 
 /// How long it lets a log alone which failed.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Does the chores of an engine.
-pub(crate) struct Keeper {
+/// Does the maintenance tasks of an engine.
+pub(crate) struct Maintenance {
     shared: Arc<Shared>,
-    upkeep: Option<Arc<dyn LogUpkeep>>,
+    log_maintenance: Option<Arc<dyn LogMaintenance>>,
     snapshots: Arc<dyn SnapshotStore>,
-    /// When the owner is asked what there is to do; `None`: when it rings.
+    /// When the owner is asked what there is to do; `None`: when it notifies.
     ask_at: Option<Instant>,
-    upkeep_after: Instant,
-    chores_after: Instant,
+    maintenance_after: Instant,
+    tasks_after: Instant,
     check_at: Instant,
     give_back_at: Instant,
-    /// The chore under way, and how far the log was durable when that was last asked.
-    chore: Option<(Chore, Position)>,
+    /// The maintenance task under way, and how far the log was durable when that was last asked.
+    task: Option<(MaintenanceTask, Position)>,
     /// Snapshots nobody needs any more that could not be removed yet.
     unremoved: Vec<Position>,
     troubles: Troubles,
@@ -53,18 +53,18 @@ pub(crate) struct Keeper {
 /// What may fail for long, each for itself.
 #[derive(Default)]
 struct Troubles {
-    upkeep: Trouble,
-    chores: Trouble,
+    log_maintenance: Trouble,
+    tasks: Trouble,
     removal: Trouble,
 }
 
 /// The engine takes no more work.
 struct Ended;
 
-impl Turns for Keeper {
-    fn turn(&mut self, rung: bool) -> Turn {
+impl Turns for Maintenance {
+    fn turn(&mut self, notified: bool) -> Turn {
         // A panic is a bug of ours, and nobody may wait for ever.
-        match panic::catch_unwind(AssertUnwindSafe(|| self.work(rung))) {
+        match panic::catch_unwind(AssertUnwindSafe(|| self.work(notified))) {
             Ok(Ok(turn)) => turn,
             Ok(Err(Ended)) => Turn::Ended,
             Err(_panic) => {
@@ -75,62 +75,64 @@ impl Turns for Keeper {
     }
 }
 
-impl Keeper {
+impl Maintenance {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        upkeep: Option<Arc<dyn LogUpkeep>>,
+        log_maintenance: Option<Arc<dyn LogMaintenance>>,
         snapshots: Arc<dyn SnapshotStore>,
     ) -> Self {
         let now = Instant::now();
         Self {
             shared,
-            upkeep,
+            log_maintenance,
             snapshots,
             ask_at: Some(now),
-            upkeep_after: now,
-            chores_after: now,
+            maintenance_after: now,
+            tasks_after: now,
             check_at: now + CHECK_EVERY,
             give_back_at: now,
-            chore: None,
+            task: None,
             unremoved: Vec::new(),
             troubles: Troubles::default(),
         }
     }
 
     /// Does a piece of each kind of work there is.
-    fn work(&mut self, rung: bool) -> Result<Turn, Ended> {
+    fn work(&mut self, notified: bool) -> Result<Turn, Ended> {
         if self.shared.inbox.is_closed() {
-            // A chore that is dropped leaves nothing behind.
+            // A maintenance task that is dropped leaves nothing behind.
             return Err(Ended);
         }
         let now = Instant::now();
-        if rung {
+        if notified {
             self.ask_at = Some(now);
         }
         if now >= self.check_at {
             self.check_at = now + CHECK_EVERY;
             // Others may have taken room on the disk, or given it back.
             self.ask_at = Some(now);
-            if let Some(upkeep) = &self.upkeep
-                && let Err(error) = upkeep.check_storage()
+            if let Some(log_maintenance) = &self.log_maintenance
+                && let Err(error) = log_maintenance.check_storage()
             {
                 return Err(self.log_has_failed(error));
             }
             self.remove_snapshots();
         }
-        let mut busy = self.chores(now)?;
-        // Behind the chores, which release and trim. A long one must not keep the log from preparing what
+        let mut busy = self.tasks(now)?;
+        // Behind the maintenance tasks, which release and trim. A long one must not keep the log from preparing what
         // the next appends need.
-        busy |= self.upkeep(now)?;
+        busy |= self.log_maintenance(now)?;
         if busy {
             return Ok(Turn::Again);
         }
-        let asks = self.ask_at.map(|at| at.max(self.chores_after));
-        let upkeep = self.upkeep.as_ref().map(|upkeep| {
-            let wanted = Instant::now() + upkeep.pause();
-            wanted.max(self.upkeep_after)
+        let asks = self.ask_at.map(|at| at.max(self.tasks_after));
+        let log_maintenance = self.log_maintenance.as_ref().map(|log_maintenance| {
+            let wanted = Instant::now() + log_maintenance.pause();
+            wanted.max(self.maintenance_after)
         });
-        let next = [Some(self.check_at), asks, upkeep].into_iter().flatten();
+        let next = [Some(self.check_at), asks, log_maintenance]
+            .into_iter()
+            .flatten();
         let next = next.min().unwrap_or(self.check_at);
         Ok(Turn::After(next.saturating_duration_since(Instant::now())))
     }
@@ -141,87 +143,90 @@ impl Keeper {
         Ended
     }
 
-    fn upkeep(&mut self, now: Instant) -> Result<bool, Ended> {
-        let Some(upkeep) = self.upkeep.as_ref().filter(|_| now >= self.upkeep_after) else {
+    fn log_maintenance(&mut self, now: Instant) -> Result<bool, Ended> {
+        let Some(log_maintenance) = self
+            .log_maintenance
+            .as_ref()
+            .filter(|_| now >= self.maintenance_after)
+        else {
             return Ok(false);
         };
-        match upkeep.step() {
+        match log_maintenance.step() {
             Ok(more) => {
                 let again = "the log prepares room ahead again";
-                works_again(&mut self.troubles.upkeep, again);
+                works_again(&mut self.troubles.log_maintenance, again);
                 Ok(more)
             }
             Err(error @ (LogError::Stopped { .. } | LogError::Deposed { .. })) => {
                 Err(self.log_has_failed(error))
             }
             Err(error) => {
-                self.upkeep_after = Instant::now() + RETRY;
+                self.maintenance_after = Instant::now() + RETRY;
                 let what = "the log could not prepare room ahead; tried again every second";
-                complain(&mut self.troubles.upkeep, &error, what);
+                complain(&mut self.troubles.log_maintenance, &error, what);
                 Ok(false)
             }
         }
     }
 
-    /// Does a step of the chore there is, or looks for one. Whether there is more to do.
-    fn chores(&mut self, now: Instant) -> Result<bool, Ended> {
-        if let Some((chore, durable)) = self.chore.take() {
+    /// Does a step of the maintenance task there is, or looks for one. Whether there is more to do.
+    fn tasks(&mut self, now: Instant) -> Result<bool, Ended> {
+        if let Some((task, durable)) = self.task.take() {
             if now >= self.give_back_at {
                 self.give_back_at = now + GIVE_BACK_EVERY;
                 if let Err(error) = self.ask(|driver, now| driver.give_back(now))? {
                     let what = "the log could not be made smaller; tried again soon";
-                    complain(&mut self.troubles.chores, &error, what);
+                    complain(&mut self.troubles.tasks, &error, what);
                 }
             }
-            self.see_to(chore, durable)?;
+            self.see_to(task, durable)?;
             return Ok(true);
         }
-        if self.ask_at.is_none_or(|at| now < at) || now < self.chores_after {
+        if self.ask_at.is_none_or(|at| now < at) || now < self.tasks_after {
             return Ok(false);
         }
-        let (chore, waits) =
-            self.ask(|driver, now| (driver.next_chore(now), driver.chores_wait()))?;
+        let (task, waits) = self.ask(|driver, now| (driver.next_task(now), driver.tasks_wait()))?;
         self.ask_at = waits.then(|| Instant::now() + ASK_AGAIN);
-        match chore {
-            Ok(chore) => {
+        match task {
+            Ok(task) => {
                 let again = "the log can be made smaller again";
-                works_again(&mut self.troubles.chores, again);
-                self.chore = chore.map(|chore| (chore, Position::default()));
-                Ok(self.chore.is_some())
+                works_again(&mut self.troubles.tasks, again);
+                self.task = task.map(|task| (task, Position::default()));
+                Ok(self.task.is_some())
             }
             Err(error) => {
                 self.ask_at = Some(now);
-                self.chores_after = Instant::now() + RETRY;
+                self.tasks_after = Instant::now() + RETRY;
                 let what = "the log could not be made smaller; tried again every second";
-                complain(&mut self.troubles.chores, &error, what);
+                complain(&mut self.troubles.tasks, &error, what);
                 Ok(false)
             }
         }
     }
 
-    fn see_to(&mut self, mut chore: Chore, mut durable: Position) -> Result<(), Ended> {
-        let outcome = match chore.step(durable) {
-            Ok(ChoreStep::Done) => Ok(()),
+    fn see_to(&mut self, mut task: MaintenanceTask, mut durable: Position) -> Result<(), Ended> {
+        let outcome = match task.step(durable) {
+            Ok(TaskStep::Done) => Ok(()),
             Ok(step) => {
                 match step {
-                    ChoreStep::WaitDurable(position) => {
-                        let desk = &self.shared.desk;
-                        desk.wait_durable(position).map_err(|_| Ended)?;
+                    TaskStep::WaitDurable(position) => {
+                        let pending = &self.shared.pending;
+                        pending.wait_durable(position).map_err(|_| Ended)?;
                         durable = position;
                     }
-                    ChoreStep::Commands(commands) => {
+                    TaskStep::Commands(commands) => {
                         self.shared.inbox.notice(commands.into_iter());
                         // Notices come first, so when this is answered they are decided.
                         self.ask(|_, _| ())?;
                     }
-                    ChoreStep::More | ChoreStep::Done => {}
+                    TaskStep::More | TaskStep::Done => {}
                 }
-                self.chore = Some((chore, durable));
+                self.task = Some((task, durable));
                 return Ok(());
             }
             Err(error) => Err(error),
         };
-        let rest = self.ask(move |driver, now| driver.finish_chore(chore, outcome, now))?;
+        let rest = self.ask(move |driver, now| driver.finish_task(task, outcome, now))?;
         // What it brought may be worth the next one.
         self.ask_at = Some(Instant::now());
         self.unremoved.extend(rest.snapshots);
@@ -254,7 +259,7 @@ impl Keeper {
     /// Has the owner thread do something between two groups, and waits for what comes of it.
     fn ask<R: Send + 'static>(
         &self,
-        what: impl FnOnce(&mut Driver<Ticket>, Now) -> R + Send + 'static,
+        what: impl FnOnce(&mut Driver<AnswerSender>, Now) -> R + Send + 'static,
     ) -> Result<R, Ended> {
         let (sender, receiver) = mpsc::sync_channel(1);
         self.shared.inbox.task(Box::new(move |driver, now| {

@@ -10,9 +10,9 @@
 //!   an eighth to the snapshot behind it and a sixteenth to the next one. And when the state has become
 //!   small, one is paid by the large one it replaces: a sixteenth of that once more.
 //! - *While a backlog shrinks*, what it shrinks by pays beside that: [`DRAINED_PERCENT`] percent of it, for
-//!   relocation and for early snapshots that bring back as much as they write. So the space of a drained log
+//!   compaction and for early snapshots that bring back as much as they write. So the space of a drained log
 //!   comes back also where a large state is left, such as the ids of the last minutes.
-//! - *Relocation* writes at most [`RELOCATED_PERCENT`] percent of what is accepted. A start
+//! - *Compaction* writes at most [`RELOCATED_PERCENT`] percent of what is accepted. A start
 //!   brings [`RELOCATED_PERCENT`] percent of what is held, less what was appended since the snapshot it
 //!   began with: starts without a snapshot between them bring that much together, not each.
 //! - *Together*, in steady use, 1.16 times 1 3/16: below 1.38 times what is accepted. Not counted: the
@@ -43,12 +43,12 @@ const PART_DRAINED: u64 = 16;
 const REPLACED_BYTES_MIN: u64 = 1 << 20;
 /// On a full disk there are not more snapshots than one for so many bytes.
 const READY_BYTES_MIN: u64 = 1 << 20;
-/// How many bytes may be relocated for 100 that are accepted.
+/// How many bytes may be compacted for 100 that are accepted.
 pub(super) const RELOCATED_PERCENT: u64 = 16;
-/// How many bytes may be relocated, or written to early snapshots, for 100 by which the live ones have become
+/// How many bytes may be compacted, or written to early snapshots, for 100 by which the live ones have become
 /// fewer.
 const DRAINED_PERCENT: u64 = 80;
-/// How much more than what lives the log may take, in percent, before something is relocated.
+/// How much more than what lives the log may take, in percent, before something is compacted.
 const SLACK_PERCENT: u64 = 15;
 /// A range with more live bytes than this, in percent, is left alone: it gives back too little.
 const LIVE_PERCENT_MAX: u64 = 60;
@@ -67,8 +67,8 @@ pub(crate) struct Plan {
     estimated: u64,
     /// Bytes appended since the newest one, or since the beginning.
     since_snapshot: u64,
-    /// Bytes that may be relocated, for what was accepted. A little can be saved up. Negative: more
-    /// was relocated than had been estimated, and nothing is until it is earned back.
+    /// Bytes that may be compacted, for what was accepted. A little can be saved up. Negative: more
+    /// was compacted than had been estimated, and nothing is until it is earned back.
     credit: i64,
     /// The same, for what the backlog shrank by.
     drained: u64,
@@ -77,15 +77,15 @@ pub(crate) struct Plan {
     low_water: u64,
     /// Ranges without a live message, and how far the log was when that was seen.
     dead: BTreeMap<Position, Position>,
-    /// A chore is being done.
+    /// A maintenance task is being done.
     busy: bool,
     failures: u32,
     retry_at: MachineTime,
     /// The newest snapshot when something was appended only so that there can be another one.
     advanced_behind: Position,
-    /// Ranges that were relocated from and are not empty: something in them cannot be read. Not
+    /// Ranges that were compacted from and are not empty: something in them cannot be read. Not
     /// tried again in this life.
-    stubborn: BTreeMap<Position, u64>,
+    unreadable_ranges: BTreeMap<Position, u64>,
     /// Snapshots found that could not be loaded. They stay until there is a newer one.
     unreadable: Vec<Position>,
     /// For a log that gives back only its beginning: how far that is dead and durably so, and how
@@ -120,7 +120,7 @@ pub(crate) enum Choice {
     /// Append something, so that there can be a snapshot behind the newest one.
     Advance,
     /// Move what lives in the range forward.
-    Relocate(LogRange),
+    Compact(LogRange),
 }
 
 impl Plan {
@@ -152,22 +152,22 @@ impl Plan {
             failures: 0,
             retry_at: MachineTime(0),
             advanced_behind: Position(0),
-            stubborn: BTreeMap::new(),
+            unreadable_ranges: BTreeMap::new(),
             unreadable,
             settled: Position(0),
             settling: None,
         }
     }
 
-    /// A group was appended, with so many bytes of relocated messages in it.
-    pub(crate) fn appended(&mut self, bytes: u64, relocated: u64) {
+    /// A group was appended, with so many bytes of compacted messages in it.
+    pub(crate) fn appended(&mut self, bytes: u64, compacted: u64) {
         self.since_snapshot += bytes;
-        let from_drained = relocated
+        let from_drained = compacted
             .saturating_sub(self.credit.try_into().unwrap_or(0))
             .min(self.drained);
         self.drained -= from_drained;
-        self.credit = self.credit.saturating_sub(signed(relocated - from_drained));
-        let earned = bytes.saturating_sub(relocated) * RELOCATED_PERCENT / 100;
+        self.credit = self.credit.saturating_sub(signed(compacted - from_drained));
+        let earned = bytes.saturating_sub(compacted) * RELOCATED_PERCENT / 100;
         self.credit = self.credit.saturating_add(signed(earned));
     }
 
@@ -256,7 +256,7 @@ impl Plan {
             }
         }
         match self.costly(view) {
-            Some(range) => Choice::Relocate(range),
+            Some(range) => Choice::Compact(range),
             None => Choice::Nothing,
         }
     }
@@ -381,7 +381,7 @@ impl Plan {
             .filter(|range| self.behind(range.first) <= newest.0)
             .filter(|range| {
                 let live = live_in(range);
-                let tried = self.stubborn.get(&range.first);
+                let tried = self.unreadable_ranges.get(&range.first);
                 live.messages > 0 && tried.is_none_or(|&left| live.messages < left)
             })
             .filter(|range| share(range) <= LIVE_PERCENT_MAX * 10)
@@ -432,10 +432,10 @@ impl Plan {
     }
 
     /// Whatever lives in the range could be moved was; so many messages are still there.
-    pub(crate) fn relocated(&mut self, range: Position, left: u64) {
+    pub(crate) fn compacted(&mut self, range: Position, left: u64) {
         self.busy = false;
         if left > 0 {
-            self.stubborn.insert(range, left);
+            self.unreadable_ranges.insert(range, left);
         }
     }
 
@@ -728,7 +728,7 @@ mod tests {
     }
 
     #[test]
-    fn the_emptiest_range_is_relocated_if_there_is_credit() {
+    fn the_emptiest_range_is_compacted_if_there_is_credit() {
         let world = World::new(10, &[(0, 500), (1, 300), (2, 950), (9, 900)]);
         let snapshots = [10 << BITS, 9 << BITS];
         let choose = |plan: &mut Plan| world.with(|view| plan.choose(view));
@@ -739,7 +739,7 @@ mod tests {
         );
         assert_eq!(
             choose(&mut plan(&snapshots, 0, 10_000)),
-            Choice::Relocate(range(1))
+            Choice::Compact(range(1))
         );
         // What an earlier start may have moved already is taken off what this one may move.
         assert_eq!(
@@ -748,11 +748,11 @@ mod tests {
         );
         assert_eq!(
             choose(&mut plan(&snapshots, 1_300, 10_000)),
-            Choice::Relocate(range(1))
+            Choice::Compact(range(1))
         );
         let mut tried = plan(&snapshots, 0, 10_000);
-        tried.relocated(range(1).first, 3);
-        assert_eq!(choose(&mut tried), Choice::Relocate(range(0)));
+        tried.compacted(range(1).first, 3);
+        assert_eq!(choose(&mut tried), Choice::Compact(range(0)));
         let dense = World::new(3, &[(0, 700), (1, 700), (2, 700)]);
         let mut rich = plan(&[3 << BITS, 3 << BITS], 0, 1 << 30);
         assert_eq!(dense.with(|view| rich.choose(view)), Choice::Nothing);
@@ -850,19 +850,19 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is appended, and however wrong the estimates are by which it is relocated, no
+        /// Whatever is appended, and however wrong the estimates are by which it is compacted, no
         /// more is moved than the bound says, but for the last range.
         #[test]
-        fn relocation_stays_within_its_budget(
+        fn compaction_stays_within_its_budget(
             steps in proptest::collection::vec((0u64..10_000, 1u64..3_000), 1..200),
         ) {
             let mut plan = plan(&[], 0, 0);
-            let (mut accepted, mut relocated) = (0, 0);
+            let (mut accepted, mut compacted) = (0, 0);
             for (bytes, estimate) in steps {
                 let may = signed(estimate) <= plan.credit;
                 let moved = if may { 2 * estimate } else { 0 };
-                prop_assert!(!may || relocated + estimate <= accepted * RELOCATED_PERCENT / 100);
-                relocated += moved;
+                prop_assert!(!may || compacted + estimate <= accepted * RELOCATED_PERCENT / 100);
+                compacted += moved;
                 accepted += bytes;
                 plan.appended(bytes + moved, moved);
             }

@@ -18,16 +18,16 @@ use lockgate_core::{
 use lockgate_machine::{Answer, Command, Delivery, SettleAction};
 
 use crate::{
-    AnsweredCounts, BackupError, BackupReport, Batch, Beginning, Directory, Driver, EngineError,
-    EngineMetrics, EngineOptions, Outcome, Output, Peek, Peeked, Received, Request, StartError,
-    StartReport, Status, StopReason, What, Work, backup,
-    batch::Leases,
-    desk::{Desk, Filing, Room},
-    inbox::{Answered, Inbox, MessagePage, Taken, Ticket},
-    keeper::{
-        maintenance::{Bell, Maintenance, Place},
-        work::Keeper,
+    AnsweredCounts, BackupError, BackupReport, Beginning, Directory, Driver, EngineError,
+    EngineMetrics, EngineOptions, Outcome, Output, OutputKind, Peek, Peeked, Received,
+    ReceivedBatch, Request, StartError, StartReport, Status, StopReason, Work, backup,
+    inbox::{AnswerSender, GuardedAnswer, Inbox, MessagePage, Taken},
+    leases::Leases,
+    maintenance::{
+        threads::{MaintenanceThreads, Notifier, Place},
+        work::Maintenance,
     },
+    pending::{Filing, PendingAnswers, Room},
     readers::Readers,
     reading::Reading,
     recover::machine_time,
@@ -49,9 +49,9 @@ pub(crate) struct Shared {
     clock_offset: i64,
     reader: Arc<dyn LogReader>,
     readers: Arc<Readers>,
-    pub(crate) desk: Arc<Desk>,
-    /// Rung when there may be something to do for the keeper.
-    keeper: Bell,
+    pub(crate) pending: Arc<PendingAnswers>,
+    /// Rung when there may be something to do for maintenance.
+    maintenance: Notifier,
     /// One at a time asks the owner for an overview.
     pub(crate) overview: Arc<Semaphore>,
     owner: Mutex<Option<JoinHandle<()>>>,
@@ -98,7 +98,7 @@ pub(crate) fn start(
     let (mut driver, report) = Driver::recover(storage, &options, begin)?;
     driver.set_clock_drops(clock.dropped());
     let maintenance = options.maintenance.clone().unwrap_or_else(|| {
-        Maintenance::named(format!("{}-keep", options.thread_name), NonZeroUsize::MIN)
+        MaintenanceThreads::named(format!("{}-keep", options.thread_name), NonZeroUsize::MIN)
     });
     let shared = Arc::new(Shared {
         inbox: Arc::new(Inbox::new(&options)),
@@ -109,12 +109,12 @@ pub(crate) fn start(
         clock_offset: driver.clock_offset(),
         reader: driver.reader(),
         readers: Readers::new(format!("{}-read", options.thread_name)),
-        desk: Arc::new(Desk::new(
+        pending: Arc::new(PendingAnswers::new(
             driver.tail(),
             driver.capabilities().syncs_in_flight,
-            driver.keeper_counts(),
+            driver.maintenance_counts(),
         )),
-        keeper: maintenance.bell(),
+        maintenance: maintenance.notifier(),
         overview: Arc::new(Semaphore::new(1)),
         owner: Mutex::default(),
         overloaded: AtomicU64::new(0),
@@ -133,15 +133,15 @@ pub(crate) fn start(
         shared.directory.put(Arc::new(queue.into()));
     });
 
-    let desk = shared.desk.clone();
+    let pending = shared.pending.clone();
     let log = driver.progress();
-    log.watch(Box::new(move || desk.tell()));
+    log.watch(Box::new(move || pending.tell()));
     let sync_thread = spawn(format!("{}-sync", options.thread_name), {
         let (shared, log) = (shared.clone(), log.clone());
         move || {
             // As for the owner: a panic is a bug of ours, and nobody may wait for ever.
             let synced = panic::catch_unwind(AssertUnwindSafe(|| {
-                shared.desk.run(
+                shared.pending.run(
                     &*log,
                     |output| shared.deliver(output),
                     || shared.inbox.poke(),
@@ -153,8 +153,8 @@ pub(crate) fn start(
             }
         }
     })?;
-    let (upkeep, snapshots) = (driver.log.upkeep(), driver.snapshots());
-    // The owner comes first: the keeper asks it, and who gives a keeper up waits until it has been answered.
+    let (log_maintenance, snapshots) = (driver.log.log_maintenance(), driver.snapshots());
+    // The owner comes first: maintenance asks it, and who gives maintenance up waits until it has been answered.
     let (hand_over, helpers) = mpsc::sync_channel(1);
     let owner_thread = spawn(options.thread_name.clone(), {
         let shared = shared.clone();
@@ -166,19 +166,19 @@ pub(crate) fn start(
     });
     let kept = owner_thread.and_then(|thread| {
         *shared.owner_thread() = Some(thread);
-        let keeper = Keeper::new(shared.clone(), upkeep, snapshots);
-        let kept = shared.keeper.add(Box::new(keeper));
+        let maintenance = Maintenance::new(shared.clone(), log_maintenance, snapshots);
+        let kept = shared.maintenance.add(Box::new(maintenance));
         kept.map_err(StartError::Threads)
     });
     match kept {
-        Ok(keeper) => {
+        Ok(maintenance) => {
             let sync = sync_thread;
             // It waits for just that.
-            let _taken = hand_over.send(Helpers { sync, keeper });
+            let _taken = hand_over.send(Helpers { sync, maintenance });
         }
         Err(error) => {
             shared.inbox.close(StopReason::ShutDown);
-            shared.desk.finish();
+            shared.pending.finish();
             return Err(error);
         }
     }
@@ -199,11 +199,11 @@ fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle
 /// Who works beside the owner. Both catch their own panics.
 struct Helpers {
     sync: JoinHandle<()>,
-    keeper: Place,
+    maintenance: Place,
 }
 
 /// The owner thread, from the first request to the last.
-fn own(shared: &Shared, driver: Driver<Ticket>, helpers: Helpers, options: &EngineOptions) {
+fn own(shared: &Shared, driver: Driver<AnswerSender>, helpers: Helpers, options: &EngineOptions) {
     // As below: also whoever waits for the end must be told of it.
     let ended = panic::catch_unwind(AssertUnwindSafe(|| {
         serve_and_end(shared, driver, helpers, options)
@@ -220,7 +220,7 @@ fn own(shared: &Shared, driver: Driver<Ticket>, helpers: Helpers, options: &Engi
 /// Serves, ends the term if all went well, and gives the log up. Why it ended.
 fn serve_and_end(
     shared: &Shared,
-    mut driver: Driver<Ticket>,
+    mut driver: Driver<AnswerSender>,
     helpers: Helpers,
     options: &EngineOptions,
 ) -> StopReason {
@@ -238,12 +238,15 @@ fn serve_and_end(
                 .take(Some(Duration::ZERO), usize::MAX, usize::MAX, &mut taken);
         }
     }
-    shared.desk.finish();
+    shared.pending.finish();
     let _ = helpers.sync.join();
-    drop(helpers.keeper);
-    let mut failed = shared.desk.durable().err();
+    drop(helpers.maintenance);
+    let mut failed = shared.pending.durable().err();
     if failed.is_none()
-        && let Some(Err(error)) = driver.log.upkeep().map(|upkeep| upkeep.check_storage())
+        && let Some(Err(error)) = driver
+            .log
+            .log_maintenance()
+            .map(|log_maintenance| log_maintenance.check_storage())
     {
         failed = Some(driver.fail(&error));
     }
@@ -255,7 +258,7 @@ fn serve_and_end(
                 "no snapshot at the end; the next start reads what was appended since the last one"
             );
         }
-        failed = driver.end_term(shared.now(), Ticket::nobody()).err();
+        failed = driver.end_term(shared.now(), AnswerSender::nobody()).err();
     }
     if let Some(reason) = &failed {
         // What was filed after the sync thread had gone.
@@ -264,7 +267,7 @@ fn serve_and_end(
     failed.unwrap_or(StopReason::ShutDown)
 }
 
-fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) {
+fn serve(shared: &Shared, driver: &mut Driver<AnswerSender>, options: &EngineOptions) {
     let (pins, log) = (driver.pins.clone(), driver.progress());
     let mut taken = Taken::default();
     let mut held = Vec::new();
@@ -280,7 +283,7 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
         // A log that hangs holds up answers without end. Their requests then wait in the inbox, which
         // is bounded and refuses sends; so they do while as many groups as may be are on their way, and
         // the next one gathers. At the end all are taken: there will be no more.
-        let has_room = shared.desk.has_room(room) || shared.inbox.is_closed();
+        let has_room = shared.pending.has_room(room) || shared.inbox.is_closed();
         shared.inbox.take(
             timeout,
             if has_room {
@@ -292,7 +295,7 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
             &mut taken,
         );
         let now = shared.now();
-        match shared.desk.durable() {
+        match shared.pending.durable() {
             Ok(position) if position > durable => {
                 durable = position;
                 driver.reached(durable);
@@ -307,12 +310,12 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
             }
             Request {
                 work: Work::one(command),
-                ticket: Ticket::nobody(),
+                ticket: AnswerSender::nobody(),
             }
         });
         let requests = notices.chain(taken.requests.drain(..));
-        let mut out = |mut output: Output<Ticket>| {
-            if let What::Answer { ticket, result } = &mut output.what {
+        let mut out = |mut output: Output<AnswerSender>| {
+            if let OutputKind::Answer { ticket, result } = &mut output.kind {
                 match result {
                     Ok(Outcome::Received(Ok(deliveries))) if !deliveries.is_empty() => {
                         let positions =
@@ -352,9 +355,9 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
             counts: driver.counts(),
             window: driver.take_sync_window(),
             waiters: driver.waiting(),
-            keeper: driver.keeper_counts(),
+            maintenance: driver.maintenance_counts(),
         };
-        let look_again = shared.desk.file(filing, |output| shared.deliver(output));
+        let look_again = shared.pending.file(filing, |output| shared.deliver(output));
         if let Some(reason) = driver.stopped() {
             let reason = reason.clone();
             shared.failed(reason.clone());
@@ -364,10 +367,10 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
             return;
         }
         let freeing = driver.housekeep(HOUSEKEEPING_BUDGET);
-        // What was appended, or freed just now, may be worth a chore.
+        // What was appended, or freed just now, may be worth a maintenance task.
         let seen = mem::replace(&mut groups, driver.counts().groups);
         if mem::replace(&mut housekeeping, freeing) || groups != seen {
-            shared.keeper.ring();
+            shared.maintenance.notify();
         }
         timeout = if freeing || driver.is_behind() || look_again {
             Some(Duration::ZERO)
@@ -378,7 +381,7 @@ fn serve(shared: &Shared, driver: &mut Driver<Ticket>, options: &EngineOptions) 
 }
 
 /// How long there is nothing to do, as of a time that has passed; `None`: until somebody asks.
-fn until_next(driver: &Driver<Ticket>, now: Now) -> Option<Duration> {
+fn until_next(driver: &Driver<AnswerSender>, now: Now) -> Option<Duration> {
     let next = driver.next_deadline();
     let wall = next.wall.map(|at| at.since(now.wall));
     let machine = next.machine.map(|at| at.since(now.machine));
@@ -402,7 +405,10 @@ impl Shared {
     /// In the caller's task, if all are in the system's cache: that is a copy of about a microsecond, and handing
     /// it to another thread and waking the caller again costs more than ten times that. Else on a thread of
     /// the engine, because a disk, or another machine, may take as long as it likes.
-    pub(crate) async fn read(self: &Arc<Self>, leases: Leases) -> Result<Batch, EngineError> {
+    pub(crate) async fn read(
+        self: &Arc<Self>,
+        leases: Leases,
+    ) -> Result<ReceivedBatch, EngineError> {
         if let Some(reading) = Reading::at_once(&*self.reader, leases.places()) {
             return self.batch(leases, reading);
         }
@@ -432,7 +438,11 @@ impl Shared {
     }
 
     /// Joins payloads to leases.
-    fn batch(&self, mut leases: Leases, mut reading: Reading<'_>) -> Result<Batch, EngineError> {
+    fn batch(
+        &self,
+        mut leases: Leases,
+        mut reading: Reading<'_>,
+    ) -> Result<ReceivedBatch, EngineError> {
         let _pin = leases.pin.take();
         let mut deliveries = mem::take(&mut leases.deliveries).into_iter();
         let mut received = Vec::with_capacity(deliveries.len());
@@ -459,7 +469,7 @@ impl Shared {
                 Err(error) => self.drop_damaged(&delivery, &error),
             }
         }
-        Ok(Batch::new(received, leases))
+        Ok(ReceivedBatch::new(received, leases))
     }
 
     /// Takes a backup in the thread that calls.
@@ -467,7 +477,7 @@ impl Shared {
         let (sender, receiver) = mpsc::sync_channel(1);
         self.inbox.task(Box::new(move |driver, now| {
             let source = backup::Source::of(driver, now);
-            drop(sender.send((source, driver.log.upkeep())));
+            drop(sender.send((source, driver.log.log_maintenance())));
         }));
         let stopped = || match &*self.status.borrow() {
             Status::Stopped { reason } => BackupError::Stopped {
@@ -477,9 +487,9 @@ impl Shared {
                 reason: StopReason::ShutDown,
             },
         };
-        let (source, upkeep) = receiver.recv().map_err(|_gone| stopped())?;
+        let (source, log_maintenance) = receiver.recv().map_err(|_gone| stopped())?;
         // What a backup holds must be true whatever happens to the shard it was taken from.
-        self.desk
+        self.pending
             .wait_durable(source.position)
             .map_err(|reason| match reason {
                 Some(reason) => BackupError::Stopped { reason },
@@ -490,7 +500,9 @@ impl Shared {
         let go_on = || is_serving().then_some(()).ok_or_else(stopped);
         // And who has taken it over may have given back what was to be read, before that is known here.
         let confirm = || {
-            let checked = upkeep.as_ref().map_or(Ok(()), |log| log.check_storage());
+            let checked = log_maintenance
+                .as_ref()
+                .map_or(Ok(()), |log| log.check_storage());
             checked.map_err(|error| BackupError::Stopped {
                 reason: StopReason::of(&error),
             })
@@ -499,7 +511,7 @@ impl Shared {
     }
 
     pub(crate) fn metrics(&self) -> EngineMetrics {
-        let counts = self.desk.counts();
+        let counts = self.pending.counts();
         let (inbox, inbox_bytes, age) = self.inbox.depth(self.clock.since_boot());
         let driver = counts.driver;
         EngineMetrics {
@@ -529,7 +541,7 @@ impl Shared {
             inbox_age: Duration::from_millis(age),
             held: counts.held,
             waiters: counts.waiters,
-            keeper: counts.keeper,
+            maintenance: counts.maintenance,
         }
     }
 
@@ -568,8 +580,8 @@ impl Shared {
     /// Ends service: nothing more gets in, and whoever waits for the disk is told that it is unknown.
     fn failed(&self, reason: StopReason) {
         self.inbox.close(reason.clone());
-        self.desk.fail(reason, |output, error| {
-            if let What::Answer { ticket, .. } = output.what {
+        self.pending.fail(reason, |output, error| {
+            if let OutputKind::Answer { ticket, .. } = output.kind {
                 let is_unknown = matches!(error, EngineError::UnknownOutcome { .. });
                 self.unknown.fetch_add(u64::from(is_unknown), Relaxed);
                 ticket.send(Err(error));
@@ -578,28 +590,26 @@ impl Shared {
     }
 
     /// Lets an output out into the world.
-    fn deliver(&self, output: Output<Ticket>) {
-        match output.what {
-            What::QueueChanged { queue, entry } => match entry {
+    fn deliver(&self, output: Output<AnswerSender>) {
+        match output.kind {
+            OutputKind::QueueChanged { queue, entry } => match entry {
                 Some(entry) => self.directory.put(entry),
                 None => self.directory.remove(queue),
             },
-            What::Answer { mut ticket, result } => {
+            OutputKind::Answer { mut ticket, result } => {
                 let pin = ticket.take_pin();
                 ticket.send(match result {
-                    Ok(Outcome::Received(Ok(deliveries))) => Ok(Answered::Leases(Leases::new(
-                        deliveries,
-                        self.inbox.clone(),
-                        pin,
-                    ))),
+                    Ok(Outcome::Received(Ok(deliveries))) => Ok(GuardedAnswer::Leases(
+                        Leases::new(deliveries, self.inbox.clone(), pin),
+                    )),
                     Ok(Outcome::Answered(Ok(Answer::Messages { messages, next }))) => {
-                        Ok(Answered::Messages(MessagePage {
+                        Ok(GuardedAnswer::Messages(MessagePage {
                             messages,
                             next,
                             pin,
                         }))
                     }
-                    Ok(outcome) => Ok(Answered::Other(outcome)),
+                    Ok(outcome) => Ok(GuardedAnswer::Other(outcome)),
                     Err(error) => {
                         if matches!(error, EngineError::UnknownOutcome { .. }) {
                             self.unknown.fetch_add(1, Relaxed);

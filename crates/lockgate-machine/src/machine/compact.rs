@@ -56,7 +56,7 @@ impl Machine {
     }
 
     /// Whether the message with that id, wherever it was moved, has its bytes at `at`: whether a
-    /// [`Relocate`](crate::Command::Relocate) from there would do anything. Not if another message, say of
+    /// [`Compact`](crate::Command::Compact) from there would do anything. Not if another message, say of
     /// another log, has the id's queue and number.
     #[must_use]
     pub fn lives_at(&self, id: MessageId, at: Location) -> bool {
@@ -64,7 +64,7 @@ impl Machine {
             .is_some_and(|(_, index)| self.messages[index].location() == at)
     }
 
-    pub(super) fn decide_relocate(
+    pub(super) fn decide_compact(
         &self,
         draft: &mut Draft,
         stored: &StoredMessage,
@@ -73,7 +73,7 @@ impl Machine {
         if self.lives_at(stored.id, from) {
             let (queue, sequence) = self.present_place(stored.id);
             draft.add(
-                Effect::Relocated(Box::new(StoredMessage {
+                Effect::Compacted(Box::new(StoredMessage {
                     queue,
                     sequence,
                     ..stored.clone()
@@ -101,13 +101,13 @@ impl Machine {
 
     /// The message's bytes stand in the record being folded. `stored` names it by the queue and
     /// number it has now; its id says where it was accepted.
-    pub(super) fn fold_relocated(&mut self, stored: &StoredMessage, part: u16) -> Option<()> {
+    pub(super) fn fold_compacted(&mut self, stored: &StoredMessage, part: u16) -> Option<()> {
         let queue = self.queue_index(stored.queue)?;
         let index = self.message_of(queue, stored.sequence)?;
         let position = self.folding_at;
         let message = &mut self.messages[index];
         let before = message.location().position;
-        message.relocate(Location { position, part });
+        message.compact(Location { position, part });
         let bytes = live_bytes(message.size, self.keys[message.key].name.as_ref());
         self.live.remove(before, bytes);
         self.live.add(position, bytes);

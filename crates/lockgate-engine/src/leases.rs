@@ -5,7 +5,7 @@ use std::{fmt, ops::Deref, sync::Arc};
 use lockgate_core::{LeaseToken, Location};
 use lockgate_machine::{Command, Delivery, Settle, SettleAction, StoredMessage};
 
-use crate::{inbox::Inbox, keeper::Pin};
+use crate::{inbox::Inbox, maintenance::Pin};
 
 /// A leased message with its payload.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +21,7 @@ pub struct Received {
 /// Dropping it gives all leases back without the attempts counting, as if the receive had never
 /// been: for callers that may be gone before they can hand the messages on. [`keep`](Self::keep)
 /// takes them over.
-pub struct Batch {
+pub struct ReceivedBatch {
     received: Vec<Received>,
     leases: Leases,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Leases {
     pub(crate) pin: Option<Pin>,
 }
 
-impl Batch {
+impl ReceivedBatch {
     /// Takes the leases over: they last until they are settled or run out.
     #[must_use]
     pub fn keep(mut self) -> Vec<Received> {
@@ -70,7 +70,7 @@ impl Batch {
     }
 }
 
-impl Deref for Batch {
+impl Deref for ReceivedBatch {
     type Target = [Received];
 
     fn deref(&self) -> &[Received] {
@@ -78,14 +78,14 @@ impl Deref for Batch {
     }
 }
 
-impl Drop for Batch {
+impl Drop for ReceivedBatch {
     fn drop(&mut self) {
         let tokens = self.received.iter().map(|received| received.delivery.token);
         give_back(&self.leases.inbox, tokens);
     }
 }
 
-impl fmt::Debug for Batch {
+impl fmt::Debug for ReceivedBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.received).finish()
     }

@@ -1,16 +1,16 @@
 //! The files the next segments will be made of, and the room there is.
 //!
 //! Appends only write into blocks that are taken already, so a full disk is met by a reservation and
-//! not by an append. A *spare* is such a file: a new one whose blocks were allocated, or a segment
+//! not by an append. A *preallocated file* is such a file: a new one whose blocks were allocated, or a segment
 //! that was released. Allocated blocks are slower to write for the first time than ever after,
-//! because that changes the file's metadata; so upkeep writes zeros into the next spares, a MiB at a
+//! because that changes the file's metadata; so maintenance writes zeros into the next preallocated files, a MiB at a
 //! time, each with a sync of its own, so that a sync of the live segment never waits for many of
 //! them.
 //!
-//! The last spares are the *reserve*: only what makes a full log less full may take them.
+//! The last preallocated files are the *reserve*: only what makes a full log less full may take them.
 //!
-//! Segments are small in a small log and larger in a large one. All spares are at least as large as the
-//! segments to come: before those become larger the spares do, and before spares become smaller those do.
+//! Segments are small in a small log and larger in a large one. All preallocated files are at least as large as the
+//! segments to come: before those become larger the preallocated files do, and before preallocated files become smaller those do.
 
 use std::{
     cmp::Reverse,
@@ -21,7 +21,7 @@ use lockgate_core::{Disk, DiskError, DiskFile, DiskSpace, OpenMode, SpaceState};
 
 use crate::{
     format::SEGMENT_HEADER_LEN,
-    names::{damaged_name, segment_name, spare_name},
+    names::{damaged_name, preallocated_name, segment_name},
     reserve::Share,
     sizes::Limits,
     sync::{AtomicBool, Condvar, Mutex, MutexGuard},
@@ -30,10 +30,10 @@ use crate::{
 /// Zeros written and synced at a time.
 const PIECE_BYTES: u32 = 1 << 20;
 
-/// So many spares are kept with every block written.
+/// So many preallocated files are kept with every block written.
 const WRITTEN_SPARES: usize = 2;
 
-/// So many spares are not given up to a snapshot, nor so many of three of the reserve.
+/// So many preallocated files are not given up to a snapshot, nor so many of three of the reserve.
 const KEPT_FOR_RECORDS: usize = 2;
 
 /// The load of so many ticks decides how much is kept ready: of a minute.
@@ -42,18 +42,18 @@ const LOAD_TICKS: usize = 6;
 /// No more are kept than this, or than the reserve: each is an open file.
 pub(crate) const SPARES_MAX: usize = 128;
 
-/// A spare of a higher number is none of a log's making, and would leave no numbers for others.
+/// A preallocated file of a higher number is none of a log's making, and would leave no numbers for others.
 const FOUND_NUMBER_MAX: u32 = u32::MAX / 2;
 
 /// The default of the low mark: the larger of so many bytes and this part of the file system.
 const LOW_BYTES: u64 = 2 << 30;
 const LOW_PART: u64 = 20;
 
-pub(crate) struct Spares {
+pub(crate) struct Preallocated {
     disk: Arc<dyn Disk>,
     limits: Limits,
     state: Mutex<State>,
-    /// A spare that was in somebody's hands is back.
+    /// A preallocated file that was in somebody's hands is back.
     returned: Condvar,
     /// Whether somebody else does the work nobody waits for.
     is_attended: AtomicBool,
@@ -63,17 +63,17 @@ pub(crate) struct Spares {
 
 #[derive(Default)]
 struct State {
-    /// Bytes of the segments to come. No spare is smaller.
+    /// Bytes of the segments to come. No preallocated file is smaller.
     segment_bytes: u32,
-    /// How large they are to be. Larger: once the spares are.
+    /// How large they are to be. Larger: once the preallocated files are.
     wanted_bytes: u32,
-    spares: Vec<Spare>,
-    /// Spares that [`Spares::step`] is writing to just now, and their bytes.
+    preallocated: Vec<PreallocatedFile>,
+    /// Preallocated that [`Preallocated::step`] is writing to just now, and their bytes.
     in_hand: usize,
     in_hand_bytes: u64,
     /// Files that are being made, of the size that segments had when that began.
     making: usize,
-    /// Whether a spare larger than the segments to come was promised to a record.
+    /// Whether a preallocated file larger than the segments to come was promised to a record.
     is_large_promised: bool,
     /// The most segments a reservation asked for since the last trim.
     asked: usize,
@@ -85,7 +85,7 @@ struct State {
     /// last.
     begun_lately: [usize; LOAD_TICKS + 1],
     appended_before: [u64; 2],
-    /// The next spare's number.
+    /// The next preallocated file's number.
     next_number: u32,
     /// Segments nobody will read again.
     retired: Vec<Retired>,
@@ -113,7 +113,7 @@ struct State {
 }
 
 /// A file to make a segment of.
-pub(crate) struct Spare {
+pub(crate) struct PreallocatedFile {
     number: u32,
     pub(crate) file: Arc<dyn DiskFile>,
     /// So many are taken.
@@ -127,9 +127,9 @@ pub(crate) struct Spare {
     is_named_written: bool,
 }
 
-impl Spare {
+impl PreallocatedFile {
     pub(crate) fn name(&self) -> String {
-        spare_name(self.number, self.is_named_written)
+        preallocated_name(self.number, self.is_named_written)
     }
 }
 
@@ -138,7 +138,7 @@ impl Spare {
 pub(crate) struct Retired {
     pub(crate) segment: u32,
     pub(crate) bytes: u64,
-    /// It has bytes that could not be read: keeps them, under another name. Else it may become a spare.
+    /// It has bytes that could not be read: keeps them, under another name. Else it may become a preallocated file.
     pub(crate) is_damaged: bool,
 }
 
@@ -156,7 +156,7 @@ pub(crate) enum NoRoom {
     Disk(DiskError),
 }
 
-impl Spares {
+impl Preallocated {
     pub(crate) fn new(disk: Arc<dyn Disk>, limits: Limits, share: Option<Share>) -> Self {
         Self {
             disk,
@@ -182,7 +182,7 @@ impl Spares {
         self.is_attended.load(Ordering::Acquire)
     }
 
-    /// Takes over the spares a recovery found, and removes what cannot be one or is too much. `held`: segments
+    /// Takes over the preallocated files a recovery found, and removes what cannot be one or is too much. `held`: segments
     /// that hold records, and their bytes.
     pub(crate) fn start(
         &self,
@@ -192,14 +192,14 @@ impl Spares {
         let least = self.limits.segment_bytes_min();
         let mut whole = Vec::new();
         for &(number, is_named_written) in found {
-            let name = spare_name(number, is_named_written);
+            let name = preallocated_name(number, is_named_written);
             let file = self.disk.open(&name, OpenMode::Existing)?;
             let bytes = u32::try_from(file.len()?).unwrap_or(0);
             if bytes < least || number > FOUND_NUMBER_MAX {
                 self.disk.remove(&name)?;
                 continue;
             }
-            whole.push(Spare {
+            whole.push(PreallocatedFile {
                 number,
                 file,
                 bytes,
@@ -212,17 +212,20 @@ impl Spares {
         }
         let wanted_bytes = (self.limits).segment_bytes_for(self.limits.segment_bytes, held_bytes);
         // On a full disk there is nothing but what was found.
-        let shortest = whole.iter().map(|spare| spare.bytes).min();
+        let shortest = whole
+            .iter()
+            .map(|preallocated_file| preallocated_file.bytes)
+            .min();
         let segment_bytes = shortest.map_or(wanted_bytes, |bytes| bytes.min(wanted_bytes));
         let reserve = self.limits.reserve(segment_bytes, held_bytes);
         // And one to grow into.
-        let spares_max = spares_max(reserve, 1);
-        let mut spares = Vec::new();
-        for spare in whole {
-            if spares.len() < spares_max {
-                spares.push(spare);
+        let preallocated_max = preallocated_max(reserve, 1);
+        let mut preallocated = Vec::new();
+        for preallocated_file in whole {
+            if preallocated.len() < preallocated_max {
+                preallocated.push(preallocated_file);
             } else {
-                self.disk.remove(&spare.name())?;
+                self.disk.remove(&preallocated_file.name())?;
             }
         }
         let seen = self.disk.space()?;
@@ -230,7 +233,7 @@ impl Spares {
         *state = State {
             segment_bytes,
             wanted_bytes,
-            spares,
+            preallocated,
             next_number: found
                 .iter()
                 .map(|&(number, _)| number)
@@ -264,10 +267,13 @@ impl Spares {
             let (number, bytes) = {
                 let mut state = self.state();
                 let wanted = self.wanted(&state, segments + large.count, is_growth);
-                let are_large = state.spares.iter().filter(|it| it.bytes >= large.bytes);
+                let are_large = state
+                    .preallocated
+                    .iter()
+                    .filter(|it| it.bytes >= large.bytes);
                 let lacks_large = large.count.saturating_sub(are_large.count());
                 let lacking = wanted
-                    .saturating_sub(state.spares.len() + state.in_hand)
+                    .saturating_sub(state.preallocated.len() + state.in_hand)
                     .max(lacks_large);
                 if lacking == 0 {
                     state.asked = state.asked.max(segments + large.count);
@@ -302,9 +308,9 @@ impl Spares {
                 (state.take_number(), bytes)
             };
             match self.create(number, bytes) {
-                Ok(spare) => {
-                    created.push(spare.file.clone());
-                    self.put(spare);
+                Ok(preallocated_file) => {
+                    created.push(preallocated_file.file.clone());
+                    self.put(preallocated_file);
                 }
                 Err(error) => {
                     let mut state = self.state();
@@ -325,18 +331,23 @@ impl Spares {
         }
     }
 
-    /// A spare for a new segment of at least so many bytes, the best there is; `None` if there is none.
-    pub(crate) fn take(&self, bytes: u32) -> Result<Option<Spare>, DiskError> {
+    /// A preallocated file for a new segment of at least so many bytes, the best there is; `None` if there is none.
+    pub(crate) fn take(&self, bytes: u32) -> Result<Option<PreallocatedFile>, DiskError> {
         let mut state = self.state();
-        let mut spare = loop {
-            let enough = (0..state.spares.len()).filter(|&at| state.spares[at].bytes >= bytes);
+        let mut preallocated_file = loop {
+            let enough =
+                (0..state.preallocated.len()).filter(|&at| state.preallocated[at].bytes >= bytes);
             // A large one is for a large record.
             let best = enough.max_by_key(|&index| {
-                let spare = &state.spares[index];
-                (Reverse(spare.bytes), spare.is_blank, spare.written_until)
+                let preallocated_file = &state.preallocated[index];
+                (
+                    Reverse(preallocated_file.bytes),
+                    preallocated_file.is_blank,
+                    preallocated_file.written_until,
+                )
             });
             if let Some(best) = best {
-                break state.spares.swap_remove(best);
+                break state.preallocated.swap_remove(best);
             }
             if state.in_hand == 0 {
                 return Ok(None);
@@ -348,11 +359,11 @@ impl Spares {
                 .unwrap_or_else(PoisonError::into_inner);
         };
         drop(state);
-        if !spare.is_blank {
-            blank(&*spare.file)?;
-            spare.is_blank = true;
+        if !preallocated_file.is_blank {
+            blank(&*preallocated_file.file)?;
+            preallocated_file.is_blank = true;
         }
-        Ok(Some(spare))
+        Ok(Some(preallocated_file))
     }
 
     pub(crate) fn note_begun(&self) {
@@ -372,7 +383,7 @@ impl Spares {
         let bytes = held_bytes.max(state.appended - state.appended_before[1]);
         let wanted = self.limits.segment_bytes_for(state.segment_bytes, bytes);
         state.wanted_bytes = wanted;
-        // Larger ones come when the spares are as large.
+        // Larger ones come when the preallocated files are as large.
         state.segment_bytes = state.segment_bytes.min(wanted);
         self.judge_reserve(&mut state);
         state.segment_bytes
@@ -460,24 +471,28 @@ impl Spares {
     }
 
     fn give_up_above(&self, kept: usize) -> Result<bool, DiskError> {
-        let spare = {
+        let preallocated_file = {
             let mut state = self.state();
-            if state.spares.len() <= kept {
+            if state.preallocated.len() <= kept {
                 return Ok(false);
             }
             let worst = state.worst();
-            worst.map(|worst| state.spares.swap_remove(worst))
+            worst.map(|worst| state.preallocated.swap_remove(worst))
         };
-        match spare {
-            Some(spare) => self.remove(spare).map(|()| true),
+        match preallocated_file {
+            Some(preallocated_file) => self.remove(preallocated_file).map(|()| true),
             None => Ok(false),
         }
     }
 
-    /// Bytes in spares, free bytes of the disk as last seen, and what to think of it.
+    /// Bytes in preallocated files, free bytes of the disk as last seen, and what to think of it.
     pub(crate) fn space(&self) -> (u64, u64, SpaceState) {
         let state = self.state();
-        let in_spares: u64 = state.spares.iter().map(|it| u64::from(it.bytes)).sum();
+        let in_preallocated: u64 = state
+            .preallocated
+            .iter()
+            .map(|it| u64::from(it.bytes))
+            .sum();
         let retired: u64 = state.retired.iter().map(|it| it.bytes).sum();
         let judgement = if state.is_full || state.is_short {
             SpaceState::Full
@@ -486,7 +501,7 @@ impl Spares {
         } else {
             SpaceState::Normal
         };
-        let bytes = in_spares + state.in_hand_bytes + retired;
+        let bytes = in_preallocated + state.in_hand_bytes + retired;
         (bytes, state.seen.free, judgement)
     }
 
@@ -510,7 +525,7 @@ impl Spares {
         if more { Ok(true) } else { recycled }
     }
 
-    /// Makes spares of retired segments, or gives them back. Returns whether there were any. What fails
+    /// Makes preallocated files of retired segments, or gives them back. Returns whether there were any. What fails
     /// with one of them is told when all were tried, and tried again the next time.
     pub(crate) fn recycle(&self) -> Result<bool, StepError> {
         let (retired, start_unsynced) = {
@@ -532,8 +547,8 @@ impl Spares {
             let done = if segment.is_damaged {
                 (self.disk).rename(&segment_name(number), &damaged_name(number))
             } else {
-                self.to_spare(number, renamed.len())
-                    .map(|spare| renamed.extend(spare))
+                self.to_preallocated(number, renamed.len())
+                    .map(|preallocated_file| renamed.extend(preallocated_file))
             };
             match done {
                 Ok(()) => {}
@@ -549,15 +564,15 @@ impl Spares {
             // Before a byte of one changes: under its old name it is a segment.
             self.disk.sync_folder().map_err(StepError::Names)?;
         }
-        for mut spare in renamed {
-            if let Err(error) = blank(&*spare.file) {
+        for mut preallocated_file in renamed {
+            if let Err(error) = blank(&*preallocated_file.file) {
                 // After a failed sync its bytes cannot be trusted.
-                let _ = self.disk.remove(&spare.name());
+                let _ = self.disk.remove(&preallocated_file.name());
                 failed.get_or_insert(error);
                 continue;
             }
-            spare.is_blank = true;
-            self.state().spares.push(spare);
+            preallocated_file.is_blank = true;
+            self.state().preallocated.push(preallocated_file);
         }
         // In place of those that would have to be written first. Only now: a reserve is never short.
         while self.shrink()? {}
@@ -569,15 +584,21 @@ impl Spares {
         }
     }
 
-    /// Renames a released segment to a spare, if one is wanted besides `more` or better than one there
+    /// Renames a released segment to a preallocated file, if one is wanted besides `more` or better than one there
     /// is, or else removes it.
-    fn to_spare(&self, segment: u32, more: usize) -> Result<Option<Spare>, DiskError> {
+    fn to_preallocated(
+        &self,
+        segment: u32,
+        more: usize,
+    ) -> Result<Option<PreallocatedFile>, DiskError> {
         let name = segment_name(segment);
         let (number, whole) = {
             let mut state = self.state();
-            let is_written = |spare: &&Spare| spare.written_until == spare.bytes;
-            let written = state.spares.iter().filter(is_written).count();
-            let is_wanted = written + state.in_hand + more < self.spares_max(&state);
+            let is_written = |preallocated_file: &&PreallocatedFile| {
+                preallocated_file.written_until == preallocated_file.bytes
+            };
+            let written = state.preallocated.iter().filter(is_written).count();
+            let is_wanted = written + state.in_hand + more < self.preallocated_max(&state);
             (is_wanted.then(|| state.take_number()), state.segment_bytes)
         };
         let opened = match number {
@@ -594,7 +615,7 @@ impl Spares {
             // cut by the next step.
             let bytes = u32::try_from(file.len()?).unwrap_or(0);
             if bytes >= whole {
-                let spare = Spare {
+                let preallocated_file = PreallocatedFile {
                     number,
                     file,
                     bytes,
@@ -603,44 +624,44 @@ impl Spares {
                     is_zero: false,
                     is_named_written: true,
                 };
-                self.disk.rename(&name, &spare.name())?;
-                return Ok(Some(spare));
+                self.disk.rename(&name, &preallocated_file.name())?;
+                return Ok(Some(preallocated_file));
             }
         }
         self.disk.remove(&name)?;
         Ok(None)
     }
 
-    /// Removes a spare that is not wanted any more.
+    /// Removes a preallocated file that is not wanted any more.
     fn shrink(&self) -> Result<bool, DiskError> {
-        let spare = {
+        let preallocated_file = {
             let mut state = self.state();
-            if state.spares.len() <= self.spares_max(&state) {
+            if state.preallocated.len() <= self.preallocated_max(&state) {
                 return Ok(false);
             }
             let worst = state.worst();
-            worst.map(|worst| state.spares.swap_remove(worst))
+            worst.map(|worst| state.preallocated.swap_remove(worst))
         };
-        if let Some(spare) = spare {
-            self.remove(spare)?;
+        if let Some(preallocated_file) = preallocated_file {
+            self.remove(preallocated_file)?;
         }
         Ok(true)
     }
 
-    /// Gives a spare back to the disk. One that cannot be removed stays a spare.
-    fn remove(&self, spare: Spare) -> Result<(), DiskError> {
-        let removed = self.disk.remove(&spare.name());
+    /// Gives a preallocated file back to the disk. One that cannot be removed stays a preallocated file.
+    fn remove(&self, preallocated_file: PreallocatedFile) -> Result<(), DiskError> {
+        let removed = self.disk.remove(&preallocated_file.name());
         if removed.as_ref().is_err_and(|error| !error.is_not_found()) {
-            self.state().spares.push(spare);
+            self.state().preallocated.push(preallocated_file);
         }
         removed
     }
 
-    /// Takes one more spare if there are fewer than the next segment and the reserve need.
+    /// Takes one more preallocated file if there are fewer than the next segment and the reserve need.
     fn supply(&self) -> Result<bool, StepError> {
         let (number, bytes) = {
             let mut state = self.state();
-            let count = state.spares.len() + state.in_hand;
+            let count = state.preallocated.len() + state.in_hand;
             self.judge_fullness(&mut state);
             // The next segment's only once the log is in use: an idle one takes little.
             let next = usize::from(state.appended >= u64::from(state.segment_bytes / 2));
@@ -652,17 +673,17 @@ impl Spares {
         };
         // A reserve must be there after a power cut too.
         let made = self.create(number, bytes);
-        let made = made.and_then(|spare| match spare.file.sync() {
-            Ok(()) => Ok(spare),
+        let made = made.and_then(|preallocated_file| match preallocated_file.file.sync() {
+            Ok(()) => Ok(preallocated_file),
             Err(error) => {
                 // After a failed sync its blocks cannot be trusted, and the next attempt makes a new one.
-                let _ = self.disk.remove(&spare.name());
+                let _ = self.disk.remove(&preallocated_file.name());
                 Err(error)
             }
         });
         match made {
-            Ok(spare) => {
-                self.put(spare);
+            Ok(preallocated_file) => {
+                self.put(preallocated_file);
                 self.disk.sync_folder().map_err(StepError::Names)?;
                 Ok(true)
             }
@@ -677,16 +698,18 @@ impl Spares {
         }
     }
 
-    /// Cuts a spare that is larger than the segments to come, or makes one larger before they are.
+    /// Cuts a preallocated file that is larger than the segments to come, or makes one larger before they are.
     fn fit(&self) -> Result<bool, DiskError> {
-        let (mut spare, bytes) = {
+        let (mut preallocated_file, bytes) = {
             let mut state = self.state();
             let (now, wanted) = (state.segment_bytes, state.wanted_bytes);
-            let is_larger = |spare: &Spare| spare.bytes > wanted.max(now);
-            let larger = state.spares.iter().position(is_larger);
+            let is_larger =
+                |preallocated_file: &PreallocatedFile| preallocated_file.bytes > wanted.max(now);
+            let larger = state.preallocated.iter().position(is_larger);
             let next = larger.filter(|_| !state.is_large_promised).or_else(|| {
-                let is_smaller = |spare: &Spare| spare.bytes < wanted;
-                state.spares.iter().position(is_smaller)
+                let is_smaller =
+                    |preallocated_file: &PreallocatedFile| preallocated_file.bytes < wanted;
+                state.preallocated.iter().position(is_smaller)
             });
             let Some(next) = next else {
                 let is_idle = state.in_hand == 0 && state.making == 0;
@@ -697,16 +720,16 @@ impl Spares {
                 }
                 return Ok(false);
             };
-            let more = wanted.saturating_sub(state.spares[next].bytes);
+            let more = wanted.saturating_sub(state.preallocated[next].bytes);
             if u64::from(more) > self.above_stop(&state) {
                 return Ok(false);
             }
             (state.lend(next), wanted.max(now))
         };
-        let was = spare.bytes;
-        let fitted = self.fit_to(&mut spare, bytes);
+        let was = preallocated_file.bytes;
+        let fitted = self.fit_to(&mut preallocated_file, bytes);
         let mut state = self.state();
-        state.give_back(spare, was);
+        state.give_back(preallocated_file, was);
         self.returned.notify_all();
         match fitted {
             // Somebody else took it.
@@ -715,96 +738,104 @@ impl Spares {
         }
     }
 
-    fn fit_to(&self, spare: &mut Spare, bytes: u32) -> Result<(), DiskError> {
-        if bytes < spare.bytes {
-            spare.file.set_len(bytes.into())?;
-            spare.bytes = bytes;
-            spare.written_until = spare.written_until.min(bytes);
+    fn fit_to(
+        &self,
+        preallocated_file: &mut PreallocatedFile,
+        bytes: u32,
+    ) -> Result<(), DiskError> {
+        if bytes < preallocated_file.bytes {
+            preallocated_file.file.set_len(bytes.into())?;
+            preallocated_file.bytes = bytes;
+            preallocated_file.written_until = preallocated_file.written_until.min(bytes);
             return Ok(());
         }
-        if spare.is_named_written {
+        if preallocated_file.is_named_written {
             // Its name says that every block of it was written.
-            let name = spare_name(spare.number, false);
-            self.disk.rename(&spare.name(), &name)?;
-            spare.is_named_written = false;
+            let name = preallocated_name(preallocated_file.number, false);
+            self.disk.rename(&preallocated_file.name(), &name)?;
+            preallocated_file.is_named_written = false;
         }
-        spare.file.allocate(bytes.into())?;
+        preallocated_file.file.allocate(bytes.into())?;
         // It is to be as large after a power cut.
-        spare.file.sync()?;
-        spare.bytes = bytes;
+        preallocated_file.file.sync()?;
+        preallocated_file.bytes = bytes;
         Ok(())
     }
 
-    /// Writes zeros to a spare that will be needed.
+    /// Writes zeros to a preallocated file that will be needed.
     fn write_piece(&self) -> Result<bool, DiskError> {
-        let mut spare = {
+        let mut preallocated_file = {
             let mut state = self.state();
-            let is_written = |spare: &&Spare| spare.written_until == spare.bytes;
-            if state.spares.iter().filter(is_written).count() >= WRITTEN_SPARES {
+            let is_written = |preallocated_file: &&PreallocatedFile| {
+                preallocated_file.written_until == preallocated_file.bytes
+            };
+            if state.preallocated.iter().filter(is_written).count() >= WRITTEN_SPARES {
                 return Ok(false);
             }
             // Twice what was appended, to get ahead of it: a log that is hardly used pays little.
             if state.zeroed >= state.appended.saturating_mul(2) {
                 return Ok(false);
             }
-            let next = (0..state.spares.len())
-                .filter(|&index| state.spares[index].written_until < state.spares[index].bytes)
-                .max_by_key(|&index| state.spares[index].written_until);
+            let next = (0..state.preallocated.len())
+                .filter(|&index| {
+                    state.preallocated[index].written_until < state.preallocated[index].bytes
+                })
+                .max_by_key(|&index| state.preallocated[index].written_until);
             let Some(next) = next else {
                 return Ok(false);
             };
             state.lend(next)
         };
-        let outcome = self.write_zeros(&mut spare);
+        let outcome = self.write_zeros(&mut preallocated_file);
         let mut state = self.state();
         match outcome {
             Ok(written) => {
                 state.zeroed += u64::from(written);
-                let bytes = spare.bytes;
-                state.give_back(spare, bytes);
+                let bytes = preallocated_file.bytes;
+                state.give_back(preallocated_file, bytes);
                 self.returned.notify_all();
                 Ok(true)
             }
             Err(error) => {
                 state.in_hand -= 1;
-                state.in_hand_bytes -= u64::from(spare.bytes);
+                state.in_hand_bytes -= u64::from(preallocated_file.bytes);
                 // After a failed sync its bytes cannot be trusted.
                 self.returned.notify_all();
                 drop(state);
-                let _ = self.disk.remove(&spare.name());
+                let _ = self.disk.remove(&preallocated_file.name());
                 Err(error)
             }
         }
     }
 
-    fn write_zeros(&self, spare: &mut Spare) -> Result<u32, DiskError> {
-        let from = spare.written_until;
-        let count = PIECE_BYTES.min(spare.bytes - from);
-        spare
+    fn write_zeros(&self, preallocated_file: &mut PreallocatedFile) -> Result<u32, DiskError> {
+        let from = preallocated_file.written_until;
+        let count = PIECE_BYTES.min(preallocated_file.bytes - from);
+        preallocated_file
             .file
             .write_at(&vec![0; count as usize], u64::from(from))?;
-        spare.file.sync()?;
-        spare.is_blank = true;
-        spare.written_until = from + count;
-        if spare.written_until == spare.bytes {
-            spare.is_zero = true;
-            let written = spare_name(spare.number, true);
-            self.disk.rename(&spare.name(), &written)?;
-            spare.is_named_written = true;
+        preallocated_file.file.sync()?;
+        preallocated_file.is_blank = true;
+        preallocated_file.written_until = from + count;
+        if preallocated_file.written_until == preallocated_file.bytes {
+            preallocated_file.is_zero = true;
+            let written = preallocated_name(preallocated_file.number, true);
+            self.disk.rename(&preallocated_file.name(), &written)?;
+            preallocated_file.is_named_written = true;
         }
         Ok(count)
     }
 
     /// A new file with its blocks taken.
-    fn create(&self, number: u32, bytes: u32) -> Result<Spare, DiskError> {
-        let name = spare_name(number, false);
+    fn create(&self, number: u32, bytes: u32) -> Result<PreallocatedFile, DiskError> {
+        let name = preallocated_name(number, false);
         let file = self.disk.open(&name, OpenMode::CreateNew)?;
         if let Err(error) = file.allocate(bytes.into()) {
             // What could be taken of it goes back; if not, the next recovery removes it.
             let _ = self.disk.remove(&name);
             return Err(error);
         }
-        Ok(Spare {
+        Ok(PreallocatedFile {
             number,
             file,
             bytes,
@@ -815,11 +846,11 @@ impl Spares {
         })
     }
 
-    fn put(&self, spare: Spare) {
+    fn put(&self, preallocated_file: PreallocatedFile) {
         let mut state = self.state();
         state.making -= 1;
-        state.seen.free = (state.seen.free).saturating_sub(spare.bytes.into());
-        state.spares.push(spare);
+        state.seen.free = (state.seen.free).saturating_sub(preallocated_file.bytes.into());
+        state.preallocated.push(preallocated_file);
     }
 
     // Marks.
@@ -841,7 +872,7 @@ impl Spares {
     }
 
     fn judge_fullness(&self, state: &mut State) {
-        let count = state.spares.len() + state.in_hand + self.obtainable(state);
+        let count = state.preallocated.len() + state.in_hand + self.obtainable(state);
         if state.is_full && count >= self.wanted(state, 1, true) {
             state.is_full = false;
         }
@@ -851,7 +882,7 @@ impl Spares {
         state.is_short = count < self.wanted(state, segments, true);
     }
 
-    /// How many spares there must be before `segments` may be begun. A log that holds little needs
+    /// How many preallocated files there must be before `segments` may be begun. A log that holds little needs
     /// little to be emptied, so its reserve is no larger than what it holds. Once it was full, there
     /// must be one more than that.
     fn wanted(&self, state: &State, segments: usize, is_growth: bool) -> usize {
@@ -888,52 +919,52 @@ impl Spares {
         };
     }
 
-    /// Spares beyond these go back. In steady use as many segments come back after a trim as were begun since
+    /// Preallocated beyond these go back. In steady use as many segments come back after a trim as were begun since
     /// the one before, and they are begun again until the next, if the load stays what it was in the last minute.
     /// Where a backlog drains more come back, and where it grows fewer do.
-    fn spares_max(&self, state: &State) -> usize {
+    fn preallocated_max(&self, state: &State) -> usize {
         let until_trim = state.begun_before.min(state.released_before);
         let by_load = state.begun_lately.iter().sum();
         let more = until_trim
             .saturating_sub(state.begun)
             .min(by_load)
             .min(state.held);
-        spares_max(state.reserve, more.max(state.asked).max(1))
+        preallocated_max(state.reserve, more.max(state.asked).max(1))
     }
 
     fn room_for_growth(&self, state: &State) -> u64 {
         let reserve = self.wanted(state, 0, true);
-        let segments =
-            (state.spares.len() + state.in_hand + self.obtainable(state)).saturating_sub(reserve);
+        let segments = (state.preallocated.len() + state.in_hand + self.obtainable(state))
+            .saturating_sub(reserve);
         let bytes = u64::from(state.segment_bytes.saturating_sub(SEGMENT_HEADER_LEN));
         (segments as u64).saturating_mul(bytes)
     }
 }
 
-/// Spares beyond these go back: the reserve, and so many more.
-fn spares_max(reserve: usize, more: usize) -> usize {
+/// Preallocated beyond these go back: the reserve, and so many more.
+fn preallocated_max(reserve: usize, more: usize) -> usize {
     (reserve + more).min(SPARES_MAX.max(reserve))
 }
 
 impl State {
-    /// The spare with the fewest bytes written.
+    /// The preallocated file with the fewest bytes written.
     fn worst(&self) -> Option<usize> {
-        (0..self.spares.len()).min_by_key(|&index| self.spares[index].written_until)
+        (0..self.preallocated.len()).min_by_key(|&index| self.preallocated[index].written_until)
     }
 
-    /// Takes a spare out for upkeep; it counts as there.
-    fn lend(&mut self, index: usize) -> Spare {
-        let spare = self.spares.swap_remove(index);
+    /// Takes a preallocated file out for maintenance; it counts as there.
+    fn lend(&mut self, index: usize) -> PreallocatedFile {
+        let preallocated_file = self.preallocated.swap_remove(index);
         self.in_hand += 1;
-        self.in_hand_bytes += u64::from(spare.bytes);
-        spare
+        self.in_hand_bytes += u64::from(preallocated_file.bytes);
+        preallocated_file
     }
 
     /// It is back, and had so many bytes.
-    fn give_back(&mut self, spare: Spare, had: u32) {
+    fn give_back(&mut self, preallocated_file: PreallocatedFile, had: u32) {
         self.in_hand -= 1;
         self.in_hand_bytes -= u64::from(had);
-        self.spares.push(spare);
+        self.preallocated.push(preallocated_file);
     }
 
     fn take_number(&mut self) -> u32 {
@@ -956,7 +987,7 @@ impl From<DiskError> for StepError {
     }
 }
 
-/// Takes the header of an earlier use away for good. Without that, a spare that becomes a segment of
+/// Takes the header of an earlier use away for good. Without that, a preallocated file that becomes a segment of
 /// the same number as in a life that a power cut took would, if the new header is lost as well, be
 /// that old segment again.
 fn blank(file: &dyn DiskFile) -> Result<(), DiskError> {
