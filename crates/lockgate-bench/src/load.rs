@@ -41,7 +41,6 @@ pub(crate) const ENGINE_THREADS: &str = "bench-engine";
 
 /// Somebody who makes one call after the other.
 pub(crate) trait Caller: Send + 'static {
-    /// One call.
     fn call(&mut self) -> impl Future<Output = anyhow::Result<Moved>> + Send;
 }
 

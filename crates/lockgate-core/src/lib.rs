@@ -18,6 +18,9 @@
 //! assert_eq!(id.to_string().parse::<MessageId>().unwrap(), id);
 //! ```
 
+// Users read these docs.
+#![warn(missing_docs)]
+
 mod clock;
 mod disk;
 mod error_text;

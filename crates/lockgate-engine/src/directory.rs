@@ -28,15 +28,11 @@ struct Entries {
 /// One queue, without what changes with every message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueEntry {
-    /// Its number.
     pub id: QueueId,
-    /// Its name.
     pub name: QueueName,
-    /// Its settings.
     pub settings: QueueSettings,
     /// Attributes that are kept and not interpreted.
     pub annotations: BTreeMap<String, String>,
-    /// Its tags.
     pub tags: BTreeMap<String, String>,
     /// When it was made.
     pub created: WallTime,

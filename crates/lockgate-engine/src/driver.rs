@@ -101,19 +101,14 @@ pub struct Output<T> {
     pub kind: OutputKind<T>,
 }
 
-/// See [`Output`].
 #[derive(Debug)]
 pub enum OutputKind<T> {
-    /// An answer.
     Answer {
-        /// Whose.
         ticket: T,
-        /// Its text.
         result: Result<Outcome, EngineError>,
     },
     /// A queue was made, changed or deleted. Comes before the answer to the command that did it.
     QueueChanged {
-        /// Which.
         queue: QueueId,
         /// As it is now; `None` if it was deleted.
         entry: Option<Arc<QueueEntry>>,
@@ -135,19 +130,14 @@ impl Ticket for u64 {}
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverCounts {
-    /// Groups appended.
     pub groups: u64,
-    /// Records appended.
     pub records: u64,
     /// Payload bytes appended.
     pub bytes: u64,
     /// Records of the largest group.
     pub group_records_max: u64,
-    /// Commands decided.
     pub commands: u64,
-    /// Queries answered.
     pub queries: u64,
-    /// Commands rejected.
     pub rejected: u64,
     /// Receives refused because too many wait.
     pub overloaded: u64,

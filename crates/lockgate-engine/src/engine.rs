@@ -46,13 +46,11 @@ struct Handle {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
-    /// It does.
     Serving,
     /// It was asked to stop and answers what it had taken in before.
     Stopping,
     /// It does not, and its log is free for another owner.
     Stopped {
-        /// Why.
         reason: StopReason,
     },
 }
@@ -404,7 +402,6 @@ impl Drop for Handle {
     }
 }
 
-/// See [`Engine::overview`].
 async fn overview(
     inbox: &Inbox,
     turns: &Arc<Semaphore>,

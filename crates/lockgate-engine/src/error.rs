@@ -23,22 +23,15 @@ pub enum EngineError {
     Overloaded,
     /// The engine takes no more work; nothing happened.
     #[error("the engine has stopped ({reason}): nothing was done")]
-    Stopped {
-        /// Why.
-        reason: StopReason,
-    },
+    Stopped { reason: StopReason },
     /// The engine failed after the request may have been written: only the next start can tell.
     #[error("whether it was done is unknown: {reason}")]
-    UnknownOutcome {
-        /// What failed.
-        reason: Arc<str>,
-    },
+    UnknownOutcome { reason: Arc<str> },
     /// No payload of a receive could be read, because storage failed. The leases were given back.
     #[error("reading the message at {at}; its lease was given back")]
     Unreadable {
         /// The record that was to be read.
         at: Position,
-        /// What failed.
         #[source]
         source: ReadError,
     },

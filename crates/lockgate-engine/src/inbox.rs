@@ -117,7 +117,6 @@ pub(crate) struct Inbox {
 #[derive(Default)]
 struct State {
     sends: VecDeque<Entry>,
-    /// Everything else.
     others: VecDeque<Entry>,
     turn: Turn,
     bytes: u64,

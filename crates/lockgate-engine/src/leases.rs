@@ -10,9 +10,7 @@ use crate::{inbox::Inbox, maintenance::Pin};
 /// A leased message with its payload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Received {
-    /// The lease.
     pub delivery: Delivery,
-    /// The message.
     pub stored: StoredMessage,
 }
 

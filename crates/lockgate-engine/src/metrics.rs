@@ -8,15 +8,12 @@ use crate::MaintenanceCounts;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineMetrics {
-    /// Groups appended.
     pub groups: u64,
-    /// Records appended.
     pub records: u64,
     /// Payload bytes appended, without the log's own headers.
     pub bytes: u64,
     /// Records of the largest group.
     pub group_records_max: u64,
-    /// Syncs done.
     pub syncs: u64,
     /// Time spent in syncs.
     pub sync_time: Duration,
@@ -28,7 +25,6 @@ pub struct EngineMetrics {
     pub records_lost: u64,
     /// Commands decided, those of the engine itself included.
     pub commands: u64,
-    /// Queries answered.
     pub queries: u64,
     /// Commands answered positively, by the level the answer waited for.
     pub answered: AnsweredCounts,

@@ -8,7 +8,6 @@ use crate::inbox::MessagePage;
 /// A page of messages, see [`Engine::peek`](crate::Engine::peek).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peek {
-    /// The messages.
     pub messages: Vec<Peeked>,
     /// Behind which one the next page begins; `None`: there is no more.
     pub next: Option<Sequence>,

@@ -25,7 +25,6 @@ pub struct Beginning {
     pub wall: WallTime,
     /// Time since boot.
     pub since_boot: Millis,
-    /// Which boot.
     pub boot_id: BootId,
     /// Drawn for this start.
     pub incarnation: Incarnation,

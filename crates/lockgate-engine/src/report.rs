@@ -20,7 +20,6 @@ pub struct StartReport {
     /// Newer snapshots that could not be loaded, and why. What they held was recovered from an older
     /// one and the log.
     pub snapshots_unreadable: Vec<(Position, String)>,
-    /// Records folded.
     pub records: u64,
     /// Bytes of those records in the log.
     pub bytes: u64,

@@ -25,7 +25,6 @@ pub enum Work {
         /// How long to wait for a first message. `None`: not at all.
         until: Option<MachineTime>,
     },
-    /// A question.
     Query(Query),
 }
 
@@ -36,7 +35,6 @@ pub enum Outcome {
     Commands(SmallVec<[Result<Reply, Rejection>; 1]>),
     /// Leases; none if the time ran out.
     Received(Result<Vec<Delivery>, Rejection>),
-    /// The answer.
     Answered(Result<Answer, Rejection>),
 }
 
@@ -63,7 +61,6 @@ impl Outcome {
 }
 
 impl Work {
-    /// One command.
     #[must_use]
     pub fn one(command: Command) -> Self {
         Self::Commands(SmallVec::from_buf([command]))

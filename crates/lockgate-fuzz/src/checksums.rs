@@ -19,7 +19,6 @@ fn u32_at(bytes: &[u8], at: usize) -> usize {
     u32::from_le_bytes(number) as usize
 }
 
-/// For [`planted::checksum`](crate::planted::checksum).
 pub(crate) fn planted(input: &mut [u8], _: &mut SeededRandom) {
     if input.len() >= 4 {
         let sum = crc32c(&input[4..]).to_le_bytes();
@@ -131,7 +130,6 @@ pub(crate) fn snapshot(input: &mut [u8], random: &mut SeededRandom) {
     }
 }
 
-/// A backup.
 pub(crate) fn backup(input: &mut [u8], random: &mut SeededRandom) {
     if input.len() < 40 {
         return;

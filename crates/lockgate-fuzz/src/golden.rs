@@ -28,12 +28,10 @@ fn files(suffix: &str) -> Vec<Vec<u8>> {
     files
 }
 
-/// Backups.
 pub(crate) fn backups() -> Vec<Vec<u8>> {
     files(".backup")
 }
 
-/// Snapshots.
 pub(crate) fn snapshots() -> Vec<Vec<u8>> {
     files(".snapshot")
 }

@@ -34,7 +34,6 @@ const NONE: Target = Target {
     is_planted: false,
 };
 
-/// Every target.
 pub const TARGETS: &[Target] = &[
     Target {
         name: "query",

@@ -161,7 +161,6 @@ pub(crate) const AWS_JSON: &[&str] = &[
     "Actions",
 ];
 
-/// JSON.
 pub(crate) const JSON: &[&str] = &[
     "{\"",
     "\":",
@@ -250,7 +249,6 @@ pub(crate) const API: &[&str] = &[
     "retention_ms",
 ];
 
-/// HTTP heads.
 pub(crate) const HTTP: &[&str] = &[
     "GET / HTTP/1.1\r\n",
     "POST / HTTP/1.1\r\n",
@@ -308,7 +306,6 @@ pub(crate) const SIGNATURE: &[&str] = &[
     "00000101T000000Z",
 ];
 
-/// TOML.
 pub(crate) const TOML: &[&str] = &[
     "[[",
     "]]\n",

@@ -38,28 +38,18 @@ pub enum Command {
     CreateQueue(Box<CreateQueue>),
     /// Replaces a queue's settings, annotations and tags; `None` leaves a part as it is.
     ChangeQueue {
-        /// Which queue.
         queue: QueueName,
-        /// New settings.
         settings: Option<Box<QueueSettings>>,
         /// New annotations: attributes that the machine keeps and does not interpret.
         annotations: Option<BTreeMap<String, String>>,
-        /// New tags.
         tags: Option<BTreeMap<String, String>>,
     },
     /// Removes a queue and all it holds.
-    DeleteQueue {
-        /// Which queue.
-        queue: QueueName,
-    },
+    DeleteQueue { queue: QueueName },
     /// Removes all messages of a queue, in flight and delayed ones too, in one logical cut.
-    Purge {
-        /// Which queue.
-        queue: QueueName,
-    },
+    Purge { queue: QueueName },
     /// Stops or resumes giving leases; sends and settles go on.
     Pause {
-        /// Which queue.
         queue: QueueName,
         /// Whether leases stop.
         paused: bool,
@@ -108,9 +98,7 @@ pub enum Command {
     },
     /// Freezes, resumes or empties a key.
     Key {
-        /// Which queue.
         queue: QueueName,
-        /// Which key.
         key: Key,
         /// What to do with it.
         action: KeyAction,
@@ -153,32 +141,23 @@ pub enum MoveTo {
     OriginsAmong(BTreeSet<QueueName>),
 }
 
-/// See [`Command::CreateQueue`].
 #[derive(Clone, Debug)]
 pub struct CreateQueue {
-    /// Its name.
     pub name: QueueName,
-    /// Its settings.
     pub settings: QueueSettings,
     /// Attributes that the machine keeps and does not interpret.
     pub annotations: BTreeMap<String, String>,
-    /// Its tags.
     pub tags: BTreeMap<String, String>,
 }
 
-/// See [`Command::Send`].
 #[derive(Clone, Debug)]
 pub struct SendMessage {
-    /// Where to.
     pub queue: QueueName,
-    /// What.
     pub message: Message,
 }
 
-/// See [`Command::Receive`].
 #[derive(Clone, Debug)]
 pub struct Receive {
-    /// From where.
     pub queue: QueueName,
     /// At most how many messages; 1 to 1,000. Fewer come once they have [`BYTES_MAX`](Self::BYTES_MAX)
     /// together.
@@ -198,9 +177,7 @@ impl Receive {
 /// Ends or extends one lease.
 #[derive(Clone, Debug)]
 pub struct Settle {
-    /// Which lease.
     pub token: LeaseToken,
-    /// How.
     pub action: SettleAction,
 }
 
@@ -259,10 +236,7 @@ impl KeyAction {
 #[non_exhaustive]
 pub enum Query {
     /// All about one queue.
-    Queue {
-        /// Which.
-        queue: QueueName,
-    },
+    Queue { queue: QueueName },
     /// Queues by name, in order.
     Queues {
         /// Only names that start with this.
@@ -276,7 +250,6 @@ pub enum Query {
     /// due come last. Leases nothing. A page looks at a bounded number of messages and may be shorter
     /// than asked for, or empty, with more to come.
     Messages {
-        /// Which queue.
         queue: QueueName,
         /// Only of this key or group.
         key: Option<Key>,
@@ -289,13 +262,11 @@ pub enum Query {
     Message {
         /// The queue it is in.
         queue: QueueName,
-        /// Its id.
         message: MessageId,
     },
     /// Keys of a keyed queue, in no order, each with why it does or does not move. Pages are as those
     /// of [`Messages`](Self::Messages).
     Keys {
-        /// Which queue.
         queue: QueueName,
         /// Only frozen ones.
         parked: bool,
@@ -305,12 +276,7 @@ pub enum Query {
         limit: usize,
     },
     /// Why a key does, or does not, move.
-    Key {
-        /// Which queue.
-        queue: QueueName,
-        /// Which key.
-        key: Key,
-    },
+    Key { queue: QueueName, key: Key },
 }
 
 impl Query {

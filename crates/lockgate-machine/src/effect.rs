@@ -20,7 +20,6 @@ pub type Effects = SmallVec<[Effect; 1]>;
 pub enum Effect {
     /// A term of ownership began.
     TermStarted {
-        /// The term.
         term: Term,
         /// The boot it runs in.
         boot_id: BootId,
@@ -29,63 +28,41 @@ pub enum Effect {
         /// Random bytes with which callers can make tokens that cannot be forged; the first ones
         /// folded stay.
         secret: [u8; 32],
-        /// When.
         now: Now,
     },
     /// A term of ownership ended in good order: everything accepted in it is in the log before this
     /// record, so no reserved sequence number was told and lost.
-    TermEnded {
-        /// When.
-        now: Now,
-    },
+    TermEnded { now: Now },
     /// Time came to `now` and at most `budget` timers fired.
     Advanced {
-        /// The time.
         now: Now,
         /// How many timers may fire in this step.
         budget: u32,
     },
     /// A queue was made.
     QueueCreated {
-        /// Its number.
         queue: QueueId,
-        /// Its name.
         name: QueueName,
-        /// Its settings.
         settings: Box<QueueSettings>,
         /// Attributes that are kept and not interpreted.
         annotations: BTreeMap<String, String>,
-        /// Its tags.
         tags: BTreeMap<String, String>,
-        /// When.
         at: WallTime,
     },
     /// A queue's settings, annotations and tags became these.
     QueueChanged {
-        /// Which.
         queue: QueueId,
-        /// New settings.
         settings: Box<QueueSettings>,
-        /// New annotations.
         annotations: BTreeMap<String, String>,
-        /// New tags.
         tags: BTreeMap<String, String>,
-        /// When.
         at: WallTime,
     },
     /// A queue was removed with all it held.
-    QueueDeleted {
-        /// Which.
-        queue: QueueId,
-    },
+    QueueDeleted { queue: QueueId },
     /// All messages of a queue were removed.
-    Purged {
-        /// Which.
-        queue: QueueId,
-    },
+    Purged { queue: QueueId },
     /// A queue stopped or resumed giving leases.
     Paused {
-        /// Which.
         queue: QueueId,
         /// Whether it stopped.
         paused: bool,
@@ -95,7 +72,6 @@ pub enum Effect {
     /// Sequence numbers below this may have been told to senders of level `memory`: after a crash
     /// they are skipped and counted as possibly lost, never given out again.
     SequencesReserved {
-        /// Which queue.
         queue: QueueId,
         /// The first number that was not told.
         below: Sequence,
@@ -104,7 +80,6 @@ pub enum Effect {
     Leased {
         /// The message's queue.
         queue: QueueId,
-        /// The message.
         sequence: Sequence,
         /// The lease's number in the current term.
         lease: LeaseNumber,
@@ -117,23 +92,15 @@ pub enum Effect {
     },
     /// No lease of the queue reaches past this without a new one: what a power cut may have taken.
     LeaseBoundRaised {
-        /// Which queue.
         queue: QueueId,
         /// Up to when.
         until: MachineTime,
     },
     /// A message is done.
-    Acked {
-        /// Its queue.
-        queue: QueueId,
-        /// Its number.
-        sequence: Sequence,
-    },
+    Acked { queue: QueueId, sequence: Sequence },
     /// A message's attempt failed; it returns to its place.
     Nacked {
-        /// Its queue.
         queue: QueueId,
-        /// Its number.
         sequence: Sequence,
         /// Not leasable before. `None`: at once.
         until: Option<MachineTime>,
@@ -142,7 +109,6 @@ pub enum Effect {
     Extended {
         /// The message's queue.
         queue: QueueId,
-        /// The message.
         sequence: Sequence,
         /// The new end.
         deadline: MachineTime,
@@ -151,7 +117,6 @@ pub enum Effect {
     GivenBack {
         /// The message's queue.
         queue: QueueId,
-        /// The message.
         sequence: Sequence,
     },
     /// A message went to another queue; id and body are kept, attempts start at zero.
@@ -164,43 +129,26 @@ pub enum Effect {
         to: QueueId,
         /// Its number there.
         to_sequence: Sequence,
-        /// Why.
         reason: DeadLetterReason,
-        /// When.
         at: WallTime,
     },
     /// A message was dropped.
     Dropped {
-        /// Its queue.
         queue: QueueId,
-        /// Its number.
         sequence: Sequence,
-        /// Why.
         reason: DropReason,
     },
     /// A message got another due time.
     Rescheduled {
-        /// Its queue.
         queue: QueueId,
-        /// Its number.
         sequence: Sequence,
         /// The new due time.
         due: WallTime,
     },
     /// A key was frozen.
-    KeyParked {
-        /// Its queue.
-        queue: QueueId,
-        /// The key.
-        key: Key,
-    },
+    KeyParked { queue: QueueId, key: Key },
     /// A key was unfrozen.
-    KeyResumed {
-        /// Its queue.
-        queue: QueueId,
-        /// The key.
-        key: Key,
-    },
+    KeyResumed { queue: QueueId, key: Key },
     /// A message's bytes now live where this record is (the engine moved them forward). It is named
     /// by the queue and number it has now.
     Compacted(Box<StoredMessage>),
@@ -244,7 +192,6 @@ pub struct StoredMessage {
     pub queue: QueueId,
     /// Its number there.
     pub sequence: Sequence,
-    /// Its id.
     pub id: MessageId,
     /// When it was accepted.
     pub accepted: WallTime,
@@ -263,10 +210,7 @@ pub struct StoredMessage {
 #[non_exhaustive]
 pub enum DeadLetterReason {
     /// It had as many leases as its queue allows.
-    Attempts {
-        /// How many.
-        attempts: u16,
-    },
+    Attempts { attempts: u16 },
     /// A consumer rejected it.
     Rejected {
         /// In the consumer's words.

@@ -29,7 +29,6 @@ pub struct LiveRange {
 /// A message that is there, and the range of the log it has its bytes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveMessage {
-    /// Its queue.
     pub queue: QueueId,
     /// Its number in that queue.
     pub sequence: Sequence,

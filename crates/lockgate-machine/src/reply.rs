@@ -50,7 +50,6 @@ pub enum Reply {
     },
     /// Messages went to other queues.
     Moved {
-        /// How many.
         moved: u64,
         /// How many the queue still has that a receive could get.
         left: u64,
@@ -58,10 +57,7 @@ pub enum Reply {
         stuck: Option<Stuck>,
     },
     /// So many messages were dropped.
-    Dropped {
-        /// How many.
-        messages: u64,
-    },
+    Dropped { messages: u64 },
 }
 
 /// The answer to a send. A duplicate gets the original's.
@@ -78,7 +74,6 @@ pub struct Sent {
 /// A lease on a message, without its payload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delivery {
-    /// The lease.
     pub token: LeaseToken,
     /// The message's id.
     pub id: MessageId,
@@ -107,16 +102,13 @@ pub struct Origin {
     pub reason: DeadLetterReason,
     /// The queue whose dead letter it is, if it is one and that still exists.
     pub source: Option<QueueName>,
-    /// When.
     pub at: WallTime,
 }
 
 /// A message that could not be moved to where it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stuck {
-    /// Its id.
     pub message: MessageId,
-    /// Why.
     pub reason: StuckReason,
 }
 
@@ -182,53 +174,35 @@ impl fmt::Display for StaleReason {
 pub enum Rejection {
     /// No such queue.
     #[error("queue {queue} does not exist")]
-    QueueNotFound {
-        /// Its name.
-        queue: QueueName,
-    },
+    QueueNotFound { queue: QueueName },
     /// The settings do not fit together.
     #[error("settings of queue {queue}: {source}")]
     Settings {
-        /// Which queue.
         queue: QueueName,
         /// What is wrong.
         source: SettingsError,
     },
     /// A keyed queue got a message without key.
     #[error("queue {queue} is keyed: the message needs a key")]
-    KeyRequired {
-        /// Which queue.
-        queue: QueueName,
-    },
+    KeyRequired { queue: QueueName },
     /// An unkeyed queue got a message with a key: the order it asks for would not be kept.
     #[error(
         "queue {queue} is not keyed and keeps no order by key: it takes a group, whose messages take turns \
          with those of other groups"
     )]
-    KeyNotTaken {
-        /// Which queue.
-        queue: QueueName,
-    },
+    KeyNotTaken { queue: QueueName },
     /// A keyed queue got a message with a group.
     #[error("queue {queue} is keyed: it takes a key, not a group")]
-    GroupNotTaken {
-        /// Which queue.
-        queue: QueueName,
-    },
+    GroupNotTaken { queue: QueueName },
     /// Content-based deduplication without the digest, or a transaction that needs a unique id.
     #[error("queue {queue} needs a unique id on every message")]
-    UniqueIdRequired {
-        /// Which queue.
-        queue: QueueName,
-    },
+    UniqueIdRequired { queue: QueueName },
     /// The message is too large for the queue.
     #[error("the message has {size} bytes, queue {queue} takes up to {max}")]
     MessageTooLarge {
-        /// Which queue.
         queue: QueueName,
         /// The message's size.
         size: u64,
-        /// The limit.
         max: u64,
     },
     /// The send asked for less than the queue promises, or for more than the log can do.
@@ -236,7 +210,6 @@ pub enum Rejection {
         "level {asked} is not possible on queue {queue}: it has {queue_level}, the log reaches {log_level}"
     )]
     Level {
-        /// Which queue.
         queue: QueueName,
         /// What was asked.
         asked: Level,
@@ -248,33 +221,24 @@ pub enum Rejection {
     /// The queue holds as much as its quota allows.
     #[error("queue {queue} is full: {what} are limited to {max}")]
     QuotaExceeded {
-        /// Which queue.
         queue: QueueName,
         /// Messages or bytes.
         what: &'static str,
-        /// The limit.
         max: u64,
     },
     /// The memory for remembered unique ids is used up; nothing is forgotten early.
     #[error("queue {queue} remembers as many unique ids as its {max} bytes allow")]
     DedupFull {
-        /// Which queue.
         queue: QueueName,
         /// The limit in bytes.
         max: u64,
     },
     /// Too many messages in flight.
     #[error("queue {queue} has {max} messages in flight, its limit")]
-    InFlightFull {
-        /// Which queue.
-        queue: QueueName,
-        /// The limit.
-        max: u32,
-    },
+    InFlightFull { queue: QueueName, max: u32 },
     /// A number in the command is outside its range.
     #[error("{what} is {value}, allowed is {min} to {max}")]
     OutOfRange {
-        /// Which number.
         what: &'static str,
         /// What was given.
         value: u64,
@@ -288,7 +252,6 @@ pub enum Rejection {
     TransactionStale {
         /// Which settle, from 0.
         index: usize,
-        /// Why.
         reason: StaleReason,
     },
     /// What was given is of another shard, which alone can do something with it. With a lease: go to the
@@ -305,33 +268,23 @@ pub enum Rejection {
     TransactionRefused {
         /// Which send, from 0.
         index: usize,
-        /// Why.
         source: Box<Rejection>,
     },
     /// No message of that id waits in the queue.
     #[error("queue {queue} has no waiting message {message}")]
     MessageNotFound {
-        /// Which queue.
         queue: QueueName,
-        /// Which id.
         message: MessageId,
     },
     /// The message is in flight.
     #[error("message {message} of queue {queue} is in flight")]
     MessageInFlight {
-        /// Which queue.
         queue: QueueName,
-        /// Which id.
         message: MessageId,
     },
     /// The queue has nothing under that key, or is not keyed.
     #[error("queue {queue} has no key {key}")]
-    KeyNotFound {
-        /// Which queue.
-        queue: QueueName,
-        /// Which key.
-        key: Key,
-    },
+    KeyNotFound { queue: QueueName, key: Key },
     /// The log has no room for more messages; settling and deleting go on and may make some. Given
     /// by the engine, before anything is decided.
     #[error(
@@ -357,49 +310,36 @@ pub enum Rejection {
     },
     /// A limit of the whole shard.
     #[error("the shard has {max} {what}, its limit")]
-    ShardFull {
-        /// Of what.
-        what: &'static str,
-        /// The limit.
-        max: u64,
-    },
+    ShardFull { what: &'static str, max: u64 },
 }
 
 /// The answer to a [`Query`](crate::Query).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Answer {
-    /// One queue.
     Queue(Box<QueueDescription>),
     /// Queues, in order of their names.
     Queues {
-        /// The page.
         queues: Vec<QueueDescription>,
         /// Whether there are more.
         more: bool,
     },
-    /// Messages.
     Messages {
-        /// The page.
         messages: Vec<MessageStatus>,
         /// Behind which one the next page begins; `None`: there is no more.
         next: Option<Sequence>,
     },
-    /// Keys.
     Keys {
-        /// The page.
         keys: Vec<KeyStatus>,
         /// Behind which one the next page begins; `None`: there is no more.
         next: Option<u32>,
     },
-    /// One key.
     Key(KeyStatus),
 }
 
 /// A message in a queue, without its payload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessageStatus {
-    /// Its id.
     pub id: MessageId,
     /// Its number in the queue.
     pub sequence: Sequence,
@@ -428,10 +368,7 @@ pub enum MessageWait {
     /// Its turn: nothing but what is in front of it keeps it from being leased.
     Turn,
     /// To become due.
-    Due {
-        /// When.
-        at: WallTime,
-    },
+    Due { at: WallTime },
     /// A lease to be settled or to end.
     Lease {
         /// Who has it.
@@ -449,15 +386,11 @@ pub enum MessageWait {
 /// All about a queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueDescription {
-    /// Its number.
     pub id: QueueId,
-    /// Its name.
     pub name: QueueName,
-    /// Its settings.
     pub settings: QueueSettings,
     /// Attributes that are kept and not interpreted.
     pub annotations: BTreeMap<String, String>,
-    /// Its tags.
     pub tags: BTreeMap<String, String>,
     /// When it was made.
     pub created: WallTime,
@@ -484,7 +417,6 @@ pub struct QueueCounts {
     pub bytes: u64,
     /// Keys (or groups) with at least one message.
     pub keys: u64,
-    /// Frozen keys.
     pub parked_keys: u64,
     /// Unique ids remembered.
     pub unique_ids: u64,
@@ -504,11 +436,8 @@ pub struct QueueTotals {
     pub moved_in: u64,
     /// Messages that went to another queue.
     pub moved_out: u64,
-    /// Messages acknowledged.
     pub acknowledged: u64,
-    /// Messages dropped.
     pub dropped: DroppedCounts,
-    /// Leases given.
     pub leased: u64,
     /// Leases that ran out.
     pub leases_ended: u64,
@@ -526,9 +455,7 @@ pub struct DroppedCounts {
     pub purged: u64,
     /// With their queue. Only in the totals of the shard; those of the queue are gone with it.
     pub queue_deleted: u64,
-    /// By age.
     pub expired: u64,
-    /// Unreadable.
     pub damaged: u64,
     /// Rejected without a dead-letter queue.
     pub rejected: u64,
@@ -555,7 +482,6 @@ impl DroppedCounts {
 /// Why a key does, or does not, move.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyStatus {
-    /// The key.
     pub key: Key,
     /// Messages in its order: waiting or in flight.
     pub messages: u64,
@@ -582,13 +508,9 @@ pub enum KeyWait {
         at: WallTime,
     },
     /// Nothing of its own, but the queue has as many messages in flight as it may.
-    InFlightFull {
-        /// How many.
-        max: u32,
-    },
+    InFlightFull { max: u32 },
     /// A message in front is in flight.
     Lease {
-        /// Which message.
         sequence: Sequence,
         /// Who holds it.
         holder: HolderName,
@@ -599,7 +521,6 @@ pub enum KeyWait {
     },
     /// A failed message in front waits for its next attempt.
     Backoff {
-        /// Which message.
         sequence: Sequence,
         /// How much longer.
         remaining: Millis,

@@ -132,7 +132,6 @@ settings! {
         kind: Kind::Count { min: 1, max: u64::MAX }, none: Some("as the log");
 }
 
-/// A day.
 const DAY: Millis = 24 * 3600 * 1000;
 
 /// The longest time that is kept with a message, in 48 bits.
@@ -325,7 +324,6 @@ pub enum SettingsError {
     /// A value is of another kind, or out of bounds.
     #[error("{setting} must be {allowed}, not {value}")]
     NotAllowed {
-        /// Which setting.
         setting: &'static str,
         /// What was given, as people write it.
         value: String,
@@ -337,10 +335,7 @@ pub enum SettingsError {
     SkipWithoutDeadLetter,
     /// Only a keyed queue has keys to park or to list.
     #[error("{what} needs a keyed queue")]
-    NeedsKeys {
-        /// What does.
-        what: &'static str,
-    },
+    NeedsKeys { what: &'static str },
     /// `keyed` cannot change after creation.
     #[error("whether a queue is keyed is fixed when it is created")]
     KeyedIsFixed,
@@ -349,16 +344,10 @@ pub enum SettingsError {
     OwnDeadLetter,
     /// The dead-letter queue is missing.
     #[error("dead-letter queue {queue} does not exist")]
-    DeadLetterMissing {
-        /// Its name.
-        queue: QueueName,
-    },
+    DeadLetterMissing { queue: QueueName },
     /// The dead-letter queue is keyed and the queue is not, or the other way round.
     #[error("dead-letter queue {queue} must be keyed exactly if the queue is")]
-    DeadLetterKind {
-        /// Its name.
-        queue: QueueName,
-    },
+    DeadLetterKind { queue: QueueName },
 }
 
 impl SettingsError {

@@ -372,7 +372,6 @@ impl<T: Clone, const PAGE: u32> IndexMut<u32> for Slab<T, PAGE> {
 }
 
 impl Link {
-    /// To nothing.
     pub(crate) const NONE: Self = Self(NonZeroU32::MAX);
 
     /// To the value at `index`.

@@ -83,7 +83,6 @@ enum Place {
     Slot,
     /// In the list that starts at `open`.
     Open,
-    /// In `behind`.
     Behind,
 }
 

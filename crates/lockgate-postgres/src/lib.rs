@@ -80,6 +80,9 @@
 //! moves bytes between a log's connections and the server: the log's own, or a [`ConnectionThread`] that several logs
 //! are given.
 
+// Users read these docs.
+#![warn(missing_docs)]
+
 mod discard;
 mod fill;
 mod hosts;

@@ -21,7 +21,6 @@ pub struct DeclaredQueue {
     pub name: String,
     /// Settings; each once.
     pub settings: Vec<(&'static Setting, SettingValue)>,
-    /// Tags.
     pub tags: BTreeMap<String, String>,
 }
 
@@ -55,7 +54,6 @@ pub enum DeclaredPart {
     Name,
     /// The setting of this name.
     Setting(&'static str),
-    /// The tags.
     Tags,
 }
 
@@ -69,9 +67,7 @@ pub enum DeclareError {
     /// A queue could not be made or changed; those before it were.
     #[error("making or changing queue {queue}")]
     Engine {
-        /// Its name.
         queue: String,
-        /// Why.
         #[source]
         source: EngineError,
     },

@@ -33,10 +33,15 @@ pub(crate) enum Fault {
         text: String,
     },
     /// Its object has no field of that name.
-    UnknownField { name: String, text: String },
+    UnknownField {
+        name: String,
+        text: String,
+    },
     /// It lacks that field.
-    MissingField { name: &'static str, text: String },
-    /// Anything else.
+    MissingField {
+        name: &'static str,
+        text: String,
+    },
     Other(String),
     /// The deserializer within says it: [`Typed::inner_error`] has its error.
     Inner,

@@ -129,7 +129,6 @@ pub struct Reserved {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunReport {
-    /// Connections accepted.
     pub connections: u64,
     /// Requests answered, refused ones included.
     pub requests: u64,
@@ -151,14 +150,10 @@ pub enum BindError {
          messages, as there is no authentication: listen on 127.0.0.1, or allow remote clients \
          explicitly, or configure access keys"
     )]
-    Remote {
-        /// The address.
-        listen: SocketAddr,
-    },
+    Remote { listen: SocketAddr },
     /// An option is outside its range.
     #[error("{option} is {value:?}: {expected}")]
     Option {
-        /// Which option.
         option: &'static str,
         /// What was given.
         value: String,
@@ -171,7 +166,6 @@ pub enum BindError {
     /// The operating system refused the address.
     #[error("listening on {listen}")]
     Listen {
-        /// The address.
         listen: SocketAddr,
         /// In the operating system's words.
         #[source]

@@ -47,7 +47,6 @@ impl SeededRandom {
         self.below(100) < percent
     }
 
-    /// `len` bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {

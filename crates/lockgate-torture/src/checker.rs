@@ -39,7 +39,6 @@ pub(crate) struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Problem {
     pub(crate) broken: Promise,
-    /// One sentence.
     pub(crate) text: String,
 }
 

@@ -38,7 +38,6 @@ pub struct Episode {
     pub fault: Fault,
     /// Where it strikes; not used by kills.
     pub file_system: FileSystem,
-    /// How often.
     pub rounds: u64,
     /// Repeats the choices of an episode, as far as the scheduler lets it.
     pub seed: u64,

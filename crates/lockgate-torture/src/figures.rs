@@ -12,13 +12,11 @@ use crate::{
 /// Figures of one episode, or of several of one kind.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Figures {
-    /// The fault.
     pub fault: Fault,
     /// Where it struck; `None`: on whatever holds the temporary files.
     pub file_system: Option<FileSystem>,
     /// How many episodes these are: each has its own data folder, history and verdict.
     pub episodes: u64,
-    /// Faults injected.
     pub injected: u64,
     /// Faults that met a server with work under way whose outcome they could change.
     pub effective: u64,
@@ -29,7 +27,6 @@ pub struct Figures {
     pub in_snapshot: u64,
     /// Messages whose send was acknowledged.
     pub sent: u64,
-    /// Messages delivered.
     pub delivered: u64,
     /// Messages whose ack was acknowledged.
     pub acked: u64,
@@ -37,11 +34,8 @@ pub struct Figures {
     pub duplicates: u64,
     /// Requests nobody was told the outcome of.
     pub unknown: u64,
-    /// Requests refused.
     pub refused: u64,
-    /// Messages lost.
     pub lost: u64,
-    /// Acks undone.
     pub undone: u64,
     /// Messages out of the order of their key.
     pub reordered: u64,

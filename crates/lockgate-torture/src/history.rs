@@ -25,7 +25,6 @@ pub(crate) struct Send {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Accepted(Accepted),
-    /// Nothing happened.
     Refused,
     /// No answer came, or none that says: the message may or may not be there.
     Unknown,

@@ -108,7 +108,6 @@ impl Server {
         Ok(())
     }
 
-    /// SIGTERM.
     pub(crate) fn terminate(&mut self) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.process.id())?).context("no process")?;
         kill_process(pid, Signal::TERM).context("SIGTERM")

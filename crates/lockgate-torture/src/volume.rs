@@ -35,7 +35,6 @@ const UNMOUNT_PAUSE: Duration = Duration::from_millis(50);
 pub enum FileSystem {
     /// ext4, with its journal
     Ext4,
-    /// XFS
     Xfs,
 }
 

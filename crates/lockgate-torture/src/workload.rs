@@ -64,9 +64,7 @@ impl Size {
 /// How far a workload has come.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
-    /// Sends accepted.
     pub(crate) accepted: u64,
-    /// Sends refused.
     pub(crate) refused: u64,
     /// Deliveries settled for good.
     pub(crate) acked: u64,

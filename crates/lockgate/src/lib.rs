@@ -50,6 +50,9 @@
 //! With the feature `postgres` the queues can be kept in a PostgreSQL database instead of a folder:
 //! `Lockgate::postgres(url, shard)`.
 
+// Users read these docs.
+#![warn(missing_docs)]
+
 mod delivery;
 mod error;
 mod open;

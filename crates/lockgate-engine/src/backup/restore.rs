@@ -30,9 +30,7 @@ pub struct RestoreReport {
     pub created: WallTime,
     /// The number of the shard that was made: a start must name it.
     pub shard: ShardId,
-    /// Queues.
     pub queues: u64,
-    /// Messages.
     pub messages: u64,
     /// Messages whose payload the backup does not have, because it could not be read any more when
     /// the backup was taken; they are dropped as damaged.
@@ -54,7 +52,6 @@ pub enum RestoreError {
         "the backup has format version {found}, this program reads up to {known}: use a newer one"
     )]
     NewerFormat {
-        /// Its version.
         found: u32,
         /// The highest version known.
         known: u32,

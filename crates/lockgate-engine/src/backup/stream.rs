@@ -48,7 +48,6 @@ pub(crate) enum Kind {
 pub(crate) struct Writer<'a> {
     out: &'a mut dyn Write,
     blocks: u64,
-    /// Bytes written.
     pub(crate) bytes: u64,
 }
 

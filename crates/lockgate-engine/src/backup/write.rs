@@ -35,10 +35,7 @@ pub struct BackupReport {
 pub enum BackupError {
     /// The engine takes no more work.
     #[error("the engine has stopped ({reason})")]
-    Stopped {
-        /// Why.
-        reason: StopReason,
-    },
+    Stopped { reason: StopReason },
     /// It could not be written to where it was to go.
     #[error("writing the backup")]
     Write(#[source] io::Error),
@@ -48,7 +45,6 @@ pub enum BackupError {
     /// A payload was written by a newer version.
     #[error("reading the record at {at} for the backup")]
     Decode {
-        /// The record.
         at: Position,
         /// What is not known.
         #[source]

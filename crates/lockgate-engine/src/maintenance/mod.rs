@@ -47,7 +47,6 @@ const CLEAN_STOP_BYTES: u64 = 4 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MaintenanceCounts {
-    /// Snapshots completed.
     pub snapshots: u64,
     /// Snapshots given up.
     pub snapshots_failed: u64,
@@ -103,7 +102,6 @@ struct Compaction {
 /// How far a maintenance task is.
 #[derive(Debug)]
 pub enum TaskStep {
-    /// Step again.
     More,
     /// Step again when everything that starts before this is durable.
     WaitDurable(Position),

@@ -69,7 +69,6 @@ impl MaintenanceThreads {
 }
 
 impl Default for MaintenanceThreads {
-    /// Two threads.
     fn default() -> Self {
         Self::new(NonZeroUsize::MIN.saturating_add(1))
     }
@@ -105,7 +104,6 @@ pub(crate) enum Turn {
     Again,
     /// When the notifier notifies, or so much later.
     After(Duration),
-    /// Never.
     Ended,
 }
 

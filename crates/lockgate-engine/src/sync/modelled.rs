@@ -19,7 +19,6 @@ std::thread_local! {
     static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// As [`std::time::Instant`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Instant(Duration);
 
@@ -85,7 +84,6 @@ impl Drop for Timer {
     }
 }
 
-/// As [`std::sync::Condvar`].
 #[derive(Default)]
 pub(crate) struct Condvar(Arc<shuttle::sync::Condvar>);
 
@@ -126,7 +124,6 @@ impl Condvar {
     }
 }
 
-/// As [`std::thread`].
 pub(crate) mod thread {
     pub(crate) use shuttle::thread::{Builder, JoinHandle, scope};
 }

@@ -88,7 +88,6 @@ pub(crate) struct Batched {
 
 const NO_ERROR: u32 = u32::MAX;
 
-/// One effect.
 #[derive(Debug)]
 pub(crate) enum Step {
     Accepted(Kept),

@@ -22,23 +22,16 @@ use crate::{
 const BODY: u8 = 1;
 /// For each header: name, kind, value, each with its length. Absent: none.
 const HEADERS: u8 = 2;
-/// Text.
 const KEY: u8 = 3;
-/// Text.
 const UNIQUE_ID: u8 = 4;
-/// Machine time.
 const UNIQUE_UNTIL: u8 = 5;
 /// Lane, number, producer's name to the end.
 const PRODUCER: u8 = 6;
-/// Wall time.
 const DUE: u8 = 7;
-/// Milliseconds.
 const TIME_TO_LIVE: u8 = 8;
 /// One byte. Absent: 0.
 const PRIORITY: u8 = 9;
-/// Text.
 const CONTENT_TYPE: u8 = 10;
-/// Text.
 const TRACE_CONTEXT: u8 = 11;
 /// One byte: the level's number. Absent: the queue's level.
 const LEVEL: u8 = 12;

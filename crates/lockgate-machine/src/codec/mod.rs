@@ -95,7 +95,6 @@ pub enum DecodeError {
         effect: usize,
         /// What is unknown.
         what: &'static str,
-        /// Its number.
         number: u8,
     },
     /// The bytes do not follow the format, although the record's checksum verified.

@@ -26,11 +26,8 @@ use crate::{
     slab::{NONE, Slab},
 };
 
-/// All queues.
 pub(super) type Queues = Slab<Queue, 32>;
-/// All contents.
 pub(super) type Contents = Slab<Content, 64>;
-/// All keys.
 pub(super) type Keys = Slab<KeyState, 256>;
 
 /// A number below 2^48 in six bytes.
@@ -314,7 +311,6 @@ pub(super) struct KeyState {
     /// Messages but delayed ones.
     pub(super) messages: u32,
     pub(super) delayed_count: u32,
-    /// Leased ones.
     pub(super) leased: u32,
     /// Whether those are a batch of the strict profile. A key keeps the rules it was leased under
     /// for as long as something of it is leased, also when its queue's profile changes.
@@ -424,7 +420,6 @@ impl Content {
     }
 }
 
-/// A queue.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     pub(super) id: QueueId,

@@ -30,7 +30,6 @@ pub struct StateView {
     pub next_queue: QueueId,
     /// Totals of deleted queues.
     pub deleted: QueueTotals,
-    /// All queues.
     pub queues: BTreeMap<QueueName, QueueView>,
 }
 
@@ -53,7 +52,6 @@ pub struct QueueView {
     pub key_sequences: Vec<(u128, u64)>,
     /// Its keys or groups.
     pub keys: BTreeMap<Option<Key>, KeyView>,
-    /// Its messages.
     pub messages: BTreeMap<Sequence, MessageView>,
     /// Its messages but delayed ones, in order of age.
     pub by_age: Vec<Sequence>,
@@ -62,7 +60,6 @@ pub struct QueueView {
 /// One key of a [`QueueView`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeyView {
-    /// Its order.
     pub order: Vec<Sequence>,
     /// Unkeyed: ready messages that were leased before.
     pub returned: Vec<Sequence>,
@@ -77,7 +74,6 @@ pub struct KeyView {
 /// One message of a [`QueueView`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessageView {
-    /// Its id.
     pub id: MessageId,
     /// Where its bytes are.
     pub location: Location,
@@ -100,7 +96,6 @@ pub struct MessageView {
 pub enum MessageState {
     /// In its key's order.
     Ready,
-    /// Leased.
     Leased,
     /// Waiting for its next attempt.
     Backoff,

@@ -28,7 +28,6 @@ const KEYS_MIN: usize = if cfg!(test) { 1 } else { 64 };
 /// What will be asked of a machine next, for [`Machine::warm`].
 #[derive(Clone, Copy, Debug)]
 pub enum Upcoming<'a> {
-    /// A command.
     Command(&'a Command),
     /// A [`Command::Receive`] that is not made yet.
     Receive(&'a Receive),

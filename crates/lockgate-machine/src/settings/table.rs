@@ -35,25 +35,17 @@ pub enum Kind {
     Flag,
     /// One of these words.
     Word(&'static [&'static str]),
-    /// A number.
     Count {
-        /// The lowest.
         min: u64,
-        /// The highest.
         max: u64,
     },
-    /// A time.
     Time {
-        /// The shortest.
         min: Millis,
-        /// The longest.
         max: Millis,
     },
     /// A size in bytes.
     Bytes {
-        /// The smallest.
         min: u64,
-        /// The largest.
         max: u64,
     },
     /// The name of a queue.

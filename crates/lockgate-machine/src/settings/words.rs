@@ -63,7 +63,6 @@ words! {
 words! {
     /// Within what a unique id is unique.
     DedupScope Default {
-        /// The queue.
         #[default]
         Queue = "queue",
         /// The message's key.

@@ -66,7 +66,6 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// All verbs.
     pub const ALL: [Self; 5] = [
         Self::Send,
         Self::Receive,
@@ -235,7 +234,6 @@ fn by_id(keys: &[AccessKey]) -> ById {
 pub struct KeyError {
     /// What of it.
     pub what: &'static str,
-    /// Its id.
     pub id: String,
     /// What is allowed.
     pub expected: &'static str,

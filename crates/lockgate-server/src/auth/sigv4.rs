@@ -55,7 +55,6 @@ const BODY_DIGEST: &str = "x-amz-content-sha256";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head<'a> {
     pub(crate) method: &'a str,
-    /// Not decoded.
     pub(crate) path: &'a str,
     /// Not decoded; without the question mark.
     pub(crate) query: Option<&'a str>,
@@ -66,7 +65,6 @@ pub(crate) struct Head<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) key_id: String,
-    /// `YYYYMMDDTHHMMSSZ`.
     time: String,
     /// `YYYYMMDD` of the scope.
     date: String,

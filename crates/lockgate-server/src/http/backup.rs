@@ -43,7 +43,6 @@ struct Taken(Arc<AtomicBool>);
 pub(crate) enum Answer {
     /// All of it: one buffer, which is what `Progress::flushed` counts on.
     Whole(Full<Bytes>),
-    /// A backup.
     Backup(Stream),
 }
 

@@ -49,7 +49,6 @@ pub(crate) struct Client {
 enum End {
     /// In its own way, or by the client.
     Protocol(hyper::Result<()>),
-    /// By us.
     Overdue(Overdue),
 }
 

@@ -171,7 +171,6 @@ impl Counters {
         self.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Requests answered.
     pub(crate) fn requests(&self) -> u64 {
         self.each_request().map(|(_, _, count)| count).sum()
     }

@@ -31,7 +31,6 @@ impl Exposition {
         self.family(name, "gauge", help)
     }
 
-    /// The page.
     pub(crate) fn finish(self) -> String {
         self.text
     }

@@ -20,7 +20,6 @@ use tokio::{
 use super::{Core, body::network, connection, counters::Refused, date, space, tls};
 use crate::RunReport;
 
-/// See [`Server::run`](crate::Server::run).
 pub(crate) async fn run(
     listener: TcpListener,
     core: Core,

@@ -90,7 +90,6 @@ struct Pace {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Service {
-    /// No request.
     Free,
     /// It works on one.
     Busy,

@@ -38,7 +38,6 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("reading {}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
         /// In the operating system's words.
         #[source]
@@ -47,7 +46,6 @@ pub enum TlsError {
     /// What a file holds cannot be used.
     #[error("{}: {what}", path.display())]
     Unusable {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it, and what to do.
         what: String,

@@ -110,7 +110,6 @@ impl ErrorRow {
 /// Where an error's shape is modelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Namespace {
-    /// The service.
     Sqs,
     /// The framework that AWS's services are written in.
     Framework,
@@ -131,7 +130,6 @@ impl Namespace {
 pub(crate) enum Blame {
     /// The client's: the same request will fail again.
     Sender,
-    /// Ours.
     Receiver,
 }
 
@@ -149,9 +147,7 @@ impl Blame {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct SqsError {
-    /// The code.
     pub(crate) code: ErrorCode,
-    /// AWS's wording.
     pub(crate) message: Cow<'static, str>,
     /// What an entry of a batch is told instead, where AWS words it otherwise.
     entry: Option<InEntry>,

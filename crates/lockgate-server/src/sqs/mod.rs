@@ -102,7 +102,6 @@ pub(crate) struct Request {
     pub(crate) trace_id: Option<String>,
     /// Whether the client sent `x-amzn-query-mode: true`.
     pub(crate) query_mode: bool,
-    /// The body.
     pub(crate) body: Bytes,
     /// Whether a web page may have made a browser send it, and nobody is known to ask: such a request
     /// changes nothing.
@@ -121,11 +120,9 @@ pub(crate) struct Request {
 /// The answer to a [`Request`].
 #[derive(Debug)]
 pub(crate) struct Response {
-    /// The status.
     pub(crate) status: StatusCode,
     /// Headers; `Content-Length` and `Date` are added when it is sent.
     pub(crate) headers: HeaderMap,
-    /// The body.
     pub(crate) body: Bytes,
     /// The action that was asked for, if it is one.
     pub(crate) action: Option<&'static str>,

@@ -40,7 +40,6 @@ pub(crate) enum ReceiptError {
     OtherShard {
         /// The shard that it names.
         given: ShardId,
-        /// This one.
         own: ShardId,
     },
 }

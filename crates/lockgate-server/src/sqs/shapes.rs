@@ -25,7 +25,6 @@ pub(crate) type TextMap<'a> = BTreeMap<Text<'a>, Text<'a>>;
 pub(crate) struct AttributeValue<'a> {
     pub(crate) data_type: Option<Text<'a>>,
     pub(crate) string_value: Option<Text<'a>>,
-    /// In base64.
     pub(crate) binary_value: Option<Text<'a>>,
     /// There are no lists of values: only whether one is given matters.
     #[serde(default)]
@@ -310,7 +309,6 @@ pub(crate) struct MoveTaskEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_number_of_messages_per_second: Option<u16>,
     pub(crate) source_arn: String,
-    /// In milliseconds.
     pub(crate) started_timestamp: u64,
     pub(crate) status: &'static str,
     /// Only while it runs: by it the task is cancelled.

@@ -59,7 +59,6 @@ pub struct Struck {
     pub operation: DiskOperation,
     /// On which file, or `folder`.
     pub name: String,
-    /// What happened.
     pub fault: Fault,
 }
 
@@ -68,7 +67,6 @@ pub struct Struck {
 pub struct Operations {
     /// Files opened or created.
     pub opens: u64,
-    /// Writes.
     pub writes: u64,
     /// Changes of a file's length.
     pub set_lens: u64,
@@ -76,11 +74,8 @@ pub struct Operations {
     pub allocates: u64,
     /// Syncs of a file or the folder.
     pub syncs: u64,
-    /// Renames.
     pub renames: u64,
-    /// Removals.
     pub removes: u64,
-    /// Reads.
     pub reads: u64,
     /// Listings, and questions for a length or for space.
     pub inspections: u64,

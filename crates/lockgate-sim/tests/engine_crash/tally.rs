@@ -81,7 +81,6 @@ pub(crate) enum Doing {
     Append,
     /// Syncing the log.
     Sync,
-    /// Reading payloads.
     Read,
     /// Between two of these.
     Nothing,
@@ -191,7 +190,6 @@ impl Tally {
         self.effective.get(&kind).copied().unwrap_or(0)
     }
 
-    /// For people.
     pub(crate) fn table(&self) -> String {
         let mut table = format!("{:<12}{:>10}{:>10}", "fault", "injected", "effective");
         for doing in Doing::ALL {
@@ -214,7 +212,6 @@ impl Tally {
         table
     }
 
-    /// For `docs/reliability.md`.
     pub(crate) fn json(&self) -> serde_json::Value {
         let faults = Kind::ALL.map(|kind| {
             let by_state: serde_json::Map<_, _> = Doing::ALL
