@@ -119,8 +119,8 @@ impl Sequences {
     }
 
     /// Reads where a [`get`](Self::get) of this number will begin, see [`Table::touch`].
-    pub(crate) fn lease_state(&self, number: u64) -> u32 {
-        self.by_block.lease_state(hash_block(split(number).0))
+    pub(crate) fn prefetch(&self, number: u64) -> u32 {
+        self.by_block.prefetch(hash_block(split(number).0))
     }
 
     /// Reads where it will go on from there.

@@ -21,7 +21,7 @@ const SLOTS: usize = 12;
 ///
 /// Beside a large backlog a lookup costs what it waits for memory. Tags and values of a part's
 /// entries therefore stand together in buckets of one cache line: nearly every lookup waits once,
-/// and [`touch`](Self::touch) lets many of them wait at the same time.
+/// and [`prefetch`](Self::prefetch) lets many of them wait at the same time.
 ///
 /// Nothing iterates over a table, so the order of hashes can never show in the machine's behaviour.
 #[derive(Clone, Debug, Default)]
@@ -116,7 +116,7 @@ impl Table {
 
     /// Reads where a [`find`](Self::find) of this hash will begin, and nothing that depends on it: a
     /// processor goes on to the next one while this one waits for memory.
-    pub(crate) fn lease_state(&self, hash: u64) -> u32 {
+    pub(crate) fn prefetch(&self, hash: u64) -> u32 {
         self.shards
             .get(self.shard(hash))
             .map_or(0, |shard| shard.buckets[shard.home(hash)].passed)

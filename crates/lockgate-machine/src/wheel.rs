@@ -181,7 +181,7 @@ impl Wheel {
     }
 
     /// Reads the timer, to have it near.
-    pub(crate) fn lease_state(&self, handle: u32) -> u32 {
+    pub(crate) fn prefetch(&self, handle: u32) -> u32 {
         self.nodes.get(handle).map_or(0, |node| node.next)
     }
 

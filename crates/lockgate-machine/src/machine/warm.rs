@@ -284,19 +284,19 @@ impl Machine {
             ahead
                 .hashes
                 .iter()
-                .map(|&hash| self.by_key.lease_state(hash)),
+                .map(|&hash| self.by_key.prefetch(hash)),
         );
         wait_for(
             ahead
                 .leaf_ends
                 .iter()
-                .map(|&(content, number)| numbers(content).lease_state(number)),
+                .map(|&(content, number)| numbers(content).prefetch(number)),
         );
         wait_for(
             ahead
                 .settled
                 .iter()
-                .map(|&(content, number)| numbers(content).lease_state(number)),
+                .map(|&(content, number)| numbers(content).prefetch(number)),
         );
 
         // Keys of sends, places of messages.
@@ -345,7 +345,7 @@ impl Machine {
                 Some((numbers(content), message.sequence().0))
             })
             .collect();
-        wait_for(leased.iter().map(|(by, number)| by.lease_state(*number)));
+        wait_for(leased.iter().map(|(by, number)| by.prefetch(*number)));
         wait_for(leased.iter().map(|(by, number)| by.touch_leaf(*number)));
         wait_for(
             settled
@@ -421,7 +421,7 @@ impl Machine {
         }
         self.lease_states
             .get(message.extra)
-            .map_or(0, |lease_state| self.machine.lease_state(lease_state.timer))
+            .map_or(0, |lease_state| self.machine.prefetch(lease_state.timer))
     }
 }
 
