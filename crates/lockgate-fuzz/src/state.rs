@@ -74,7 +74,7 @@ fn load(pieces: &[Vec<u8>]) -> Result<Machine, String> {
     for piece in pieces {
         loader.piece(piece).map_err(|error| error.to_string())?;
     }
-    loader.finish().map_err(|error| error.to_string())
+    loader.finish_checked().map_err(|error| error.to_string())
 }
 
 fn pieces(machine: &mut Machine) -> Vec<Vec<u8>> {

@@ -84,9 +84,12 @@ pub enum ImageError {
     },
     /// The bytes are no image, or not all of one, or what they say does not fit together.
     #[error("the image is damaged: {what}")]
-    Damaged {
-        /// What does not fit.
-        what: &'static str,
+    Damaged { what: &'static str },
+    /// What the image says does not fit together.
+    #[error("the image does not fit together: {}", problems.join("; "))]
+    Inconsistent {
+        /// A sentence each, at most 100.
+        problems: Vec<String>,
     },
 }
 

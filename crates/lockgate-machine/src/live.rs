@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 
 use lockgate_core::{Key, Position, QueueId, Sequence};
 
-use crate::slab::Slab;
+use crate::{
+    columns::{ImageError, Input, damaged},
+    slab::Slab,
+};
 
 /// What a message's record takes in a log beside its body and headers and the text of its key: the
 /// local log's header of 44 bytes, and the fields of the record for a message with small numbers.
@@ -51,7 +54,7 @@ impl LiveRange {
 /// Messages come, and mostly go, in the order of their positions: the next one nearly always counts
 /// in the range of the one before. So the last range of either kind is remembered, and only a change
 /// of range is looked up.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct LiveRanges {
     bits: u32,
     /// Where a range's counts stand. No range in it is empty, but for the one that grew last: a
@@ -120,6 +123,40 @@ impl LiveRanges {
         self.by_number
             .get(&(at.0 >> self.bits))
             .map_or(LiveRange::default(), |&index| self.counts[index])
+    }
+
+    /// Appends the counts to an image.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bits.to_le_bytes());
+        let ranges = u32::try_from(self.iter().count()).expect("fewer than messages");
+        out.extend_from_slice(&ranges.to_le_bytes());
+        for (at, counts) in self.iter() {
+            for number in [at.0, counts.messages, counts.bytes] {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+        }
+    }
+
+    /// Reads the counts of an image. They are by ranges of the log that it was made beside.
+    pub(crate) fn decode(input: &mut Input<'_>) -> Result<Self, ImageError> {
+        let bits = input.u32()?;
+        if bits > 63 {
+            return Err(damaged("a range of the log has too many positions"));
+        }
+        let mut ranges = Self::new(bits);
+        for _ in 0..input.count(24)? {
+            let (at, messages, bytes) = (input.u64()?, input.u64()?, input.u64()?);
+            let counts = ranges.counts.insert(LiveRange { messages, bytes });
+            if ranges.by_number.insert(at >> bits, counts).is_some() {
+                return Err(damaged("a range of the log is counted twice"));
+            }
+        }
+        Ok(ranges)
+    }
+
+    /// How many bits of a position tell where in a range it is.
+    pub(crate) fn bits(&self) -> u32 {
+        self.bits
     }
 
     /// Heap memory held, in bytes, nearly.

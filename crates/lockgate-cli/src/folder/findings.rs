@@ -365,7 +365,7 @@ fn snapshot(store: &dyn SnapshotStore, position: Position) -> Result<SnapshotFou
         Err(error) => found.damage = Some(with_sources(&error)),
     }
     if found.damage.is_none() {
-        match loader.finish() {
+        match loader.finish_checked() {
             Ok(machine) => found.machine = Some(machine),
             Err(error) => found.damage = Some(with_sources(&error)),
         }

@@ -123,7 +123,7 @@ pub fn restore(
         loader.piece(&content)?;
         kind = stream.block(&mut content)?;
     }
-    let mut machine = loader.finish()?;
+    let mut machine = loader.finish_checked()?;
     while machine.housekeep(usize::MAX) {}
 
     let epoch = machine.term().epoch.max(head.epoch).next();
@@ -178,7 +178,7 @@ pub fn verify_backup(input: &mut dyn Read) -> Result<BackupReport, RestoreError>
         return Err(stream.damaged("messages are missing"));
     }
     stream.end()?;
-    let mut machine = loader.finish()?;
+    let mut machine = loader.finish_checked()?;
     while machine.housekeep(usize::MAX) {}
     Ok(BackupReport {
         created: head.created,

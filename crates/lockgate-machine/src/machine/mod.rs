@@ -20,7 +20,6 @@
 //! tokens, and which purged memory is freed already. Decisions may depend on it, since what they
 //! decided is logged; folding must not.
 
-#[cfg(test)]
 mod check;
 mod compact;
 mod draft;

@@ -280,12 +280,7 @@ impl Machine {
     fn read(&self, ahead: &Ahead) -> Found {
         let numbers = |content: u32| &self.contents[content].by_sequence;
         // Tables.
-        wait_for(
-            ahead
-                .hashes
-                .iter()
-                .map(|&hash| self.by_key.prefetch(hash)),
-        );
+        wait_for(ahead.hashes.iter().map(|&hash| self.by_key.prefetch(hash)));
         wait_for(
             ahead
                 .leaf_ends

@@ -48,11 +48,9 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
         u32::try_from(self.pages.len()).expect("pages have u32 numbers")
     }
 
-    /// The values of the page that came last, with their indexes.
-    pub(crate) fn last_page(&self) -> impl Iterator<Item = (u32, &T)> {
-        let number = self.pages().saturating_sub(1);
-        let page = self.pages.last().into_iter();
-        page.flat_map(move |page| Self::values(number, page))
+    /// One more than the highest index a value can have.
+    pub(crate) fn slots(&self) -> usize {
+        self.pages.len() * Self::PAGE_SLOTS as usize
     }
 
     /// Whether all pages came, as the outline said.
@@ -81,7 +79,7 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
 impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
     /// Whether these are the indexes of all values, each once.
     pub(crate) fn is_each_once(&self, indexes: impl Iterator<Item = u32>) -> bool {
-        let mut seen = vec![false; self.pages.len() * Self::PAGE_SLOTS as usize];
+        let mut seen = vec![false; self.slots()];
         let mut count = 0;
         for index in indexes {
             let seen = match self.get(index) {

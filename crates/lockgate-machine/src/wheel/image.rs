@@ -147,11 +147,9 @@ impl Wheel {
         }
     }
 
-    /// All timers with what they were inserted with, in no order.
-    pub(crate) fn payloads(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.nodes
-            .iter()
-            .map(|(handle, node)| (handle, unpack(node.payload)))
+    /// What the timer was inserted with, if there is one.
+    pub(crate) fn payload(&self, handle: u32) -> Option<u64> {
+        self.nodes.get(handle).map(|node| unpack(node.payload))
     }
 
     /// The number of the list that a timer is in.

@@ -4,7 +4,7 @@ use lockgate_core::{
     BootId, Epoch, Incarnation, MachineTime, Position, QueueId, Sequence, ShardId, Term, WallTime,
 };
 
-use super::{IMAGE_VERSION, Kind, MAGIC, audit::Audit};
+use super::{IMAGE_VERSION, Kind, MAGIC};
 use crate::{
     ImageError, Machine, MachineLimits, QueueTotals,
     columns::{Input, damaged},
@@ -28,15 +28,12 @@ use crate::{
 
 /// Makes a machine from the pieces of an image.
 ///
-/// What the image says is checked as far as a machine relies on it to be walked: numbers fit their
-/// fields, names and settings are valid, every index names something that is there, both ends of
-/// every list, count and timer agree. Loading never panics and holds little more memory than the
-/// machine it makes. It is no protection against an image that somebody forged.
+/// Loading never panics, and holds little more memory than the machine it makes. Numbers fit their fields, and names and
+/// settings are valid. [`finish`](Self::finish) trusts that indexes name what a machine wrote, for an image that
+/// carries a checksum; [`finish_checked`](Self::finish_checked) trusts nothing.
 #[derive(Debug)]
 pub struct ImageLoader {
     machine: Machine,
-    audit: Audit,
-    live: LiveRanges,
     /// Kind and owner of the last section.
     last: Option<(Kind, u32)>,
 }
@@ -138,9 +135,7 @@ impl ImageLoader {
     #[must_use]
     pub fn new(limits: MachineLimits) -> Self {
         Self {
-            live: LiveRanges::new(limits.range_bits),
             machine: Machine::new(limits),
-            audit: Audit::default(),
             last: None,
         }
     }
@@ -185,16 +180,34 @@ impl ImageLoader {
     /// The machine, when all pieces were taken. Everything it holds counts as durable.
     ///
     /// # Errors
-    /// If pieces are missing, or what they say does not fit together.
+    /// If pieces are missing, or what they say is not what any machine writes.
     pub fn finish(self) -> Result<Machine, ImageError> {
+        let mut machine = self.whole()?;
+        machine.settle_in();
+        Ok(machine)
+    }
+
+    /// As [`finish`](Self::finish), for an image that may come from anywhere: looks at everything that the machine will
+    /// rely on, which takes seconds for ten million messages.
+    ///
+    /// # Errors
+    /// As `finish`, and if what the pieces say does not fit together.
+    pub fn finish_checked(self) -> Result<Machine, ImageError> {
+        let mut machine = self.whole()?;
+        let problems = machine.problems();
+        if !problems.is_empty() {
+            return Err(ImageError::Inconsistent { problems });
+        }
+        machine.settle_in();
+        Ok(machine)
+    }
+
+    fn whole(self) -> Result<Machine, ImageError> {
         if self.last != Some((Kind::End, 0)) {
             return Err(damaged("its end is missing"));
         }
         let mut machine = self.machine;
         machine.rebuild()?;
-        self.audit.finish(&machine)?;
-        machine.live = self.live;
-        machine.settle_in();
         Ok(machine)
     }
 
@@ -211,10 +224,7 @@ impl ImageLoader {
             Section::Shard(bytes) => machine.decode_shard(&mut Input::new(&bytes)),
             Section::Queues(page) => machine.queues.add_read_page(first, page),
             Section::Contents(page) => machine.contents.add_read_page(first, page),
-            Section::Keys(page) => {
-                machine.keys.add_read_page(first, page)?;
-                self.audit.keys(machine, machine.keys.last_page())
-            }
+            Section::Keys(page) => machine.keys.add_read_page(first, page),
             Section::Holders(page) => machine.holders.add_read_page(first, page),
             Section::LeaseStates(page) => machine.lease_states.add_read_page(first, page),
             Section::Origins(page) => machine.origins.add_read_page(first, page),
@@ -226,17 +236,7 @@ impl ImageLoader {
                 };
                 wheel.nodes().add_read_page(first, page)
             }
-            Section::Messages(page) => {
-                machine.messages.add_read_page(first, page)?;
-                let page = machine.messages.last_page();
-                self.audit.read_ahead(page.map(|(_, message)| message));
-                // Now, while it is in the processor's cache.
-                for (index, message) in machine.messages.last_page() {
-                    let bytes = self.audit.message(machine, index, message)?;
-                    self.live.add(message.location().position, bytes);
-                }
-                Ok(())
-            }
+            Section::Messages(page) => machine.messages.add_read_page(first, page),
             Section::Leaves(page) => {
                 let content = machine.contents.get_mut(owner).ok_or_else(no_owner)?;
                 content.by_sequence.leaves().add_read_page(first, page)
@@ -298,6 +298,7 @@ impl Machine {
         }
         self.deleted_totals = deleted;
         self.effects_ignored = input.u64()?.min(TOTAL_MAX);
+        self.live = LiveRanges::decode(input)?;
         for _ in 0..input.count(24)? {
             self.awaiting.push_back(Awaiting {
                 position: Position(input.u64()?),
@@ -379,7 +380,10 @@ impl Machine {
         self.by_moved_message = table(&self.origins, |origin| hash_pair(origin.message, 0));
         self.by_moved_id = table(&self.origins, |origin| hash_id(origin.id));
         self.by_ttl_message = table(&self.times_to_live, |ttl| hash_pair(ttl.message, 0));
-
+        // A restore gives the log other ranges.
+        if self.live.bits() != self.limits.range_bits {
+            self.live = self.count_live();
+        }
         Ok(())
     }
 

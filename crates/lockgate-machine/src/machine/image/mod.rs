@@ -10,7 +10,6 @@
 //! indexes, free ones included, so a machine that was loaded is the one that was frozen in every
 //! later step. The layout is described in `docs/format.md`, section "Image".
 
-mod audit;
 mod load;
 
 use std::{collections::BTreeMap, fmt, sync::OnceLock};
@@ -200,6 +199,7 @@ impl Machine {
             machine: self.machine.share(),
             awaiting: self.awaiting.clone(),
             purged: self.purged.iter_mut().map(PurgedContent::share).collect(),
+            live: self.live.clone(),
             effects_ignored: self.effects_ignored,
             ..Self::new(self.limits.clone())
         }
@@ -395,6 +395,7 @@ impl Machine {
             put_u64(out, *total);
         }
         put_u64(out, self.effects_ignored);
+        self.live.encode(out);
         put_count(out, self.awaiting.len());
         for awaiting in &self.awaiting {
             put_u64(out, awaiting.position.0);

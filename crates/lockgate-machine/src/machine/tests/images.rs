@@ -6,8 +6,8 @@
 //! | broken | seen as |
 //! |---|---|
 //! | pages are given back that are needed to find others | an image that does not load |
-//! | the audit hashes something to zero | a changed count is loaded, and an index names nothing later |
-//! | the audit does not compare a queue's settings with its content | the same |
+//! | a walk does not compare the neighbour before | a list that never ends |
+//! | the check does not compare a queue's settings with its content | an index names nothing later |
 //! | the next sequence may lie among those given out | an insertion out of order |
 //! | totals may be as high as a word goes | an addition that overflows |
 //! | a column is not read | the loaded snapshot differs |
@@ -43,7 +43,7 @@ fn load(pieces: &[Vec<u8>]) -> Result<Machine, ImageError> {
     for piece in pieces {
         loader.piece(piece)?;
     }
-    loader.finish()
+    loader.finish_checked()
 }
 
 fn history(steps: &[super::random::Step]) -> History {
@@ -309,7 +309,7 @@ fn walk(mut machine: Machine) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3_000))]
 
-    /// At this level there is no checksum: it is the audit that finds what was changed.
+    /// At this level there is no checksum: what was changed is found by looking at everything.
     #[test]
     fn no_bytes_make_loading_panic(
         steps in prop::collection::vec(step(), 0..40),
@@ -509,4 +509,28 @@ fn free_room_is_used_again_in_the_same_order() {
     }
     let image = pieces(machine.freeze());
     assert_eq!(pieces(load(&image).unwrap().freeze()), image);
+}
+
+/// A restore may give the log ranges of another size.
+#[test]
+fn what_lives_is_counted_by_the_ranges_of_the_loader() {
+    let mut machine = filled(500, 20);
+    let image = pieces(machine.freeze());
+    for range_bits in [10, 32, 40] {
+        let mut loader = ImageLoader::new(MachineLimits {
+            range_bits,
+            ..MachineLimits::default()
+        });
+        for piece in &image {
+            loader.piece(piece).unwrap();
+        }
+        let loaded = loader.finish().unwrap();
+        let live: Vec<_> = loaded.live_ranges().collect();
+        assert_eq!(loaded.problems(), [""; 0]);
+        assert_eq!(live.len() > 1, range_bits == 10);
+        assert_eq!(
+            live.iter().map(|(_, range)| range.messages).sum::<u64>(),
+            500
+        );
+    }
 }
