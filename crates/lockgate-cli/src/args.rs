@@ -117,13 +117,13 @@ pub(crate) struct Serve {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate send --queue orders.fifo --key user-42 'post'
-  lockgate send --queue mail --delay 5m --attribute to=eve 'see you'
-  lockgate send --queue orders.fifo --create --file orders.jsonl
-  jq -c '{body: ., key: .user}' events.json | lockgate send --queue orders.fifo")]
+  lockgate send orders.fifo --key user-42 'post'
+  lockgate send mail --delay 5m --attribute to=eve 'see you'
+  lockgate send orders.fifo --create --file orders.jsonl
+  jq -c '{body: ., key: .user}' events.json | lockgate send orders.fifo")]
 pub(crate) struct Send {
     /// Queue to send to
-    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) queue: String,
 
     /// Ordering key (SQS: MessageGroupId), for a keyed queue; messages that bring none get this one
@@ -212,13 +212,13 @@ pub(crate) struct Send {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate receive --queue orders.fifo --wait 5s --ack
-  lockgate receive --queue orders.fifo --follow --exec './ship-order \"$LOCKGATE_KEY\"'
-  lockgate receive --queue mail --follow --concurrency 8 --retry-delay 1m --exec 'curl -fsS --data-binary @- $HOOK'
-  lockgate receive --queue mail --max 1 --nack | jq .body")]
+  lockgate receive orders.fifo --wait 5s --ack
+  lockgate receive orders.fifo --follow --exec './ship-order \"$LOCKGATE_KEY\"'
+  lockgate receive mail --follow --concurrency 8 --retry-delay 1m --exec 'curl -fsS --data-binary @- $HOOK'
+  lockgate receive mail --max 1 --nack | jq .body")]
 pub(crate) struct Receive {
     /// Queue to receive from
-    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) queue: String,
 
     /// Stop after this many messages [default: 10, with --follow or --exec no limit]
@@ -268,11 +268,11 @@ pub(crate) struct Receive {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate ack --queue orders.fifo \"$receipt\"
-  lockgate receive --queue mail | jq -r .receipt | xargs lockgate ack --queue mail")]
+  lockgate ack orders.fifo \"$receipt\"
+  lockgate receive mail | jq -r .receipt | xargs lockgate ack mail")]
 pub(crate) struct Ack {
     /// Queue the messages were received from
-    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) queue: String,
 
     #[command(flatten)]

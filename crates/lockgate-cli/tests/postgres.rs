@@ -158,7 +158,7 @@ fn a_killed_server_finds_everything_and_a_second_one_takes_over() {
         let url = &server.url;
         sandbox
             .run(&format!(
-                "send -q orders.fifo --create --key k --endpoint {url} order-{number}"
+                "send orders.fifo --create --key k --endpoint {url} order-{number}"
             ))
             .ok();
     }
@@ -177,14 +177,14 @@ fn a_killed_server_finds_everything_and_a_second_one_takes_over() {
     // Two servers: the later one has it, and the earlier one ends when it is told.
     let second = Server::start(&sandbox, &shard);
     let done = sandbox.run(&format!(
-        "send -q orders.fifo --key k --timeout 1s --endpoint {url} late"
+        "send orders.fifo --key k --timeout 1s --endpoint {url} late"
     ));
     assert_ne!(done.code, Some(0), "{done:?}");
     assert_eq!(server.process.wait().unwrap().code(), Some(4));
     let url = &second.url;
     let received = sandbox
         .run(&format!(
-            "receive -q orders.fifo --max 10 --ack --endpoint {url}"
+            "receive orders.fifo --max 10 --ack --endpoint {url}"
         ))
         .json();
     let bodies: Vec<_> = received.iter().map(|line| line["body"].clone()).collect();
@@ -229,7 +229,7 @@ fn a_start_that_cannot_serve_deposes_nobody() {
         assert!(error.contains(&says), "{error}");
         // It would be refused, were the shard another one's.
         sandbox
-            .run(&format!("send -q orders --endpoint {endpoint} x"))
+            .run(&format!("send orders --endpoint {endpoint} x"))
             .ok();
     }
 }
@@ -241,9 +241,7 @@ fn a_takeover_serves_although_its_queues_cannot_be_declared() {
     let mut first = Server::start(&sandbox, &shard);
     let endpoint = &first.url;
     sandbox
-        .run(&format!(
-            "send -q orders --create --endpoint {endpoint} kept"
-        ))
+        .run(&format!("send orders --create --endpoint {endpoint} kept"))
         .ok();
     let text = "[[queue]]\nname = \"more\"\ndead_letter = \"gone\"\n";
     sandbox.write("queues.toml", text);
@@ -265,7 +263,7 @@ fn a_takeover_serves_although_its_queues_cannot_be_declared() {
         .collect();
     assert_eq!(names, ["orders"]);
     sandbox
-        .run(&format!("receive -q orders --endpoint {endpoint}"))
+        .run(&format!("receive orders --endpoint {endpoint}"))
         .ok();
 }
 
@@ -289,7 +287,7 @@ fn a_server_ends_with_its_database_and_a_start_finds_the_next_one() {
         ))
         .ok();
     sandbox
-        .run(&format!("send -q orders --endpoint {endpoint} kept"))
+        .run(&format!("send orders --endpoint {endpoint} kept"))
         .ok();
 
     // By itself: nobody asks anything of it.
@@ -322,12 +320,12 @@ fn a_server_ends_with_its_database_and_a_start_finds_the_next_one() {
     let endpoint = &server.url;
     let received = sandbox
         .run(&format!(
-            "receive -q orders --max 10 --ack --endpoint {endpoint}"
+            "receive orders --max 10 --ack --endpoint {endpoint}"
         ))
         .json();
     assert_eq!(received[0]["body"], "kept");
     let refused = sandbox
-        .run(&format!("send -q orders --endpoint {endpoint} more"))
+        .run(&format!("send orders --endpoint {endpoint} more"))
         .fails_with(1);
     assert!(refused.contains("the log reaches disk"), "{refused}");
 }
@@ -338,7 +336,7 @@ fn back_three_up(sandbox: &Sandbox, server: &Server, queue: &str) {
     for number in 0..3 {
         sandbox
             .run(&format!(
-                "send -q {queue} --endpoint {endpoint} order-{number}"
+                "send {queue} --endpoint {endpoint} order-{number}"
             ))
             .ok();
     }
@@ -365,7 +363,7 @@ fn a_backup_is_restored_into_a_new_shard_and_no_other() {
     assert!(error.contains("holds something already"), "{error}");
     sandbox
         .run(&format!(
-            "send -q orders.fifo --key k --endpoint {} order-3",
+            "send orders.fifo --key k --endpoint {} order-3",
             server.url
         ))
         .ok();
@@ -384,7 +382,7 @@ fn a_backup_is_restored_into_a_new_shard_and_no_other() {
     assert_eq!(restored.recovered["messages"], 3, "{}", restored.recovered);
     let received = sandbox
         .run(&format!(
-            "receive -q orders.fifo --max 10 --ack --endpoint {}",
+            "receive orders.fifo --max 10 --ack --endpoint {}",
             restored.url
         ))
         .json();
@@ -470,7 +468,7 @@ fn a_shard_is_checked_and_dumped_beside_its_server() {
     let send = |body: &str| {
         sandbox
             .run(&format!(
-                "send -q orders.fifo --create --key k --endpoint {endpoint} {body}"
+                "send orders.fifo --create --key k --endpoint {endpoint} {body}"
             ))
             .ok();
     };
@@ -542,9 +540,7 @@ fn a_standby_is_checked_and_dumped_while_its_primary_serves() {
     let server = Server::start_on(&sandbox, &primary.url, "shard", "disk");
     let endpoint = &server.url;
     sandbox
-        .run(&format!(
-            "send -q orders --create --endpoint {endpoint} kept"
-        ))
+        .run(&format!("send orders --create --endpoint {endpoint} kept"))
         .ok();
     let look = |command: &str| {
         let output = sandbox
@@ -640,8 +636,8 @@ fn reads_that_the_database_does_not_answer_hold_no_health_check_up() {
     let url = format!("{}?application_name={application}", url());
     let server = Server::start_on(&sandbox, &url, &application, "disk");
     let endpoint = &server.url;
-    let send = format!("send -q orders --create --endpoint {endpoint} order");
-    let receive = format!("receive -q orders --max 1 --timeout 1m --endpoint {endpoint}");
+    let send = format!("send orders --create --endpoint {endpoint} order");
+    let receive = format!("receive orders --max 1 --timeout 1m --endpoint {endpoint}");
     for _ in 0..=RECEIVES {
         sandbox.run(&send).ok();
     }

@@ -16,8 +16,8 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate nack --queue orders.fifo \"$receipt\"
-  lockgate nack --queue mail --delay 90s \"$receipt\"")]
+  lockgate nack orders.fifo \"$receipt\"
+  lockgate nack mail --delay 90s \"$receipt\"")]
 pub(crate) struct Nack {
     /// Not received again before so much time has passed [default: 0s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -34,7 +34,7 @@ pub(crate) struct Nack {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate defer --queue orders.fifo --delay 10m \"$receipt\"")]
+  lockgate defer orders.fifo --delay 10m \"$receipt\"")]
 pub(crate) struct Defer {
     /// Not received again before so much time has passed
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -51,7 +51,7 @@ pub(crate) struct Defer {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate extend --queue orders.fifo --lease 10m \"$receipt\"")]
+  lockgate extend orders.fifo --lease 10m \"$receipt\"")]
 pub(crate) struct Extend {
     /// How long the leases last from now on
     #[arg(long, short, value_name = "TIME", value_parser = lease)]
@@ -69,7 +69,7 @@ pub(crate) struct Extend {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate reject --queue orders.fifo --reason 'no such product' \"$receipt\"")]
+  lockgate reject orders.fifo --reason 'no such product' \"$receipt\"")]
 pub(crate) struct Reject {
     /// Why, for whoever reads the dead letters
     #[arg(long, value_name = "TEXT")]
@@ -83,7 +83,7 @@ pub(crate) struct Reject {
 #[derive(Debug, Args)]
 pub(crate) struct Receipts {
     /// Queue the messages were received from
-    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) queue: String,
 
     #[command(flatten)]
@@ -101,11 +101,11 @@ pub(crate) struct Receipts {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate cancel --queue mail 00000001-0000-8000-8000-00000000a001
-  lockgate peek --queue mail --state delayed --json | jq -r .id | xargs lockgate cancel --queue mail")]
+  lockgate cancel mail 00000001-0000-8000-8000-00000000a001
+  lockgate peek mail --state delayed --json | jq -r .id | xargs lockgate cancel mail")]
 pub(crate) struct Cancel {
     /// Queue of the messages
-    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) queue: String,
 
     #[command(flatten)]
@@ -123,9 +123,9 @@ pub(crate) struct Cancel {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate reschedule --queue mail --delay 2h 00000001-0000-8000-8000-00000000a001
-  lockgate reschedule --queue mail --delay 0s 00000001-0000-8000-8000-00000000a001
-  lockgate reschedule --queue mail --at 2027-01-01T00:00:00Z 00000001-0000-8000-8000-00000000a001")]
+  lockgate reschedule mail --delay 2h 00000001-0000-8000-8000-00000000a001
+  lockgate reschedule mail --delay 0s 00000001-0000-8000-8000-00000000a001
+  lockgate reschedule mail --at 2027-01-01T00:00:00Z 00000001-0000-8000-8000-00000000a001")]
 pub(crate) struct Reschedule {
     /// Due when so much time has passed; 0s is now
     #[arg(long, value_name = "TIME", value_parser = duration, required_unless_present = "at")]
@@ -140,7 +140,7 @@ pub(crate) struct Reschedule {
     pub(crate) json: bool,
 
     /// Queue of the message
-    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) queue: String,
 
     #[command(flatten)]
@@ -157,14 +157,14 @@ pub(crate) struct Reschedule {
 /// command says why and exits with 4 or 1. If the answer is lost, repeat it: leases that were settled
 /// are then refused as gone, which says that it was done.
 ///
-/// One message goes to --queue; more of them, and settles of other kinds, stand in a --file of the
+/// One message goes to QUEUE; more of them, and settles of other kinds, stand in a --file of the
 /// admin API's words: {"settles": [{"receipt": ..., "action": "ack"}], "sends": [{"queue": ...,
 /// "message": {"body": ...}}]}.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate transact --ack \"$receipt\" --queue mail 'order 17 is on its way'
-  lockgate transact --ack \"$receipt\" --queue shipping.fifo --key user-42 'order 17'
+  lockgate transact mail --ack \"$receipt\" 'order 17 is on its way'
+  lockgate transact shipping.fifo --ack \"$receipt\" --key user-42 'order 17'
   lockgate transact --file step.json")]
 pub(crate) struct Transact {
     /// Receipt of a message that is done; repeatable
@@ -172,7 +172,7 @@ pub(crate) struct Transact {
     pub(crate) ack: Vec<String>,
 
     /// Queue that the new message goes to
-    #[arg(long, short, value_name = "NAME", requires = "body", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", requires = "body", value_parser = queue_name)]
     pub(crate) queue: Option<String>,
 
     /// Ordering key of the new message, for a keyed queue
@@ -231,8 +231,8 @@ pub(crate) enum Key {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate key explain --queue orders.fifo user-42
-  lockgate key explain --queue orders.fifo user-42 --json | jq -r .waits_for")]
+  lockgate key explain orders.fifo user-42
+  lockgate key explain orders.fifo user-42 --json | jq -r .waits_for")]
 pub(crate) struct KeyExplain {
     /// Print a JSON object
     #[arg(long)]
@@ -248,7 +248,7 @@ pub(crate) struct KeyExplain {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate key park --queue orders.fifo user-42")]
+  lockgate key park orders.fifo user-42")]
 pub(crate) struct KeyPark {
     #[command(flatten)]
     pub(crate) key: OfQueue,
@@ -260,7 +260,7 @@ pub(crate) struct KeyPark {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate key resume --queue orders.fifo user-42")]
+  lockgate key resume orders.fifo user-42")]
 pub(crate) struct KeyResume {
     #[command(flatten)]
     pub(crate) key: OfQueue,
@@ -273,8 +273,8 @@ pub(crate) struct KeyResume {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate key drop --queue orders.fifo user-42
-  lockgate key drop --queue orders.fifo user-42 --yes")]
+  lockgate key drop orders.fifo user-42
+  lockgate key drop orders.fifo user-42 --yes")]
 pub(crate) struct KeyDrop {
     /// Do not ask
     #[arg(long, short)]
@@ -288,7 +288,7 @@ pub(crate) struct KeyDrop {
 #[derive(Debug, Args)]
 pub(crate) struct OfQueue {
     /// Queue of the key
-    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) queue: String,
 
     #[command(flatten)]
@@ -319,7 +319,7 @@ Examples:
   lockgate dlq redrive orders-dead.fifo --to orders-retry.fifo")]
 pub(crate) struct DlqRedrive {
     /// Queue they go to [default: each to the one it came from]
-    #[arg(long, value_name = "NAME", value_parser = queue_name)]
+    #[arg(long, value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) to: Option<String>,
 
     /// Stop after this many messages [default: no limit]
@@ -334,7 +334,7 @@ pub(crate) struct DlqRedrive {
     pub(crate) settings: ClientFlags,
 
     /// Name of the dead-letter queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) name: String,
 }
 
@@ -360,7 +360,7 @@ pub(crate) struct DlqDrop {
     pub(crate) settings: ClientFlags,
 
     /// Name of the dead-letter queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) name: String,
 
     /// Ids of messages
@@ -375,13 +375,13 @@ pub(crate) struct DlqDrop {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate peek --queue orders.fifo
-  lockgate peek --queue orders.fifo --key user-42 --max 100
-  lockgate peek --queue mail --state in_flight --json | jq -r .holder
-  lockgate peek --queue mail --id 00000001-0000-8000-8000-00000000a001 --json | jq -r .body")]
+  lockgate peek orders.fifo
+  lockgate peek orders.fifo --key user-42 --max 100
+  lockgate peek mail --state in_flight --json | jq -r .holder
+  lockgate peek mail --id 00000001-0000-8000-8000-00000000a001 --json | jq -r .body")]
 pub(crate) struct Peek {
     /// Queue to look into
-    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) queue: String,
 
     /// Only messages of this key, of a keyed queue
@@ -416,11 +416,11 @@ pub(crate) struct Peek {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate key list --queue orders.fifo --parked
-  lockgate key list --queue orders.fifo --json | jq -r 'select(.waits_for == \"lease\") | .holder'")]
+  lockgate key list orders.fifo --parked
+  lockgate key list orders.fifo --json | jq -r 'select(.waits_for == \"lease\") | .holder'")]
 pub(crate) struct KeyList {
     /// Queue of the keys
-    #[arg(long, short, value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) queue: String,
 
     /// Only parked keys
@@ -443,7 +443,7 @@ Examples:
   lockgate dlq list orders-dead.fifo --source orders.fifo --json | jq -r .origin.detail")]
 pub(crate) struct DlqList {
     /// Only those that came from this queue
-    #[arg(long, value_name = "NAME", value_parser = queue_name)]
+    #[arg(long, value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) source: Option<String>,
 
     /// Stop after this many messages
@@ -458,7 +458,7 @@ pub(crate) struct DlqList {
     pub(crate) settings: ClientFlags,
 
     /// Name of the dead-letter queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) name: String,
 }
 

@@ -69,7 +69,7 @@ pub(crate) struct QueueCreate {
     pub(crate) settings: ClientFlags,
 
     /// Name of the queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) name: String,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct QueueShow {
     pub(crate) settings: ClientFlags,
 
     /// Name of the queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) name: String,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct QueuePurge {
     pub(crate) settings: ClientFlags,
 
     /// Name of the queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) name: String,
 }
 
@@ -135,7 +135,7 @@ pub(crate) struct QueueDelete {
     pub(crate) settings: ClientFlags,
 
     /// Name of the queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) name: String,
 }
 
@@ -191,7 +191,7 @@ pub(crate) struct QueuePause {
     pub(crate) settings: ClientFlags,
 
     /// Name of the queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) name: String,
 }
 
@@ -205,7 +205,7 @@ pub(crate) struct QueueResume {
     pub(crate) settings: ClientFlags,
 
     /// Name of the queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) name: String,
 }
 
@@ -240,7 +240,7 @@ pub(crate) struct QueueSet {
     pub(crate) settings: ClientFlags,
 
     /// Name of the queue
-    #[arg(value_name = "NAME", value_parser = queue_name)]
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) name: String,
 }
 

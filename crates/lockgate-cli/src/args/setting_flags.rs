@@ -60,7 +60,7 @@ fn flag(setting: &'static Setting, name: &'static str) -> Arg {
         SettingKind::Count { .. } => "N",
         SettingKind::Time { .. } => "TIME",
         SettingKind::Bytes { .. } => "SIZE",
-        SettingKind::Queue => "NAME",
+        SettingKind::Queue => "QUEUE",
     };
     let about = setting.about().trim_end_matches('.');
     Arg::new(setting.name)

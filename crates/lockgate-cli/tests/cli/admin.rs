@@ -19,65 +19,54 @@ fn receipt(message: &Value) -> &str {
 fn a_key_says_why_it_does_not_move() {
     let town = Town::new();
     town.run("queue create orders.fifo").ok();
-    town.run("send --queue orders.fifo --key user/42 first")
-        .ok();
-    town.run("send --queue orders.fifo --key user/42 second")
-        .ok();
+    town.run("send orders.fifo --key user/42 first").ok();
+    town.run("send orders.fifo --key user/42 second").ok();
     let explain = || {
-        let done = town.run("key explain --queue orders.fifo user/42 --json");
+        let done = town.run("key explain orders.fifo user/42 --json");
         done.json().remove(0)
     };
     assert_eq!(explain()["waits_for"], "nothing");
-    received(
-        &town,
-        "--queue orders.fifo --max 1 --lease 1h --consumer worker-3",
-    );
+    received(&town, "orders.fifo --max 1 --lease 1h --consumer worker-3");
     let key = explain();
     assert_eq!(key["waits_for"], "lease");
     assert_eq!(key["holder"], "worker-3");
     assert_eq!(key["messages"], 2);
-    let text = town.run("key explain --queue orders.fifo user/42").ok();
+    let text = town.run("key explain orders.fifo user/42").ok();
     assert!(text.contains("held by\tworker-3\n"), "{text}");
     assert!(text.contains("worker-3 holds message 1"), "{text}");
 
     town.run("queue pause orders.fifo").ok();
     assert_eq!(explain()["waits_for"], "paused");
     town.run("queue resume orders.fifo").ok();
-    town.run("key park --queue orders.fifo user/42").ok();
+    town.run("key park orders.fifo user/42").ok();
     assert_eq!(explain()["waits_for"], "parked");
-    town.run("key resume --queue orders.fifo user/42").ok();
+    town.run("key resume orders.fifo user/42").ok();
     assert_eq!(explain()["waits_for"], "lease");
 
-    let ask = town
-        .run("key drop --queue orders.fifo user/42")
-        .fails_with(2);
+    let ask = town.run("key drop orders.fifo user/42").fails_with(2);
     assert!(
         ask.contains("holds 2 messages") && ask.contains("--yes"),
         "{ask}"
     );
-    let done = town.run("key drop --queue orders.fifo user/42 --yes");
+    let done = town.run("key drop orders.fifo user/42 --yes");
     assert!(done.stderr.contains("dropped 1 message\n"), "{done:?}");
     done.ok();
     assert_eq!(explain()["messages"], 1, "what is in flight stays");
 
     for (arguments, code, says) in [
         (
-            "key explain --queue none.fifo k",
+            "key explain none.fifo k",
             3,
             "queue \"none.fifo\" does not exist",
         ),
-        (
-            "key drop --queue orders.fifo nobody --yes",
-            3,
-            "no key nobody",
-        ),
+        ("key drop orders.fifo nobody --yes", 3, "no key nobody"),
         ("queue pause none", 3, "there is no queue"),
     ] {
         let error = town.run(arguments).fails_with(code);
         assert!(error.contains(says), "{arguments}: {error}");
     }
     town.run("queue create mail").ok();
-    let error = town.run("key explain --queue mail k").fails_with(4);
+    let error = town.run("key explain mail k").fails_with(4);
     assert!(error.contains("mail is not keyed"), "{error}");
 }
 
@@ -87,10 +76,10 @@ fn a_receipt_can_be_put_back_for_later_or_given_up() {
     town.run("queue create dead").ok();
     town.run("queue create mail --dead-letter dead").ok();
     town.run("queue create orders.fifo").ok();
-    town.run("send --queue orders.fifo --key k hello").ok();
-    let message = received(&town, "--queue orders.fifo");
+    town.run("send orders.fifo --key k hello").ok();
+    let message = received(&town, "orders.fifo");
     let receipt = receipt(&message[0]);
-    let nack = format!("nack --queue orders.fifo --delay 1h {receipt}");
+    let nack = format!("nack orders.fifo --delay 1h {receipt}");
     town.run(&nack).ok();
     let counts = town.counts("orders.fifo");
     assert_eq!(counts["in_flight"], 1, "it waits for its next attempt");
@@ -101,22 +90,19 @@ fn a_receipt_can_be_put_back_for_later_or_given_up() {
     );
     assert!(again.contains("the lease has ended"), "{again}");
 
-    town.run("send --queue mail early").ok();
-    let message = received(&town, "--queue mail");
-    let defer = format!(
-        "defer --queue mail --delay 1h {}",
-        self::receipt(&message[0])
-    );
+    town.run("send mail early").ok();
+    let message = received(&town, "mail");
+    let defer = format!("defer mail --delay 1h {}", self::receipt(&message[0]));
     town.run(&defer).ok();
     assert_eq!(town.counts("mail")["ready"], 0);
 
-    town.run("send --queue mail bad").ok();
-    let message = received(&town, "--queue mail");
+    town.run("send mail bad").ok();
+    let message = received(&town, "mail");
     let reject = ["--reason", "no such product", self::receipt(&message[0])];
-    let mut command = town.sandbox.command("reject --queue mail");
+    let mut command = town.sandbox.command("reject mail");
     Done::from(command.args(reject).output().unwrap()).ok();
     assert_eq!(town.counts("dead")["ready"], 1);
-    let made_up = town.run("nack --queue mail made-up").fails_with(4);
+    let made_up = town.run("nack mail made-up").fails_with(4);
     assert!(
         made_up.contains("no receipt that this server gave out"),
         "{made_up}"
@@ -254,8 +240,8 @@ fn admin_commands_are_signed_where_keys_are_needed() {
     let good = |arguments: &str| run("wJalrXUtnFEMI", arguments);
     good("queue create orders.fifo").ok();
     good("queue pause orders.fifo").ok();
-    good("key park --queue orders.fifo user/42").ok();
-    let denied = good("key drop --queue orders.fifo user/42 --yes").fails_with(7);
+    good("key park orders.fifo user/42").ok();
+    let denied = good("key drop orders.fifo user/42 --yes").fails_with(7);
     assert!(denied.contains("no grant of purge"), "{denied}");
     let wrong = run("another secret", "queue pause orders.fifo").fails_with(7);
     assert!(wrong.contains("signature"), "{wrong}");
@@ -358,12 +344,12 @@ fn a_key_that_is_gone_at_a_restart_is_refused_and_its_leases_end_when_they_shoul
     };
     let url = server.url.clone();
     for key in ["long", "short"] {
-        let send = format!("send -q jobs.fifo --create --key {key} {key}");
+        let send = format!("send jobs.fifo --create --key {key} {key}");
         run(&url, "STAYS", &send).ok();
     }
-    let held = run(&url, "LEAVES", "receive -q jobs.fifo --max 1 --lease 10m").json();
+    let held = run(&url, "LEAVES", "receive jobs.fifo --max 1 --lease 10m").json();
     assert_eq!(held[0]["body"], "long");
-    let held = run(&url, "LEAVES", "receive -q jobs.fifo --max 1 --lease 1s").json();
+    let held = run(&url, "LEAVES", "receive jobs.fifo --max 1 --lease 1s").json();
     assert_eq!(held[0]["body"], "short");
     server.signal(rustix::process::Signal::TERM);
     assert!(server.wait().success());
@@ -371,16 +357,11 @@ fn a_key_that_is_gone_at_a_restart_is_refused_and_its_leases_end_when_they_shoul
     keys(&["STAYS"]);
     let server = Server::start(&sandbox);
     let url = server.url.clone();
-    let refused = run(&url, "LEAVES", "receive -q jobs.fifo").fails_with(7);
+    let refused = run(&url, "LEAVES", "receive jobs.fifo").fails_with(7);
     assert!(refused.contains("InvalidClientTokenId"), "{refused}");
-    run(&url, "LEAVES", "send -q jobs.fifo --key long more").fails_with(7);
+    run(&url, "LEAVES", "send jobs.fifo --key long more").fails_with(7);
     // It waits for the one whose lease ends, and does not get the other.
-    let got = run(
-        &url,
-        "STAYS",
-        "receive -q jobs.fifo --max 10 --wait 20s --ack",
-    )
-    .json();
+    let got = run(&url, "STAYS", "receive jobs.fifo --max 10 --wait 20s --ack").json();
     assert_eq!(got.len(), 1, "{got:?}");
     assert_eq!(
         (&got[0]["body"], &got[0]["attempt"]),
@@ -388,8 +369,8 @@ fn a_key_that_is_gone_at_a_restart_is_refused_and_its_leases_end_when_they_shoul
     );
     let queue = run(&url, "STAYS", "queue list --json").json();
     assert_eq!(queue[0]["counts"]["in_flight"], 1, "{queue:?}");
-    run(&url, "STAYS", "send -q jobs.fifo --key long more").ok();
-    let why = run(&url, "STAYS", "key explain -q jobs.fifo long --json").json();
+    run(&url, "STAYS", "send jobs.fifo --key long more").ok();
+    let why = run(&url, "STAYS", "key explain jobs.fifo long --json").json();
     assert_eq!(why[0]["waits_for"], "lease", "{why:?}");
     assert_eq!(why[0]["holder"], "who leaves", "{why:?}");
 }
@@ -400,10 +381,9 @@ fn dead_letters_go_back_or_are_dropped() {
     town.run("queue create dead").ok();
     town.run("queue create mail --dead-letter dead").ok();
     let die = |body: &str| {
-        town.run(&format!("send --queue mail {body}")).ok();
-        let message = received(&town, "--queue mail").remove(0);
-        town.run(&format!("reject --queue mail {}", receipt(&message)))
-            .ok();
+        town.run(&format!("send mail {body}")).ok();
+        let message = received(&town, "mail").remove(0);
+        town.run(&format!("reject mail {}", receipt(&message))).ok();
         message["id"].as_str().unwrap().to_owned()
     };
     die("one");
@@ -415,7 +395,7 @@ fn dead_letters_go_back_or_are_dropped() {
     town.run(&format!("dlq drop dead {third}")).ok();
     let again = town.run(&format!("dlq drop dead {third}")).fails_with(3);
     assert!(again.contains("no waiting message"), "{again}");
-    town.run("send --queue dead astray").ok();
+    town.run("send dead astray").ok();
     let stuck = town.run("dlq redrive dead").fails_with(4);
     assert!(stuck.contains("nowhere to go back to"), "{stuck}");
     assert!(stuck.contains("--to QUEUE"), "{stuck}");
@@ -432,7 +412,7 @@ fn dead_letters_go_back_or_are_dropped() {
     assert_eq!(letters[0]["id"], fourth.as_str());
     town.run("dlq redrive purged content").ok();
     assert_eq!(town.counts("purged")["ready"], 0);
-    town.run("send --queue dead x").ok();
+    town.run("send dead x").ok();
     let ask = town.run("dlq drop dead --all").fails_with(2);
     assert!(ask.contains("dead holds 1 message (1 ready"), "{ask}");
     town.run("dlq drop dead --all --yes").ok();
@@ -447,38 +427,30 @@ fn messages_keys_and_dead_letters_can_be_looked_at() {
     town.run("queue create dead.fifo").ok();
     town.run("queue create q.fifo --dead-letter dead.fifo").ok();
     for (key, body) in [("a", "1"), ("b", "2"), ("a", "3")] {
-        town.run(&format!("send --queue q.fifo --key {key} {body}"))
-            .ok();
+        town.run(&format!("send q.fifo --key {key} {body}")).ok();
     }
-    let held = received(&town, "--queue q.fifo --max 1 --consumer eve").remove(0);
+    let held = received(&town, "q.fifo --max 1 --consumer eve").remove(0);
     let before = town.counts("q.fifo");
-    let all = town.run("peek --queue q.fifo --json").json();
+    let all = town.run("peek q.fifo --json").json();
     let bodies: Vec<_> = all.iter().map(|message| message["body"].clone()).collect();
     assert_eq!(bodies, ["1", "2", "3"]);
-    assert_eq!(
-        town.run("peek --queue q.fifo --max 2 --json").json().len(),
-        2
-    );
-    let of_key = town
-        .run("peek --queue q.fifo --key a --state ready --json")
-        .json();
+    assert_eq!(town.run("peek q.fifo --max 2 --json").json().len(), 2);
+    let of_key = town.run("peek q.fifo --key a --state ready --json").json();
     assert_eq!(of_key.len(), 1);
     assert_eq!(of_key[0]["body"], "3");
-    let table = town.run("peek --queue q.fifo --state in_flight").ok();
+    let table = town.run("peek q.fifo --state in_flight").ok();
     assert!(table.contains("\tin_flight\ta\t1\teve\t"), "{table}");
     let id = held["id"].as_str().unwrap();
-    let one = town
-        .run(&format!("peek --queue q.fifo --id {id} --json"))
-        .json();
+    let one = town.run(&format!("peek q.fifo --id {id} --json")).json();
     assert_eq!(one[0]["holder"], "eve");
     assert_eq!(town.counts("q.fifo"), before);
 
-    town.run("key park --queue q.fifo b").ok();
-    assert_eq!(town.run("key list --queue q.fifo --json").json().len(), 2);
-    let parked = town.run("key list --queue q.fifo --parked").ok();
+    town.run("key park q.fifo b").ok();
+    assert_eq!(town.run("key list q.fifo --json").json().len(), 2);
+    let parked = town.run("key list q.fifo --parked").ok();
     assert!(parked.starts_with("b\t1\tparked\t"), "{parked}");
 
-    let mut reject = town.sandbox.command("reject --queue q.fifo --reason");
+    let mut reject = town.sandbox.command("reject q.fifo --reason");
     reject.args(["no such product", receipt(&held)]);
     Done::from(reject.output().unwrap()).ok();
     let letters = town.run("dlq list dead.fifo").ok();
@@ -494,5 +466,5 @@ fn messages_keys_and_dead_letters_can_be_looked_at() {
     assert!(none.is_empty());
     let hint = town.run("dlq list q.fifo").fails_with(1);
     assert!(hint.contains("go to dead.fifo"), "{hint}");
-    town.run("peek --queue none").fails_with(3);
+    town.run("peek none").fails_with(3);
 }

@@ -18,7 +18,7 @@ fn filled(sandbox: &Sandbox) -> Server {
     let body = "x".repeat(100_000);
     for _ in 0..15 {
         sandbox
-            .run(&format!("send -q mail --create --endpoint {url} {body}"))
+            .run(&format!("send mail --create --endpoint {url} {body}"))
             .ok();
     }
     sandbox

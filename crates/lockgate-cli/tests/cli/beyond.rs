@@ -10,8 +10,8 @@ use crate::{
 
 /// Sends a message and receives it; its receipt.
 fn lease(town: &Town, queue: &str, send: &str) -> String {
-    town.run(&format!("send --queue {queue} {send}")).ok();
-    let receive = format!("receive --queue {queue} --wait 5s --lease 30s");
+    town.run(&format!("send {queue} {send}")).ok();
+    let receive = format!("receive {queue} --wait 5s --lease 30s");
     let received = town.run(&receive).json();
     received[0]["receipt"].as_str().unwrap().to_owned()
 }
@@ -21,14 +21,14 @@ fn a_lease_can_be_made_longer_while_it_lasts() {
     let town = Town::new();
     town.run("queue create orders.fifo").ok();
     let receipt = lease(&town, "orders.fifo", "--key k hello");
-    let extend = format!("extend --queue orders.fifo --lease 2h {receipt}");
+    let extend = format!("extend orders.fifo --lease 2h {receipt}");
     town.run(&extend).ok();
     let key = town
-        .run("key explain --queue orders.fifo k --json")
+        .run("key explain orders.fifo k --json")
         .json()
         .remove(0);
     assert!(key["remaining_ms"].as_u64() > Some(3_600_000), "{key}");
-    town.run(&format!("ack --queue orders.fifo {receipt}")).ok();
+    town.run(&format!("ack orders.fifo {receipt}")).ok();
     let late = town.run(&extend).fails_with(4);
     assert!(
         late.contains("could not be held for longer; the first: the message is gone"),
@@ -40,14 +40,14 @@ fn a_lease_can_be_made_longer_while_it_lasts() {
 fn a_message_that_waits_can_be_moved_in_time_and_called_back() {
     let town = Town::new();
     town.run("queue create mail").ok();
-    let sent = town.run("send --queue mail --delay 10m --json x").json();
+    let sent = town.run("send mail --delay 10m --json x").json();
     let id = sent[0]["id"].as_str().unwrap();
     let counts = || {
         let counts = town.counts("mail");
         ["ready", "in_flight", "delayed"].map(|state| counts[state].as_u64().unwrap())
     };
     assert_eq!(counts(), [0, 0, 1]);
-    let reschedule = |when: &str| town.run(&format!("reschedule --queue mail {when} {id}"));
+    let reschedule = |when: &str| town.run(&format!("reschedule mail {when} {id}"));
     reschedule("--delay 0s").ok();
     assert_eq!(counts(), [1, 0, 0]);
     let due = reschedule("--at 2100-01-01T00:00:00Z --json").json();
@@ -56,11 +56,11 @@ fn a_message_that_waits_can_be_moved_in_time_and_called_back() {
         [json!({"id": id, "due_at": "2100-01-01T00:00:00.000Z"})]
     );
     assert_eq!(counts(), [0, 0, 1]);
-    let cancel = |ids: &str| town.run(&format!("cancel --queue mail {ids}"));
-    let other = town.run("send --queue mail --json y").json();
+    let cancel = |ids: &str| town.run(&format!("cancel mail {ids}"));
+    let other = town.run("send mail --json y").json();
     let other = other[0]["id"].as_str().unwrap();
     // One that cannot be cancelled does not keep the others.
-    town.run("receive --queue mail --wait 5s").ok();
+    town.run("receive mail --wait 5s").ok();
     let some = cancel(&format!("{other} {id}"));
     assert!(some.stderr.contains("cancelled 1 message\n"), "{some:?}");
     let error = some.fails_with(4);
@@ -83,11 +83,11 @@ fn settles_and_sends_happen_together_or_not_at_all() {
         town.run(&format!("queue create {queue}")).ok();
     }
     let receipt = lease(&town, "orders", "one");
-    let both = format!("transact --ack {receipt} --queue mail shipped");
+    let both = format!("transact --ack {receipt} mail shipped");
     // A send that is refused: the lease stays.
-    town.run(&format!("transact --ack {receipt} --queue none x"))
+    town.run(&format!("transact --ack {receipt} none x"))
         .fails_with(3);
-    let refused = town.run(&format!("transact --ack {receipt} --queue ship.fifo x"));
+    let refused = town.run(&format!("transact --ack {receipt} ship.fifo x"));
     let refused = refused.fails_with(1);
     assert!(refused.contains("key"), "{refused}");
     assert_eq!(town.counts("orders")["in_flight"], 1);
@@ -105,7 +105,7 @@ fn settles_and_sends_happen_together_or_not_at_all() {
     let receipt = lease(&town, "orders", "two");
     let options = "--key user-42 --unique-id u1 --delay 0s";
     town.run(&format!(
-        "transact --ack {receipt} --queue ship.fifo {options} parcel"
+        "transact --ack {receipt} ship.fifo {options} parcel"
     ))
     .ok();
     let receipt = lease(&town, "orders", "three");
@@ -133,9 +133,9 @@ fn settles_and_sends_happen_together_or_not_at_all() {
     assert_eq!(town.counts("orders")["ready"], 1, "it was put back");
 
     for (arguments, code, says) in [
-        ("transact --queue mail x", 2, "--ack"),
+        ("transact mail x", 2, "--ack"),
         ("transact --ack a --key k", 2, "BODY"),
-        ("transact --ack a body", 2, "--queue"),
+        ("transact --ack a body", 2, "<BODY>"),
         ("transact --ack a --file f", 2, "cannot be used with"),
         ("transact --file none.json", 3, "none.json"),
     ] {
@@ -152,7 +152,7 @@ fn settles_and_sends_happen_together_or_not_at_all() {
 fn tags_set_through_the_admin_api_switch_extensions_on_and_off() {
     let town = Town::new();
     town.run("queue create mail").ok();
-    let send = || town.run("send --queue mail --delay 20m x");
+    let send = || town.run("send mail --delay 20m x");
     let refused = send().fails_with(1);
     assert!(refused.contains("900"), "{refused}");
     town.run("queue set mail --tag lockgate:delay-max=30d --tag team=ads")
@@ -201,7 +201,7 @@ fn tags_of_declared_queues_switch_extensions_on() {
     sandbox.write("lockgate.toml", "queues = \"queues.toml\"\n");
     let server = Server::start(&sandbox);
     let endpoint = format!("--endpoint {}", server.url);
-    let send = format!("send {endpoint} --queue orders.fifo --key k --delay 20m x");
+    let send = format!("send {endpoint} orders.fifo --key k --delay 20m x");
     sandbox.run(&send).ok();
     let counts = sandbox
         .run(&format!("queue show {endpoint} orders.fifo --json"))

@@ -45,7 +45,7 @@ impl Town {
     }
 
     fn attempts(&self, queue: &str) -> Vec<u64> {
-        let messages = self.run(&format!("peek --queue {queue} --json")).json();
+        let messages = self.run(&format!("peek {queue} --json")).json();
         messages
             .iter()
             .map(|message| message["attempts"].as_u64().unwrap())
@@ -86,11 +86,11 @@ fn messages_of_a_key_run_in_order_and_one_at_a_time_and_keys_side_by_side() {
         town.run(&format!("queue create {queue}")).ok();
         town.run(&format!("queue set {queue} --key-profile {profile}"))
             .ok();
-        town.send_lines(&format!("--queue {queue}"), &lines).ok();
+        town.send_lines(&format!("{queue}"), &lines).ok();
         // A folder can be made once: whoever finds one of its key fails.
         let command = "mkdir \"$LOCKGATE_KEY\" && { cat; echo; } >> \"out-$LOCKGATE_KEY\" \\
             && rmdir \"$LOCKGATE_KEY\"";
-        let done = town.exec(&format!("--queue {queue} --concurrency 4"), command);
+        let done = town.exec(&format!("{queue} --concurrency 4"), command);
         assert_eq!((done.code, &*done.stderr), (Some(0), ""), "{done:?}");
         for key in 0..5 {
             let file = format!("out-k{key}");
@@ -105,7 +105,7 @@ fn messages_of_a_key_run_in_order_and_one_at_a_time_and_keys_side_by_side() {
         assert_eq!(town.counts(queue), nothing, "{queue}");
     }
     // Nothing is there any more, which is said, and no failure.
-    let done = town.exec("--queue sqs.fifo", "false");
+    let done = town.exec("sqs.fifo", "false");
     assert_eq!(done.code, Some(0));
     assert_eq!(done.stderr, "nothing received: sqs.fifo is empty\n");
 }
@@ -151,11 +151,8 @@ fn hold_the_first_empty_answer(listener: TcpListener, server: SocketAddr, go: Pa
 fn an_empty_answer_from_before_a_command_ended_does_not_end_the_run() {
     let town = Town::new();
     town.run("queue create q.fifo").ok();
-    town.send_lines(
-        "--queue q.fifo --key k",
-        "{\"body\":\"a\"}\n{\"body\":\"b\"}\n",
-    )
-    .ok();
+    town.send_lines("q.fifo --key k", "{\"body\":\"a\"}\n{\"body\":\"b\"}\n")
+        .ok();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let server = town
@@ -166,7 +163,7 @@ fn an_empty_answer_from_before_a_command_ended_does_not_end_the_run() {
         .unwrap();
     let go = town.sandbox.path().join("go");
     thread::spawn(move || hold_the_first_empty_answer(listener, server, go));
-    let options = format!("--endpoint {endpoint} --queue q.fifo --concurrency 2");
+    let options = format!("--endpoint {endpoint} q.fifo --concurrency 2");
     let done = town.exec(&options, "until [ -e go ]; do sleep 0.01; done; cat; echo");
     assert_eq!((done.code, &*done.stdout), (Some(0), "a\nb\n"), "{done:?}");
 }
@@ -175,24 +172,24 @@ fn an_empty_answer_from_before_a_command_ended_does_not_end_the_run() {
 fn a_command_has_its_message_on_standard_input_and_the_rest_in_its_environment() {
     let town = Town::new();
     town.run("queue create q").ok();
-    town.run("send --queue q --group g --attribute user.id=a=b --attribute n:Number=7 tüx")
+    town.run("send q --group g --attribute user.id=a=b --attribute n:Number=7 tüx")
         .ok();
     let command =
         "echo \"$(cat)|$LOCKGATE_QUEUE|$LOCKGATE_GROUP|${LOCKGATE_KEY-none}|$LOCKGATE_ATTEMPT|\\
 $LOCKGATE_ATTRIBUTE_user_id|$LOCKGATE_ATTRIBUTE_n|$LOCKGATE_SEQUENCE\"
         test -n \"$LOCKGATE_RECEIPT\" -a -n \"$LOCKGATE_MESSAGE_ID\" -a -n \"$LOCKGATE_SENT_AT\"";
-    let done = town.exec("--queue q", command);
+    let done = town.exec("q", command);
     assert_eq!(done.ok(), "tüx|q|g|none|1|a=b|7|1\n");
 
     // A command need not read what a pipe cannot hold.
     let body = "x".repeat(1_000_000);
-    town.send_lines("--queue q", &format!("{{\"body\":\"{body}\"}}\n"))
+    town.send_lines("q", &format!("{{\"body\":\"{body}\"}}\n"))
         .ok();
-    let done = town.exec("--queue q", "exec <&-; true");
+    let done = town.exec("q", "exec <&-; true");
     assert_eq!((done.code, &*done.stderr), (Some(0), ""), "{done:?}");
-    town.send_lines("--queue q", &format!("{{\"body\":\"{body}\"}}\n"))
+    town.send_lines("q", &format!("{{\"body\":\"{body}\"}}\n"))
         .ok();
-    assert_eq!(town.exec("--queue q", "wc -c").ok().trim(), "1000000");
+    assert_eq!(town.exec("q", "wc -c").ok().trim(), "1000000");
 }
 
 #[test]
@@ -200,12 +197,10 @@ fn a_failed_command_puts_its_message_back_for_later_and_is_told() {
     let town = Town::new();
     town.run("queue create q").ok();
     for body in ["good", "bad", "killed", "fine"] {
-        town.run(&format!("send --queue q {body}")).ok();
+        town.run(&format!("send q {body}")).ok();
     }
     let command = "case $(cat) in bad) exit 3;; killed) kill -9 $$;; esac";
-    let error = town
-        .exec("--queue q --retry-delay 1h", command)
-        .fails_with(1);
+    let error = town.exec("q --retry-delay 1h", command).fails_with(1);
     assert!(
         error.contains("it exited with 3; the message comes again in 1h"),
         "{error}"
@@ -221,20 +216,20 @@ fn a_failed_command_puts_its_message_back_for_later_and_is_told() {
     assert_eq!(town.attempts("q"), [1, 1]);
     // Back at once, and still not tried a second time in one run.
     town.run("queue purge q --yes").ok();
-    town.run("send --queue q bad").ok();
-    town.exec("--queue q --retry-delay 0s", "echo x >> tries; false")
+    town.run("send q bad").ok();
+    town.exec("q --retry-delay 0s", "echo x >> tries; false")
         .fails_with(1);
     assert_eq!(town.read("tries"), "x\n");
     // At most so many.
-    town.run("send --queue q another").ok();
-    town.exec("--queue q --max 1", "true").ok();
+    town.run("send q another").ok();
+    town.exec("q --max 1", "true").ok();
 }
 
 /// Otherwise a typing error would send a whole queue to its dead letters.
 #[test]
 fn a_command_that_cannot_be_started_ends_the_run_with_its_first_message() {
     let town = Town::new();
-    town.send_lines("--queue q --create", &"{\"body\":1}\n".repeat(5))
+    town.send_lines("q --create", &"{\"body\":1}\n".repeat(5))
         .ok();
     let not_executable = town.sandbox.write("script", "true");
     for (command, says) in [
@@ -248,7 +243,7 @@ fn a_command_that_cannot_be_started_ends_the_run_with_its_first_message() {
         ),
     ] {
         let before: u64 = town.attempts("q").iter().sum();
-        let error = town.exec("--queue q --follow", command).fails_with(1);
+        let error = town.exec("q --follow", command).fails_with(1);
         assert!(error.contains(says), "{error}");
         let after: u64 = town.attempts("q").iter().sum();
         assert_eq!(after, before + 1, "{command}");
@@ -261,8 +256,8 @@ fn a_run_ends_when_nobody_reads_its_output_any_more() {
     let town = Town::new();
     let body = "x".repeat(60_000);
     let lines = format!("{{\"body\":\"{body}\"}}\n").repeat(10);
-    town.send_lines("--queue q --create", &lines).ok();
-    let mut child = town.start_exec("--queue q --follow", "cat; echo");
+    town.send_lines("q --create", &lines).ok();
+    let mut child = town.start_exec("q --follow", "cat; echo");
     let mut reader = lines_of(&mut child);
     assert_eq!(line(&mut reader).len(), 60_000);
     drop(reader);
@@ -280,10 +275,10 @@ fn a_run_ends_when_nobody_reads_its_output_any_more() {
 fn a_lease_lasts_as_long_as_its_command() {
     let town = Town::new();
     town.run("queue create q.fifo").ok();
-    town.run("send --queue q.fifo --key k one").ok();
-    town.run("send --queue q.fifo --key k two").ok();
+    town.run("send q.fifo --key k one").ok();
+    town.run("send q.fifo --key k two").ok();
     let command = "cat; echo \" $LOCKGATE_ATTEMPT\"; test -e slept || sleep 3; touch slept";
-    let done = town.exec("--queue q.fifo --lease 1s --concurrency 3", command);
+    let done = town.exec("q.fifo --lease 1s --concurrency 3", command);
     assert_eq!(done.ok(), "one 1\ntwo 1\n");
 }
 
@@ -291,21 +286,19 @@ fn a_lease_lasts_as_long_as_its_command() {
 fn a_lost_lease_is_told_and_its_message_is_not_deleted() {
     let town = Town::new();
     town.run("queue create q.fifo").ok();
-    town.run("send --queue q.fifo --key k one").ok();
+    town.run("send q.fifo --key k one").ok();
     let command = format!(
-        "{:?} nack --queue q.fifo \"$LOCKGATE_RECEIPT\"",
+        "{:?} nack q.fifo \"$LOCKGATE_RECEIPT\"",
         env!("CARGO_BIN_EXE_lockgate")
     );
-    let error = town
-        .exec("--queue q.fifo --retry-delay 1s", &command)
-        .fails_with(1);
+    let error = town.exec("q.fifo --retry-delay 1s", &command).fails_with(1);
     let says = "the message is not deleted: the lease has ended";
     assert!(error.contains(says), "{error}");
     assert!(error.contains("1 with a lost lease"), "{error}");
     assert_eq!(town.attempts("q.fifo"), [1]);
     // What the command itself has settled is no failure, nor is it deleted by the run.
     let command = command.replace(" nack ", " ack ");
-    let done = town.exec("--queue q.fifo --wait 20s", &command);
+    let done = town.exec("q.fifo --wait 20s", &command);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(
         done.stderr.starts_with(
@@ -323,24 +316,22 @@ fn what_is_purged_or_deleted_while_a_command_runs_is_told_as_gone() {
     let program = env!("CARGO_BIN_EXE_lockgate");
     let purge = format!("{program:?} queue purge $LOCKGATE_QUEUE --yes");
     let delete = format!("{program:?} queue delete $LOCKGATE_QUEUE --yes");
-    town.send_lines("--queue q --create", "{\"body\":1}").ok();
-    let done = town.exec("--queue q", &purge);
+    town.send_lines("q --create", "{\"body\":1}").ok();
+    let done = town.exec("q", &purge);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(done.stderr.contains("0 deleted"), "{done:?}");
     assert!(done.stderr.contains("1 gone"), "{done:?}");
     // A failed command is a failure all the same.
-    town.send_lines("--queue q", "{\"body\":1}").ok();
-    let error = town
-        .exec("--queue q", &format!("{purge}; false"))
-        .fails_with(1);
+    town.send_lines("q", "{\"body\":1}").ok();
+    let error = town.exec("q", &format!("{purge}; false")).fails_with(1);
     assert!(
         error.contains("0 failed and come again, 0 with a lost lease, 1 gone"),
         "{error}"
     );
 
     for command in [delete.clone(), format!("{delete}; false")] {
-        town.send_lines("--queue q --create", "{\"body\":1}").ok();
-        let error = town.exec("--queue q", &command).fails_with(3);
+        town.send_lines("q --create", "{\"body\":1}").ok();
+        let error = town.exec("q", &command).fails_with(3);
         let says = "queue q was deleted, and the message with it";
         assert!(error.contains(says), "{error}");
         assert!(!error.contains("may come again"), "{error}");
@@ -354,11 +345,11 @@ fn what_is_purged_or_deleted_while_a_command_runs_is_told_as_gone() {
 fn a_run_ends_although_many_messages_fail() {
     let town = Town::new();
     let messages = 2500;
-    town.send_lines("--queue q --create", &"{\"body\":1}\n".repeat(messages))
+    town.send_lines("q --create", &"{\"body\":1}\n".repeat(messages))
         .ok();
     let error = town
         .exec(
-            "--queue q --retry-delay 0s --concurrency 8",
+            "q --retry-delay 0s --concurrency 8",
             "echo x >> tries; exit 1",
         )
         .fails_with(1);
@@ -370,8 +361,8 @@ fn a_run_ends_although_many_messages_fail() {
 fn a_signal_lets_commands_end_and_a_second_one_kills_them() {
     let town = Town::new();
     town.run("queue create q").ok();
-    town.run("send --queue q one").ok();
-    let mut child = town.start_exec("--queue q --follow", "echo began; read go < go; echo ended");
+    town.run("send q one").ok();
+    let mut child = town.start_exec("q --follow", "echo began; read go < go; echo ended");
     let fifo = town.sandbox.path().join("go");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
     let (mut out, mut err) = (
@@ -389,11 +380,8 @@ fn a_signal_lets_commands_end_and_a_second_one_kills_them() {
         json!({"ready": 0, "in_flight": 0, "delayed": 0})
     );
 
-    town.run("send --queue q two").ok();
-    let mut child = town.start_exec(
-        "--queue q --follow --retry-delay 0s",
-        "echo began; sleep 600",
-    );
+    town.run("send q two").ok();
+    let mut child = town.start_exec("q --follow --retry-delay 0s", "echo began; sleep 600");
     let (mut out, mut err) = (
         lines_of(&mut child),
         BufReader::new(child.stderr.take().unwrap()),
@@ -415,18 +403,18 @@ fn a_signal_lets_commands_end_and_a_second_one_kills_them() {
 fn following_goes_on_after_a_restart() {
     let mut town = Town::new();
     town.run("queue create q").ok();
-    let mut child = town.start_exec("--queue q --follow", "cat; echo");
+    let mut child = town.start_exec("q --follow", "cat; echo");
     let (mut out, mut err) = (
         lines_of(&mut child),
         BufReader::new(child.stderr.take().unwrap()),
     );
-    town.run("send --queue q before").ok();
+    town.run("send q before").ok();
     assert_eq!(line(&mut out), "before");
     town.server.signal(Signal::KILL);
     read_until(&mut err, "the server does not answer, trying again");
     let address = town.server.url.trim_start_matches("http://").to_owned();
     town.server = Server::restart(town.server, &town.sandbox, &address);
-    town.run("send --queue q after").ok();
+    town.run("send q after").ok();
     assert_eq!(line(&mut out), "after");
     read_until(&mut err, "the server answers again");
     // A queue that goes away ends it.
@@ -441,10 +429,10 @@ fn who_follows_a_paused_queue_is_told_so_and_when_it_goes_on() {
     town.run("queue create q").ok();
     for exec in ["", "--exec cat"] {
         town.run("queue pause q").ok();
-        town.run("send --queue q one").ok();
+        town.run("send q one").ok();
         let mut child = town
             .sandbox
-            .command(&format!("receive --queue q --follow {exec}"))
+            .command(&format!("receive q --follow {exec}"))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -463,14 +451,13 @@ fn who_follows_a_paused_queue_is_told_so_and_when_it_goes_on() {
 fn what_does_not_fit_together_is_refused() {
     let town = Town::new();
     for options in ["--ack", "--nack"] {
-        town.exec(&format!("--queue q {options}"), "true")
-            .fails_with(2);
+        town.exec(&format!("q {options}"), "true").fails_with(2);
     }
-    town.run("receive --queue q --concurrency 2").fails_with(2);
-    let error = town.exec("--queue none", "true").fails_with(3);
+    town.run("receive q --concurrency 2").fails_with(2);
+    let error = town.exec("none", "true").fails_with(3);
     assert!(error.contains("there is no queue \"none\""), "{error}");
     town.run("queue create q").ok();
     town.run("queue set q --lease 0s").ok();
-    let error = town.exec("--queue q", "true").fails_with(2);
+    let error = town.exec("q", "true").fails_with(2);
     assert!(error.contains("--lease"), "{error}");
 }

@@ -38,12 +38,12 @@ pub(crate) fn filled() -> Sandbox {
     for number in 0..6 {
         let key = number % 2;
         run(&format!(
-            "send -q orders.fifo --create --key user-{key} --attribute a=secret-value secret-{number}"
+            "send orders.fifo --create --key user-{key} --attribute a=secret-value secret-{number}"
         ));
     }
-    run("receive -q orders.fifo --max 2 --ack");
-    run("receive -q orders.fifo --max 1 --lease 10m");
-    run("send -q mail --create --delay 10m later");
+    run("receive orders.fifo --max 2 --ack");
+    run("receive orders.fifo --max 1 --lease 10m");
+    run("send mail --create --delay 10m later");
     server.signal(Signal::TERM);
     server.wait();
     sandbox
@@ -336,7 +336,7 @@ fn a_torn_tail_is_no_damage() {
     let server = Server::start(&sandbox);
     let url = server.url.clone();
     sandbox
-        .run(&format!("send -q mail --create --endpoint {url} kept"))
+        .run(&format!("send mail --create --endpoint {url} kept"))
         .ok();
     server.signal(Signal::KILL);
     server.wait();
@@ -402,7 +402,7 @@ fn segments_with_swapped_names_are_refused_and_left_alone() {
     let server = Server::start(&sandbox);
     let url = server.url.clone();
     sandbox
-        .run(&format!("send -q mail --endpoint {url} newest"))
+        .run(&format!("send mail --endpoint {url} newest"))
         .ok();
     server.signal(Signal::KILL);
     server.wait();
@@ -476,7 +476,7 @@ pub(crate) fn restored() -> Sandbox {
     let url = server.url.clone();
     let body = "x".repeat(20_000);
     sandbox
-        .run(&format!("send -q large --create --endpoint {url} {body}"))
+        .run(&format!("send large --create --endpoint {url} {body}"))
         .ok();
     sandbox.run(&format!("backup all --endpoint {url}")).ok();
     drop(server);
@@ -554,13 +554,13 @@ fn a_message_that_cannot_be_read_any_more_is_told_in_words() {
     flip(&segments(&sandbox)[0], "secret-4");
     let url = server.url.clone();
     sandbox
-        .run(&format!("peek -q orders.fifo --endpoint {url}"))
+        .run(&format!("peek orders.fifo --endpoint {url}"))
         .ok();
     let event = server.event("the payload of a message cannot be read any more");
     assert_eq!(event["level"], "WARN", "{event}");
     assert!(event["message_id"].is_string(), "{event}");
     sandbox
-        .run(&format!("receive -q orders.fifo --max 10 --endpoint {url}"))
+        .run(&format!("receive orders.fifo --max 10 --endpoint {url}"))
         .ok();
     let position = event["position"].clone();
     let event = server.event("dropped a message whose payload cannot be read any more");
@@ -638,9 +638,7 @@ fn bodies(sandbox: &Sandbox, url: &str) -> BTreeMap<String, Vec<String>> {
     let mut all = BTreeMap::new();
     for queue in ["orders.fifo", "mail"] {
         let lines = sandbox
-            .run(&format!(
-                "receive -q {queue} --max 100 --ack --endpoint {url}"
-            ))
+            .run(&format!("receive {queue} --max 100 --ack --endpoint {url}"))
             .json();
         let bodies = lines
             .iter()
@@ -658,14 +656,14 @@ fn a_backup_of_a_running_server_becomes_a_server() {
     for number in 0..20 {
         sandbox
             .run(&format!(
-                "send -q orders.fifo --create --key k{} --endpoint {url} order-{number}",
+                "send orders.fifo --create --key k{} --endpoint {url} order-{number}",
                 number % 3
             ))
             .ok();
     }
     let held = sandbox
         .run(&format!(
-            "receive -q orders.fifo --max 1 --lease 10m --endpoint {url}"
+            "receive orders.fifo --max 1 --lease 10m --endpoint {url}"
         ))
         .json();
     let done = sandbox.run(&format!("backup kept.backup --endpoint {url}"));
@@ -678,7 +676,7 @@ fn a_backup_of_a_running_server_becomes_a_server() {
     assert!(error.contains("is there already"), "{error}");
     // What happens later is not in it.
     sandbox
-        .run(&format!("send -q mail --create --endpoint {url} later"))
+        .run(&format!("send mail --create --endpoint {url} later"))
         .ok();
     let was = bodies(&sandbox, &url);
 
@@ -703,13 +701,13 @@ fn a_backup_of_a_running_server_becomes_a_server() {
     let receipt = held[0]["receipt"].as_str().unwrap();
     sandbox
         .run(&format!(
-            "ack -q orders.fifo --endpoint {} {receipt}",
+            "ack orders.fifo --endpoint {} {receipt}",
             restored.url
         ))
         .ok();
     let lines = sandbox
         .run(&format!(
-            "receive -q orders.fifo --max 100 --ack --endpoint {}",
+            "receive orders.fifo --max 100 --ack --endpoint {}",
             restored.url
         ))
         .json();
@@ -722,7 +720,7 @@ fn a_backup_of_a_running_server_becomes_a_server() {
     // A new message has an id that the other server has not given.
     let sent = |url: &str| {
         let line = sandbox.run(&format!(
-            "send --json -q orders.fifo --key k --endpoint {url} x"
+            "send --json orders.fifo --key k --endpoint {url} x"
         ));
         line.json()[0]["id"].clone()
     };
@@ -735,7 +733,7 @@ fn a_backup_goes_through_a_pipe_and_bad_ones_leave_nothing() {
     let server = Server::start(&sandbox);
     let url = server.url.clone();
     sandbox
-        .run(&format!("send -q mail --create --endpoint {url} kept"))
+        .run(&format!("send mail --create --endpoint {url} kept"))
         .ok();
     let mut backup = sandbox.command(&format!("backup - --endpoint {url}"));
     let bytes = backup.output().unwrap().stdout;

@@ -95,11 +95,11 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
     for (arguments, says) in [
         ("", "Usage: lockgate"),
         ("frobnicate", "unrecognized subcommand 'frobnicate'"),
-        ("send", "--queue <NAME>"),
-        ("send --queue q --delay 5 x", "\"5\" is no duration"),
-        ("send --queue q --delay 500ms x", "whole number of seconds"),
-        ("send --queue q --attribute x body", "expected NAME=VALUE"),
-        ("receive --queue q --ack --nack", "cannot be used with"),
+        ("send", "<QUEUE>"),
+        ("send q --delay 5 x", "\"5\" is no duration"),
+        ("send q --delay 500ms x", "whole number of seconds"),
+        ("send q --attribute x body", "expected NAME=VALUE"),
+        ("receive q --ack --nack", "cannot be used with"),
         (
             "queue create q --lease 13h",
             "lease must be a time from 0s to 12h, not 13h",
@@ -109,14 +109,14 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
             "lease must be a time from 0s to 12h, not 13",
         ),
         (
-            "receive --queue q --lease 13h",
+            "receive q --lease 13h",
             "\"13h\" is too long, a lease lasts up to 12h",
         ),
         (
-            "extend --queue q --lease 13h r",
+            "extend q --lease 13h r",
             "\"13h\" is too long, a lease lasts up to 12h",
         ),
-        ("receive --queue q --max 0", "0 is not in 1.."),
+        ("receive q --max 0", "0 is not in 1.."),
         ("queue create q --attempts-max 0", "a number from 1 to 1000"),
         (
             "serve --listen nowhere",

@@ -35,10 +35,8 @@ impl Town {
 
     /// Everything a queue has, in the order it comes.
     pub(crate) fn drain(&self, queue: &str) -> Vec<Value> {
-        self.run(&format!(
-            "receive --queue {queue} --max 1000 --wait 5s --ack"
-        ))
-        .json()
+        self.run(&format!("receive {queue} --max 1000 --wait 5s --ack"))
+            .json()
     }
 
     pub(crate) fn counts(&self, queue: &str) -> Value {
@@ -67,12 +65,12 @@ fn a_message_goes_there_and_comes_back_whole() {
         "attributes": {"a": "x", "n": 1.50, "b": {"type": "Binary", "base64": "AAE="}},
     });
     let sent = town
-        .send_lines("--queue orders.fifo --json", &line.to_string())
+        .send_lines("orders.fifo --json", &line.to_string())
         .json();
     assert_eq!(sent.len(), 1);
     assert_eq!(sent[0]["duplicate"], false);
 
-    let received = town.run("receive --queue orders.fifo --wait 5s").json();
+    let received = town.run("receive orders.fifo --wait 5s").json();
     let message = &received[0];
     assert_eq!(received.len(), 1);
     assert_eq!(message["id"], sent[0]["id"]);
@@ -98,9 +96,9 @@ fn a_message_goes_there_and_comes_back_whole() {
         town.counts("orders.fifo"),
         json!({"ready": 0, "in_flight": 1, "delayed": 0})
     );
-    assert_eq!(town.run("receive --queue orders.fifo").ok(), "");
+    assert_eq!(town.run("receive orders.fifo").ok(), "");
     let receipt = message["receipt"].as_str().unwrap();
-    town.run(&format!("ack --queue orders.fifo {receipt}")).ok();
+    town.run(&format!("ack orders.fifo {receipt}")).ok();
     assert_eq!(town.counts("orders.fifo")["in_flight"], 0);
 }
 
@@ -111,9 +109,7 @@ fn any_json_is_a_body_and_order_is_kept_over_many_calls() {
     for number in 1..35 {
         lines.push_str(&format!("{{\"body\":\"{number}\"}}\n"));
     }
-    let said = town
-        .send_lines("--queue q.fifo --create --key k", &lines)
-        .ok();
+    let said = town.send_lines("q.fifo --create --key k", &lines).ok();
     assert_eq!(said, "sent 35 messages to q.fifo\n");
     let received = town.drain("q.fifo");
     let mut expected = vec![r#"{"z":1.50,"a":[1,2]}"#.to_owned()];
@@ -131,7 +127,7 @@ fn a_wrong_line_is_named_and_nothing_is_skipped_silently() {
         "{\"body\":\"one\"}\n{\"body\":\"two\"}\n{\"boddy\":\"three\"}\n{\"body\":\"four\"}\n",
     );
     let error = town
-        .run(&format!("send --queue q --file {}", file.display()))
+        .run(&format!("send q --file {}", file.display()))
         .fails_with(1);
     assert!(
         error.contains("in.jsonl:3: unknown field `boddy`"),
@@ -144,19 +140,15 @@ fn a_wrong_line_is_named_and_nothing_is_skipped_silently() {
     assert_eq!(bodies(&town.drain("q")).len(), 2);
 
     // An id for one message is not passed over in silence for many.
-    town.run("send --queue q --unique-id once --file in.jsonl")
+    town.run("send q --unique-id once --file in.jsonl")
         .fails_with(2);
-    town.run("send --queue q --unique-id once").fails_with(2);
+    town.run("send q --unique-id once").fails_with(2);
     assert_eq!(town.counts("q")["ready"], 0);
 
     // What the server refuses is named as exactly.
-    let error = town
-        .send_lines("--queue q", "{\"body\":\"\"}\n")
-        .fails_with(1);
+    let error = town.send_lines("q", "{\"body\":\"\"}\n").fails_with(1);
     assert!(error.contains("standard input:1: "), "{error}");
-    let error = town
-        .run("send --queue q --file nowhere.jsonl")
-        .fails_with(3);
+    let error = town.run("send q --file nowhere.jsonl").fails_with(3);
     assert!(error.contains("opening nowhere.jsonl"), "{error}");
 }
 
@@ -164,7 +156,7 @@ fn a_wrong_line_is_named_and_nothing_is_skipped_silently() {
 fn a_message_without_the_key_its_queue_needs_is_named() {
     let town = Town::new();
     town.run("queue create q.fifo").ok();
-    let error = town.run("send --queue q.fifo one").fails_with(1);
+    let error = town.run("send q.fifo one").fails_with(1);
     assert!(
         error.contains("a message for q.fifo needs a key"),
         "{error}"
@@ -173,7 +165,7 @@ fn a_message_without_the_key_its_queue_needs_is_named() {
 
     // What stands before it in the same call is sent.
     let lines = "{\"body\":\"one\",\"key\":\"k\"}\n{\"body\":\"two\"}\n";
-    let error = town.send_lines("--queue q.fifo", lines).fails_with(1);
+    let error = town.send_lines("q.fifo", lines).fails_with(1);
     assert!(error.contains("standard input:2: a message"), "{error}");
     assert_eq!(bodies(&town.drain("q.fifo")), ["one"]);
 }
@@ -181,7 +173,7 @@ fn a_message_without_the_key_its_queue_needs_is_named() {
 #[test]
 fn the_same_unique_id_twice_is_told() {
     let town = Town::new();
-    let send = "send --queue q.fifo --create --key k --unique-id once --json body";
+    let send = "send q.fifo --create --key k --unique-id once --json body";
     let first = &town.run(send).json()[0];
     let again = &town.run(send).json()[0];
     assert_eq!(
@@ -192,17 +184,15 @@ fn the_same_unique_id_twice_is_told() {
         (&first["duplicate"], &again["duplicate"]),
         (&json!(false), &json!(true))
     );
-    let plain = town
-        .run("send --queue q.fifo --key k --unique-id once body")
-        .ok();
+    let plain = town.run("send q.fifo --key k --unique-id once body").ok();
     assert_eq!(plain, "sent 1 message to q.fifo (1 already there)\n");
     // Without an id of its own each send is another message, unless the body is the id.
-    town.run("send --queue q.fifo --key k same").ok();
-    town.run("send --queue q.fifo --key k same").ok();
+    town.run("send q.fifo --key k same").ok();
+    town.run("send q.fifo --key k same").ok();
     assert_eq!(bodies(&town.drain("q.fifo")), ["body", "same", "same"]);
     town.run("queue create c.fifo --dedup-content true").ok();
-    town.run("send --queue c.fifo --key k same").ok();
-    let plain = town.run("send --queue c.fifo --key k same").ok();
+    town.run("send c.fifo --key k same").ok();
+    let plain = town.run("send c.fifo --key k same").ok();
     assert_eq!(plain, "sent 1 message to c.fifo (1 already there)\n");
 }
 
@@ -215,12 +205,12 @@ fn looking_with_nack_shows_each_message_once_and_costs_no_attempt() {
         .ok();
     let lines =
         "{\"body\":1,\"key\":\"a\"}\n{\"body\":2,\"key\":\"a\"}\n{\"body\":3,\"key\":\"b\"}\n";
-    town.send_lines("--queue q.fifo", lines).ok();
+    town.send_lines("q.fifo", lines).ok();
     for profile in ["sqs", "strict"] {
         town.run(&format!("queue set q.fifo --key-profile {profile}"))
             .ok();
         for _ in 0..3 {
-            let looked = town.run("receive --queue q.fifo --nack --max 20");
+            let looked = town.run("receive q.fifo --nack --max 20");
             assert_eq!(looked.stderr, "", "{profile}");
             let mut shown: Vec<_> = looked
                 .json()
@@ -239,14 +229,13 @@ fn looking_with_nack_shows_each_message_once_and_costs_no_attempt() {
     assert_eq!(town.counts("dead.fifo")["ready"], 0);
     // The order is as it was.
     assert_eq!(
-        bodies(&town.run("receive -q q.fifo --nack -m 1").json()),
+        bodies(&town.run("receive q.fifo --nack -m 1").json()),
         ["1"]
     );
 
-    let error = town.run("receive --queue q.fifo --lease 0s").fails_with(2);
+    let error = town.run("receive q.fifo --lease 0s").fails_with(2);
     assert!(error.contains("counts as an attempt"), "{error}");
-    town.run("receive --queue q.fifo --nack --follow")
-        .fails_with(2);
+    town.run("receive q.fifo --nack --follow").fails_with(2);
 }
 
 /// A key promises an order, so a queue that keeps none takes groups, under their own name.
@@ -255,19 +244,19 @@ fn a_key_is_refused_where_no_order_is_kept_and_a_group_where_it_is() {
     let town = Town::new();
     town.run("queue create q").ok();
     town.run("queue create q.fifo").ok();
-    let error = town.run("send --queue q --key k one").fails_with(1);
+    let error = town.run("send q --key k one").fails_with(1);
     assert!(
         error.contains("queue q is not keyed and keeps no order") && error.contains("--group"),
         "{error}"
     );
     let error = town
-        .send_lines("--queue q", "{\"body\":1}\n{\"body\":2,\"key\":\"k\"}\n")
+        .send_lines("q", "{\"body\":1}\n{\"body\":2,\"key\":\"k\"}\n")
         .fails_with(1);
     assert!(
         error.contains("standard input:2: queue q is not keyed"),
         "{error}"
     );
-    let error = town.run("send --queue q.fifo --group g one").fails_with(1);
+    let error = town.run("send q.fifo --group g one").fails_with(1);
     assert!(error.contains("it takes a key, not a group"), "{error}");
     assert_eq!(
         town.counts("q"),
@@ -275,14 +264,13 @@ fn a_key_is_refused_where_no_order_is_kept_and_a_group_where_it_is() {
     );
 
     town.run("queue purge q --yes").ok();
-    town.send_lines("--queue q --group g", "{\"body\":1}\n")
-        .ok();
-    town.run("send --queue q.fifo --key k 2").ok();
+    town.send_lines("q --group g", "{\"body\":1}\n").ok();
+    town.run("send q.fifo --key k 2").ok();
     let shown = |command: &str| {
         let message = town.run(command).json().remove(0);
         json!([message["key"], message["group"]])
     };
-    for look in ["peek --json --queue", "receive --nack --queue"] {
+    for look in ["peek --json", "receive --nack"] {
         assert_eq!(shown(&format!("{look} q")), json!([null, "g"]), "{look}");
         assert_eq!(
             shown(&format!("{look} q.fifo")),
@@ -290,8 +278,8 @@ fn a_key_is_refused_where_no_order_is_kept_and_a_group_where_it_is() {
             "{look}"
         );
     }
-    assert_eq!(town.run("peek --queue q --group g --json").json().len(), 1);
-    let error = town.run("peek --queue q --key g").fails_with(1);
+    assert_eq!(town.run("peek q --group g --json").json().len(), 1);
+    let error = town.run("peek q --key g").fails_with(1);
     assert!(error.contains("queue q is not keyed"), "{error}");
 }
 
@@ -299,48 +287,44 @@ fn a_key_is_refused_where_no_order_is_kept_and_a_group_where_it_is() {
 fn an_empty_receive_says_why() {
     let town = Town::new();
     let why = |queue: &str| {
-        let done = town.run(&format!("receive --queue {queue}"));
+        let done = town.run(&format!("receive {queue}"));
         assert_eq!((done.code, done.stdout.as_str()), (Some(0), ""), "{done:?}");
         done.stderr
     };
     town.run("queue create q").ok();
     town.run("queue create q.fifo").ok();
     assert_eq!(why("q"), "nothing received: q is empty\n");
-    town.run("send --queue q --delay 15m later").ok();
+    town.run("send q --delay 15m later").ok();
     let said = why("q");
     assert!(
         said.starts_with("nothing received: the only message of q is delayed until 20"),
         "{said}"
     );
-    town.run("send --queue q now").ok();
+    town.run("send q now").ok();
     town.run("queue pause q").ok();
     let said = why("q");
     assert!(said.contains("q is paused and holds 2 messages"), "{said}");
     assert!(said.contains("`lockgate queue resume q`"), "{said}");
     town.run("queue resume q").ok();
-    town.run("receive --queue q").ok();
+    town.run("receive q").ok();
     let said = why("q");
     assert!(said.contains("1 message of q is in flight"), "{said}");
 
     for key in ["a", "b", "c"] {
-        town.run(&format!("send --queue q.fifo --key {key} 1")).ok();
+        town.run(&format!("send q.fifo --key {key} 1")).ok();
     }
-    town.run("send --queue q.fifo --key a 2").ok();
-    town.run("key park --queue q.fifo c").ok();
-    town.run("receive --queue q.fifo --max 1").ok();
-    let other = town.run("receive --queue q.fifo --max 1").json();
+    town.run("send q.fifo --key a 2").ok();
+    town.run("key park q.fifo c").ok();
+    town.run("receive q.fifo --max 1").ok();
+    let other = town.run("receive q.fifo --max 1").json();
     let receipt = other[0]["receipt"].as_str().unwrap();
-    town.run(&format!("nack --queue q.fifo --delay 1h {receipt}"))
-        .ok();
+    town.run(&format!("nack q.fifo --delay 1h {receipt}")).ok();
     let said = why("q.fifo");
     assert!(
         said.contains("all 3 keys with messages are held (1 in flight, 1 parked, 1 waiting for another attempt)"),
         "{said}"
     );
-    assert!(
-        said.contains("`lockgate key list --queue q.fifo`"),
-        "{said}"
-    );
+    assert!(said.contains("`lockgate key list q.fifo`"), "{said}");
 }
 
 #[test]
@@ -349,7 +333,7 @@ fn queues_are_listed_shown_purged_and_deleted() {
     town.run("queue create a.fifo --lease 1m --delay 0s --retention 1d")
         .ok();
     town.run("queue create b").ok();
-    town.run("send --queue b x").ok();
+    town.run("send b x").ok();
     let listed = town.run("queue list").ok();
     let lines: Vec<Vec<_>> = listed
         .lines()
@@ -401,7 +385,7 @@ fn queues_are_listed_shown_purged_and_deleted() {
     assert!(done.stderr.contains("holds 1 message "), "{done:?}");
     assert_eq!(town.counts("b")["ready"], 0);
     // Again at once: the wait of 60 s between two purges is a rule of the SQS API alone.
-    town.run("send --queue b x").ok();
+    town.run("send b x").ok();
     let done = town.run("queue purge b --yes");
     assert!(done.stderr.ends_with("\npurged 1 message\n"), "{done:?}");
     town.run("queue purge none --yes").fails_with(3);
@@ -411,7 +395,7 @@ fn queues_are_listed_shown_purged_and_deleted() {
     assert!(error.contains("there is no queue \"b\""), "{error}");
     town.run("queue delete b --yes").fails_with(3);
     town.run("queue delete b --yes --if-exists").ok();
-    let error = town.run("send --queue b x").fails_with(3);
+    let error = town.run("send b x").fails_with(3);
     assert!(error.contains("say --create"), "{error}");
 }
 
@@ -470,33 +454,33 @@ fn what_a_newcomer_mistypes_is_explained() {
     let length = "it takes 1 to 128 ASCII letters, digits and punctuation marks, and no spaces";
     for (arguments, code, says) in [
         (&["queue", "create", "bad name!"][..], 2, name),
-        (&["receive", "-q", ""], 2, name),
-        (&["send", "-q", "ü", "x"], 2, name),
+        (&["receive", ""], 2, name),
+        (&["send", "ü", "x"], 2, name),
         (
             &["queue", "create", "a.b"],
             1,
             "\"a.b\" is not 1 to 80 letters, digits, '-' and '_'",
         ),
-        (&["send", "-q", "q", ""], 1, "the message is empty"),
+        (&["send", "q", ""], 1, "the message is empty"),
         (
-            &["send", "-q", "q", "--delay", "1h", "x"],
+            &["send", "q", "--delay", "1h", "x"],
             1,
             "the delay is longer than q takes: 15m, or what its tag lockgate:delay-max says",
         ),
-        (&["send", "-q", "q.fifo", "-k", "", "x"], 1, length),
-        (&["send", "-q", "q", "-g", "a b", "x"], 1, length),
+        (&["send", "q.fifo", "-k", "", "x"], 1, length),
+        (&["send", "q", "-g", "a b", "x"], 1, length),
         (
-            &["ack", "-q", "q", "zzz"],
+            &["ack", "q", "zzz"],
             4,
             "it is no receipt that this server gave out for this queue",
         ),
         (
-            &["nack", "-q", "q", "zzz"],
+            &["nack", "q", "zzz"],
             4,
             "1 of 1 message could not be put back; the first: it is no receipt",
         ),
         (&["queue", "pause", "none"], 3, "`lockgate queue list`"),
-        (&["key", "park", "-q", "q.fifo", ""], 2, "KEY"),
+        (&["key", "park", "q.fifo", ""], 2, "KEY"),
     ] {
         let done: Done = town
             .sandbox
@@ -517,7 +501,7 @@ fn what_a_newcomer_mistypes_is_explained() {
 #[test]
 fn ack_into_a_pipe_is_refused_and_nothing_is_lost() {
     let town = Town::new();
-    town.send_lines("--queue q --create", &"{\"body\":1}\n".repeat(10))
+    town.send_lines("q --create", &"{\"body\":1}\n".repeat(10))
         .ok();
     let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
     let (pipe, nothing) = (Stdio::piped(), Stdio::null());
@@ -529,20 +513,17 @@ fn ack_into_a_pipe_is_refused_and_nothing_is_lost() {
         for options in ["", "--follow"] {
             let child = town
                 .sandbox
-                .command(&format!("receive --queue q --ack {options}"))
+                .command(&format!("receive q --ack {options}"))
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
                 .spawn();
             let done: Done = child.unwrap().wait_with_output().unwrap().into();
             let error = done.fails_with(2);
-            assert!(
-                error.contains("receive --queue q --exec COMMAND"),
-                "{error}"
-            );
+            assert!(error.contains("receive q --exec COMMAND"), "{error}");
         }
         let done: Done = town
             .sandbox
-            .command("receive --queue q --ack")
+            .command("receive q --ack")
             .stdout(sink)
             .stderr(Stdio::piped())
             .spawn()
@@ -567,10 +548,10 @@ fn a_reader_that_goes_away_is_no_failure_and_costs_no_message() {
     let lines: String = (0..10)
         .map(|_| format!("{{\"body\":\"{body}\"}}\n"))
         .collect();
-    town.send_lines("--queue q --create", &lines).ok();
+    town.send_lines("q --create", &lines).ok();
     let mut child = town
         .sandbox
-        .command("receive --queue q")
+        .command("receive q")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -586,7 +567,7 @@ fn a_reader_that_goes_away_is_no_failure_and_costs_no_message() {
     let left = counts["ready"].as_u64().unwrap();
     // One was read whole, and a pipe holds the bytes of at most one or two more.
     assert!((6..=9).contains(&left), "{counts}");
-    let untouched = town.run("receive --queue q --max 1").json();
+    let untouched = town.run("receive q --max 1").json();
     assert_eq!(untouched[0]["attempt"], 1);
     assert_eq!(town.run("config show").code, Some(0));
 }
@@ -597,12 +578,12 @@ fn an_interrupted_receive_leaves_nothing_leased_that_was_not_printed() {
     let town = Town::new();
     let lines = "{\"body\":1}\n".repeat(1000);
     town.run("queue create q --lease 1h").ok();
-    town.send_lines("--queue q", &lines).ok();
+    town.send_lines("q", &lines).ok();
     let mut printed = 0;
     for _ in 0..15 {
         let mut child = town
             .sandbox
-            .command("receive --queue q --max 1000")
+            .command("receive q --max 1000")
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -627,10 +608,10 @@ fn a_signal_ends_a_receive_that_nobody_reads() {
     let lines = format!("{{\"body\":\"{body}\"}}\n").repeat(10);
     town.run("queue create q --lease 1h").ok();
     for options in ["", "--follow", "--nack"] {
-        town.send_lines("--queue q", &lines).ok();
+        town.send_lines("q", &lines).ok();
         let mut child = town
             .sandbox
-            .command(&format!("receive --queue q {options}"))
+            .command(&format!("receive q {options}"))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -654,10 +635,10 @@ fn a_signal_ends_a_peek_that_nobody_reads() {
     let town = Town::new();
     let body = "x".repeat(60_000);
     let lines = format!("{{\"body\":\"{body}\"}}\n").repeat(10);
-    town.send_lines("--queue q --create", &lines).ok();
+    town.send_lines("q --create", &lines).ok();
     let mut child = town
         .sandbox
-        .command("peek --queue q --json")
+        .command("peek q --json")
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -675,7 +656,7 @@ fn a_line_does_not_wait_for_others() {
     town.run("queue create q").ok();
     let mut child = town
         .sandbox
-        .command("send --queue q")
+        .command("send q")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -683,7 +664,7 @@ fn a_line_does_not_wait_for_others() {
     let mut stdin = child.stdin.take().unwrap();
     for body in ["\"one\"", "2"] {
         writeln!(stdin, "{{\"body\":{body}}}").unwrap();
-        let received = town.run("receive --queue q --wait 20s --ack").json();
+        let received = town.run("receive q --wait 20s --ack").json();
         assert_eq!(bodies(&received), [body.trim_matches('"')]);
     }
     drop(stdin);
@@ -699,7 +680,7 @@ fn sending_goes_on_after_a_restart() {
     town.run("queue create q.fifo").ok();
     let mut child = town
         .sandbox
-        .command("send --queue q.fifo --key k --json")
+        .command("send q.fifo --key k --json")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -763,7 +744,7 @@ fn what_a_lost_answer_leaves_open_is_not_told_as_nothing() {
     let server = std::thread::spawn(move || dies_of_the_first_message(listener));
     // A queue with unique ids, so that it tries again, and then finds no server at all.
     let done = sandbox.run(&format!(
-        "send --endpoint {endpoint} --timeout 300ms --queue q.fifo --key a x"
+        "send --endpoint {endpoint} --timeout 300ms q.fifo --key a x"
     ));
     server.join().unwrap();
     assert_ne!(done.code, Some(0));

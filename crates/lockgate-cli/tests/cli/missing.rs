@@ -144,12 +144,10 @@ fn messages_to_queues_whose_creation_is_missing_are_counted() {
     let bodies = format!("{{\"body\":\"{}\"}}\n", "x".repeat(20_000)).repeat(300);
     fs::write(sandbox.path().join("bodies"), bodies).unwrap();
     for queue in ["one", "other"] {
-        let send = format!("send -q {queue} --create --file bodies --endpoint {url}");
+        let send = format!("send {queue} --create --file bodies --endpoint {url}");
         sandbox.run(&send).ok();
         sandbox
-            .run(&format!(
-                "receive -q {queue} --max 5 --ack --endpoint {url}"
-            ))
+            .run(&format!("receive {queue} --max 5 --ack --endpoint {url}"))
             .ok();
     }
     server.signal(Signal::KILL);
@@ -221,11 +219,11 @@ fn a_folder_that_is_moved_away_and_back_has_lost_nothing() {
     let server = Server::start(&sandbox);
     let url = server.url.clone();
     let (here, there) = (sandbox.path().join("data"), sandbox.path().join("there"));
-    let receive = format!("receive -q orders.fifo --max 10 --lease 10m --endpoint {url}");
+    let receive = format!("receive orders.fifo --max 10 --lease 10m --endpoint {url}");
     fs::rename(&here, &there).unwrap();
     assert_eq!(sandbox.run(&receive).json().len(), 1);
     sandbox
-        .run(&format!("send -q mail --endpoint {url} more"))
+        .run(&format!("send mail --endpoint {url} more"))
         .ok();
     assert!(!here.exists());
     fs::rename(&there, &here).unwrap();
@@ -276,9 +274,9 @@ fn that_the_log_cannot_be_made_smaller_is_told_and_when_it_can_again() {
     fs::rename(&start, &away).unwrap();
     let bodies = format!("{{\"body\":\"{}\"}}\n", "x".repeat(20_000)).repeat(400);
     sandbox
-        .run_with_input(&format!("send -q mail --create --endpoint {url}"), &bodies)
+        .run_with_input(&format!("send mail --create --endpoint {url}"), &bodies)
         .ok();
-    let received = sandbox.run(&format!("receive -q mail --max 400 --ack --endpoint {url}"));
+    let received = sandbox.run(&format!("receive mail --max 400 --ack --endpoint {url}"));
     assert_eq!(received.ok().lines().count(), 400);
     // What is appended meanwhile is a reason for a second snapshot, without which nothing is trimmed.
     let told = AtomicBool::new(false);
@@ -286,7 +284,7 @@ fn that_the_log_cannot_be_made_smaller_is_told_and_when_it_can_again() {
         scope.spawn(|| {
             while !told.load(Relaxed) {
                 sandbox
-                    .run(&format!("send -q mail --endpoint {url} more"))
+                    .run(&format!("send mail --endpoint {url} more"))
                     .ok();
             }
         });

@@ -46,9 +46,7 @@ fn a_server_has_the_queues_of_its_file() {
         .run(&format!("queue create other --delay 5s --endpoint {url}"))
         .ok();
     sandbox
-        .run(&format!(
-            "send --queue orders.fifo --key a --endpoint {url} kept"
-        ))
+        .run(&format!("send orders.fifo --key a --endpoint {url} kept"))
         .ok();
 
     server.signal(rustix::process::Signal::KILL);

@@ -160,7 +160,7 @@ fn a_restart_recovers_and_reports() {
     let server = Server::start(&sandbox);
     let url = server.url.clone();
     sandbox
-        .run(&format!("send --endpoint {url} --queue q --create kept"))
+        .run(&format!("send --endpoint {url} q --create kept"))
         .ok();
     server.signal(Signal::KILL);
     server.wait();
@@ -171,7 +171,7 @@ fn a_restart_recovers_and_reports() {
     assert_eq!(recovered["messages"], 1, "{recovered}");
     let url = &again.url;
     let lines = sandbox
-        .run(&format!("receive --endpoint {url} --queue q --ack"))
+        .run(&format!("receive --endpoint {url} q --ack"))
         .json();
     assert_eq!(lines[0]["body"], "kept");
 }
@@ -184,7 +184,7 @@ fn a_limit_to_the_size_of_files_is_a_full_disk() {
     let server = Server::start_with_small_files(&sandbox);
     let send = |url: &str| {
         sandbox.run(&format!(
-            "send --endpoint {url} --queue q --create {}",
+            "send --endpoint {url} q --create {}",
             "x".repeat(100_000)
         ))
     };
@@ -245,13 +245,11 @@ fn a_closed_log_does_not_end_the_server() {
     drop(log);
     for number in 0..3 {
         sandbox
-            .run(&format!(
-                "send --endpoint {url} --queue q --create {number}"
-            ))
+            .run(&format!("send --endpoint {url} q --create {number}"))
             .ok();
     }
     let received = sandbox
-        .run(&format!("receive --endpoint {url} --queue q --ack"))
+        .run(&format!("receive --endpoint {url} q --ack"))
         .json();
     assert_eq!(received.len(), 3);
     rustix::process::kill_process(Pid::from_child(&child), Signal::TERM).unwrap();

@@ -31,7 +31,7 @@ fn a_folder_keeps_its_number() {
     assert_eq!(server.recovered["shard"], 5);
     let url = server.url.clone();
     sandbox
-        .run(&format!("send -q q --create hello --endpoint {url}"))
+        .run(&format!("send q --create hello --endpoint {url}"))
         .ok();
     sandbox
         .run(&format!("backup five.backup --endpoint {url}"))
@@ -66,7 +66,7 @@ fn a_folder_keeps_its_number() {
         check_told(&sandbox, folder, shard);
         let server = serve(&sandbox, folder, shard);
         let url = &server.url;
-        let received = sandbox.run(&format!("receive -q q --endpoint {url}")).ok();
+        let received = sandbox.run(&format!("receive q --endpoint {url}")).ok();
         assert!(received.contains("hello"), "{received}");
         stop(server);
     }

@@ -255,7 +255,7 @@ fn commands_talk_to_a_server_over_https() {
     sandbox.write("lockgate.toml", CONFIG);
     let server = Server::start(&sandbox);
     let url = endpoint(&server);
-    let send = "send --queue orders.fifo --create --key user-42";
+    let send = "send orders.fifo --create --key user-42";
     sandbox
         .run(&format!("{send} --endpoint {url} --ca ca.pem first"))
         .ok();
@@ -277,9 +277,9 @@ fn commands_talk_to_a_server_over_https() {
     );
     let run = |command: &str| sandbox.run(&format!("{command} --config client.toml"));
 
-    let seen = run("peek --queue orders.fifo --json").json();
+    let seen = run("peek orders.fifo --json").json();
     assert_eq!(seen.len(), 3, "{seen:?}");
-    let received = run("receive --queue orders.fifo --ack").json();
+    let received = run("receive orders.fifo --ack").json();
     let bodies: Vec<_> = received.iter().map(|message| &message["body"]).collect();
     assert_eq!(bodies, ["first", "second", "third"]);
     run("backup whole.backup").ok();

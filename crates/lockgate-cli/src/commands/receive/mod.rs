@@ -105,7 +105,7 @@ fn cannot_ack(queue: &str) -> Failure {
     )
     .hint(format!(
         "let a command do the work, and delete each message when it has succeeded: \
-         lockgate receive --queue {queue} --exec COMMAND"
+         lockgate receive {queue} --exec COMMAND"
     ))
 }
 

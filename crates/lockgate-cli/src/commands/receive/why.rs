@@ -240,7 +240,7 @@ async fn keys(
         None => &format!("all {all} keys with messages are"),
     };
     let why = format!(
-        "{name} holds messages, but {looked_at} held ({}); `lockgate key list --queue {name}` says more",
+        "{name} holds messages, but {looked_at} held ({}); `lockgate key list {name}` says more",
         by.join(", ")
     );
     Ok((Reason::Held, why))
