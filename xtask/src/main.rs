@@ -5,6 +5,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, Result, bail, ensure};
 
 mod fuzz;
+mod instructions;
 mod licenses;
 mod tidy;
 mod torture;
@@ -22,6 +23,7 @@ Tasks:
   golden            write the golden data folders anew, for a new version of the format
   kill --times N    the process kill test in its long form, over a release build (default: 50)
   models --runs N   the models of what threads hand over, in N other orders each (default: 50000)
+  instructions      what the machine executes for each message: `instructions --help`
   fuzz              every decoder under a coverage-guided fuzzer: `fuzz --help`
   torture           every fault for as long as one likes, and docs/reliability.md: `torture --help`
 ";
@@ -46,6 +48,11 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ["fuzz", rest @ ..] => fuzz::fuzz(rest),
+        ["instructions", "--help" | "-h"] => {
+            print!("{}", instructions::USAGE);
+            return ExitCode::SUCCESS;
+        }
+        ["instructions", rest @ ..] => instructions::main(rest),
         ["torture", "--help" | "-h"] => {
             print!("{}", torture::USAGE);
             return ExitCode::SUCCESS;

@@ -42,6 +42,12 @@ impl Workspace {
         xtask.parent().unwrap_or(xtask).to_owned()
     }
 
+    /// Where cargo puts what it builds.
+    pub(crate) fn target() -> PathBuf {
+        let named = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+        named.unwrap_or_else(|| Self::root().join("target"))
+    }
+
     /// Reads the tree and asks cargo for the dependency graph of the given targets.
     pub(crate) fn load(targets: &[String]) -> Result<Self> {
         let mut packages = BTreeMap::new();

@@ -40,7 +40,7 @@ enum Amount {
 
 pub(super) fn run(arguments: &[&str]) -> Result<()> {
     let asked = parse(arguments)?;
-    let folder = target_folder().join("torture");
+    let folder = Workspace::target().join("torture");
     fs::create_dir_all(&folder)?;
     let mut written = json!({
         "date": SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs(),
@@ -109,7 +109,7 @@ fn real_servers(faults: &[&str], asked: &Asked<'_>, json: &Path) -> Result<()> {
         "--package",
         "lockgate-torture",
     ]))?;
-    let programs = target_folder().join("release");
+    let programs = Workspace::target().join("release");
     let (amount, number) = match asked.amount {
         Amount::Minutes(minutes) if asked.only.contains(&SEEDS) => {
             ("--minutes", (minutes - minutes / SEEDS_SHARE).max(1))
@@ -141,11 +141,6 @@ fn read(json: &Path) -> Result<Value> {
         // Whoever should have written it has said why not.
         Err(_) => Ok(Value::Null),
     }
-}
-
-fn target_folder() -> PathBuf {
-    let named = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    named.unwrap_or_else(|| Workspace::root().join("target"))
 }
 
 /// The commit, and whether the files are just that.
