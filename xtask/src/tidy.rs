@@ -16,10 +16,11 @@ type Problems = Vec<String>;
 
 type Rule = fn(&Workspace) -> Problems;
 
-const RULES: [(&str, Rule); 12] = [
+const RULES: [(&str, Rule); 13] = [
     ("files can be read in one sitting", sources::long_files),
     ("nothing is left for later", sources::leftovers),
     ("every source file is compiled", sources::dead_files),
+    ("modules know only what they may", sources::rooms),
     ("scripts can be run", sources::scripts),
     (
         "a crate's folder is named as the crate",

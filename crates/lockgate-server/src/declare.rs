@@ -12,7 +12,7 @@ use lockgate_machine::{
     Command, CreateQueue, KeyPolicy, QueueSettings, Setting, SettingValue, SettingsError,
 };
 
-use crate::sqs::{apply_tags, check_queue_name, check_tags, lets_in};
+use crate::queue::{allow_policy::lets_in, extension, kind, tags as queue_tags};
 
 /// A queue that is to be there, with at least these settings and tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -209,7 +209,7 @@ fn plan_one(
     queue: &DeclaredQueue,
     existing: Option<&Directory>,
 ) -> Result<Plan, (DeclaredPart, String)> {
-    let (name, keyed) = check_queue_name(&queue.name)
+    let (name, keyed) = kind::check_name(&queue.name)
         .map_err(|error| (DeclaredPart::Name, error.message.into_owned()))?;
     let entry = existing.and_then(|directory| directory.get(&name));
     let before = entry.map(|entry| (entry.settings.clone(), entry.tags.clone()));
@@ -228,8 +228,8 @@ fn plan_one(
     }
     let mut tags = old_tags.clone();
     tags.extend(queue.tags.clone());
-    check_tags(&tags)
-        .and_then(|()| apply_tags(&old_tags, &tags, &mut settings))
+    queue_tags::check(&tags)
+        .and_then(|()| extension::apply(&old_tags, &tags, &mut settings))
         .map_err(|error| (DeclaredPart::Tags, error.message.into_owned()))?;
     // What is set by name wins over what a tag says.
     for (setting, value) in &queue.settings {

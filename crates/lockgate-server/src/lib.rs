@@ -53,6 +53,9 @@ mod fault;
 mod few;
 mod hex;
 mod http;
+mod queue;
+mod raw_json;
+mod receipt;
 mod server;
 #[cfg(test)]
 mod small_stack;

@@ -23,6 +23,17 @@ const LEFTOVERS: [(&str, &str); 6] = [
     ),
 ];
 
+/// Files, by how their paths begin, and the module that they may not name. What both APIs need stands in
+/// neither.
+const ROOMS: [(&str, &str); 6] = [
+    ("crates/lockgate-server/src/api/", "sqs"),
+    ("crates/lockgate-server/src/sqs/", "api"),
+    ("crates/lockgate-server/src/http/health.rs", "sqs"),
+    ("crates/lockgate-server/src/queue/", "sqs"),
+    ("crates/lockgate-server/src/queue/", "api"),
+    ("crates/lockgate-server/src/receipt.rs", "sqs"),
+];
+
 /// Scripts that documents tell people to run as they are.
 const SCRIPTS: [&str; 4] = [
     ".ci/run",
@@ -53,6 +64,37 @@ pub(super) fn leftovers(workspace: &Workspace) -> Problems {
         }
     }
     problems
+}
+
+pub(super) fn rooms(workspace: &Workspace) -> Problems {
+    let mut problems = Problems::new();
+    for (room, module) in ROOMS {
+        let files = workspace.files.iter();
+        for (path, text) in files.filter(|(path, _)| path.starts_with(room)) {
+            for (number, line) in (1..).zip(text.lines()) {
+                if names_module(line, module) {
+                    problems.push(format!(
+                        "{path}:{number}: names the module `{module}`: move what both need to a module of its own"
+                    ));
+                }
+            }
+        }
+    }
+    problems
+}
+
+/// Whether a line of code goes into a module or imports it: `sqs::`, `crate::sqs;`, or `sqs,` in a list.
+fn names_module(line: &str, module: &str) -> bool {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    if line.trim_start().starts_with("//") {
+        return false;
+    }
+    line.match_indices(module).any(|(at, _)| {
+        let (before, after) = (&line[..at], &line[at + module.len()..]);
+        let imported = before.ends_with("crate::") || before.trim().is_empty();
+        !before.ends_with(is_name)
+            && (after.starts_with("::") || imported && !after.starts_with(is_name))
+    })
 }
 
 /// A file that no `mod` names is not compiled, and nothing else would say so.
@@ -183,6 +225,33 @@ mod tests {
             ("a/src/dead.rs", ""),
         ]));
         assert_caught(&problems, &["a/src/dead.rs", "not compiled"]);
+    }
+
+    #[test]
+    fn a_module_that_names_one_it_may_not_know_is_caught() {
+        let path = "crates/lockgate-server/src/api/mod.rs";
+        for line in [
+            "use crate::sqs::Receipts;",
+            "use crate::sqs;",
+            "    sqs::{self, Receipts},",
+            "    sqs,",
+            "fn a() -> sqs::Response {",
+        ] {
+            assert_caught(
+                &rooms(&tree([
+                    (path, line),
+                    ("crates/lockgate-server/src/lib.rs", line),
+                ])),
+                &["src/api/mod.rs:1", "`sqs`"],
+            );
+        }
+        for line in [
+            "// As crate::sqs::a does.",
+            "let sqs_arn = x.sqs;",
+            "use crate::sqs_names;",
+        ] {
+            assert!(rooms(&tree([(path, line)])).is_empty(), "{line}");
+        }
     }
 
     #[test]

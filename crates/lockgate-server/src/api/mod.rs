@@ -38,8 +38,12 @@ pub(crate) use self::{
 };
 use crate::{
     auth::{AccessKey, Verb},
-    http::{drain::Drain, progress::Hangup},
-    sqs::{self, KeepGuard, Receipts},
+    http::{
+        drain::Drain,
+        progress::Hangup,
+        response::{KeepGuard, Response},
+    },
+    receipt::Receipts,
 };
 
 /// The description of the API, for programs.
@@ -96,7 +100,7 @@ impl Service {
     }
 
     /// Answers one request. Dropping the future gives up on it: leases it may have taken go back.
-    pub(crate) async fn handle(&self, request: Request<'_>) -> sqs::Response {
+    pub(crate) async fn handle(&self, request: Request<'_>) -> Response {
         match self.answer(&request).await {
             Ok(answer) => answer.response(),
             Err(problem) => {
@@ -278,11 +282,11 @@ fn answer(status: StatusCode, body: &impl Serialize) -> Result<Answer, Problem> 
 }
 
 impl Answer {
-    fn response(self) -> sqs::Response {
+    fn response(self) -> Response {
         let mut headers = HeaderMap::with_capacity(3);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        sqs::Response {
+        Response {
             status: self.status,
             headers,
             body: self.body.into(),

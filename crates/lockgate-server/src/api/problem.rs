@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::shapes::StaleWord;
 use crate::{
     fault::{shorten, shortened},
-    sqs,
+    http::response::Response,
 };
 
 /// Declares the codes once: the enum, the status and the title of each.
@@ -173,7 +173,7 @@ impl Problem {
         self
     }
 
-    pub(crate) fn response(&self) -> sqs::Response {
+    pub(crate) fn response(&self) -> Response {
         let mut headers = HeaderMap::with_capacity(4);
         let content_type = HeaderValue::from_static("application/problem+json");
         headers.insert(CONTENT_TYPE, content_type);
@@ -181,7 +181,7 @@ impl Problem {
         if self.status == 503 {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
-        sqs::Response {
+        Response {
             status: StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_REQUEST),
             headers,
             body: serde_json::to_vec(self).unwrap_or_default().into(),

@@ -11,8 +11,7 @@ use lockgate_core::{LogSpace, SpaceState};
 use lockgate_engine::Status;
 use serde_json::json;
 
-use super::Core;
-use crate::sqs;
+use super::{Core, response::Response};
 
 /// Why queues are not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,13 +27,13 @@ pub(crate) enum NotReady {
 }
 
 /// 200 as long as the process can answer anything.
-pub(crate) fn healthz() -> sqs::Response {
+pub(crate) fn healthz() -> Response {
     page(StatusCode::OK, "text/plain; charset=utf-8", "ok\n")
 }
 
 /// 200 as long as queues are served, else 503 with the reason. A full disk is no reason to send
 /// clients away: those who receive and delete make room.
-pub(crate) fn readyz(core: &Core) -> sqs::Response {
+pub(crate) fn readyz(core: &Core) -> Response {
     let (status, mut body) = match ready(core) {
         Ok(()) => (StatusCode::OK, json!({ "ready": true })),
         Err(reason) => (
@@ -113,11 +112,11 @@ pub(crate) fn page(
     status: StatusCode,
     content_type: &'static str,
     body: impl Into<Bytes>,
-) -> sqs::Response {
+) -> Response {
     let mut headers = HeaderMap::with_capacity(2);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    sqs::Response {
+    Response {
         status,
         headers,
         body: body.into(),

@@ -12,11 +12,11 @@ use super::{
     Core,
     exposition::{CONTENT_TYPE, Exposition},
     health,
+    response::Response,
 };
-use crate::sqs;
 
 /// The whole page. While the engine does not answer, it lacks what only the engine knows.
-pub(crate) async fn page(core: &Core) -> sqs::Response {
+pub(crate) async fn page(core: &Core) -> Response {
     let mut page = Exposition::default();
     page.gauge(
         "lockgate_build_info",

@@ -21,6 +21,7 @@ mod metrics;
 pub(crate) mod printable;
 pub(crate) mod progress;
 mod refusal;
+pub(crate) mod response;
 mod router;
 mod space;
 pub(crate) mod tls;

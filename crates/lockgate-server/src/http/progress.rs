@@ -17,11 +17,12 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
+use super::response::KeepGuard;
 use super::{
     body::AnswerShare,
     framing::{Framing, Part, Violation},
 };
-use crate::{Deadlines, sqs::KeepGuard};
+use crate::Deadlines;
 
 /// See the module.
 #[derive(Debug)]

@@ -7,7 +7,9 @@ use hyper::{
 use lockgate_core::{NameError, with_sources};
 use lockgate_engine::BackupError;
 
-use super::{body::Full, counters::Refused, framing::Violation, printable::Printable};
+use super::{
+    body::Full, counters::Refused, framing::Violation, printable::Printable, response::Response,
+};
 use crate::{
     api::{Code, Problem},
     auth::AuthError,
@@ -161,7 +163,7 @@ impl Refusal {
         &self,
         id: Option<HeaderValue>,
         query: Option<sqs::QueryFormat>,
-    ) -> sqs::Response {
+    ) -> Response {
         let text = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or("");
         let mut response = match self {
             Self::Authentication { error } => sqs::unauthenticated(error.clone(), query, text),
@@ -175,7 +177,7 @@ impl Refusal {
     }
 
     /// The answer as the admin API gives it.
-    pub(crate) fn problem(&self) -> sqs::Response {
+    pub(crate) fn problem(&self) -> Response {
         let code = match self {
             Self::Authentication { .. } => Code::Unauthenticated,
             Self::BackupDenied | Self::BackupByLink => Code::AccessDenied,
@@ -202,7 +204,7 @@ impl Refusal {
         response
     }
 
-    fn complete(&self, response: &mut sqs::Response) {
+    fn complete(&self, response: &mut Response) {
         let headers = &mut response.headers;
         match self {
             Self::Method { allowed, .. } => {

@@ -23,6 +23,7 @@ use super::{
     health, metrics,
     printable::Printable,
     refusal::Refusal,
+    response,
 };
 use crate::{
     api,
@@ -115,7 +116,7 @@ pub(crate) async fn answer(client: &Arc<Client>, request: Request<Incoming>) -> 
 
 /// Whether an answer may be dropped and the request answered "nothing was done". Dropping it gives back
 /// the leases in it; what changed otherwise, it has changed. The server's own pages are short.
-fn may_be_refused(route: Route, method: &Method, response: &sqs::Response) -> bool {
+fn may_be_refused(route: Route, method: &Method, response: &response::Response) -> bool {
     response.on_sent.is_some()
         || match route {
             Route::Sqs => response.action.is_none_or(sqs::only_reads),
@@ -269,7 +270,7 @@ async fn serve(
     route: Route,
     parts: &Parts,
     body: Incoming,
-) -> Result<sqs::Response, Refusal> {
+) -> Result<response::Response, Refusal> {
     if route == Route::Unknown {
         let path = parts.uri.path().to_owned();
         return Err(Refusal::Path { path });
@@ -335,7 +336,7 @@ async fn serve_sqs(
     index: u64,
     parts: &Parts,
     body: Incoming,
-) -> Result<sqs::Response, Refusal> {
+) -> Result<response::Response, Refusal> {
     if !matches!(parts.method, Method::GET | Method::POST) {
         return Err(Refusal::Method {
             method: parts.method.to_string(),
@@ -406,7 +407,7 @@ async fn serve_api(
     index: u64,
     parts: &Parts,
     body: Incoming,
-) -> Result<sqs::Response, Refusal> {
+) -> Result<response::Response, Refusal> {
     let Identified {
         body,
         query,

@@ -18,7 +18,7 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 
 use super::connection::Client;
-use crate::sqs::KeepGuard;
+use super::response::KeepGuard;
 
 /// A socket, or what decrypts one, whose traffic is followed by its client's [`Progress`](super::progress::Progress).
 #[derive(Debug)]

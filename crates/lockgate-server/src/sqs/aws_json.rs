@@ -10,7 +10,7 @@ use hyper::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Request, Response,
+    Request,
     dispatch::{Action, Protocol},
     error::{Blame, ErrorCode, SqsError},
     text::Object,
@@ -18,6 +18,7 @@ use super::{
 use crate::{
     answer::{TextLen, json_len},
     fault::{Fault, Found, Typed, Wanted},
+    http::response::Response,
 };
 
 /// What the target of every action starts with.

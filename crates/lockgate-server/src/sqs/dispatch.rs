@@ -7,7 +7,7 @@ use lockgate_core::Incarnation;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    KeepGuard, Request, Response,
+    Request,
     actions::{Call, Service},
     aws_json::{self, AwsJson},
     error::SqsError,
@@ -15,7 +15,14 @@ use super::{
     shapes::ReceivedMessage,
     text::UuidText,
 };
-use crate::{answer::TextLen, few::Raw, http::printable::Printable};
+use crate::{
+    answer::TextLen,
+    few::Raw,
+    http::{
+        printable::Printable,
+        response::{KeepGuard, Response},
+    },
+};
 
 /// About what a received message takes in an answer beside its body.
 const MESSAGE_LEN: usize = 512;

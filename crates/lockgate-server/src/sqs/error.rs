@@ -9,8 +9,9 @@ use lockgate_core::QueueName;
 
 use crate::{
     auth::{AuthError, Verb},
-    fault::{shorten, shortened},
-    sqs::receipt::ReceiptError,
+    fault::shorten,
+    queue::Invalid,
+    receipt::ReceiptError,
 };
 
 /// Declares the codes once: the enum, and what each is called on the wire.
@@ -198,17 +199,7 @@ impl SqsError {
         parameter: &str,
         reason: impl std::fmt::Display,
     ) -> Self {
-        let value = shortened(format_args!("{value}"));
-        let mut message = format!("Value {value} for parameter {parameter} is invalid. Reason: ");
-        let entry = InEntry {
-            code: ErrorCode::InvalidParameterValue,
-            reason: message.len(),
-        };
-        message.push_str(&reason.to_string());
-        Self {
-            entry: Some(entry),
-            ..Self::new(ErrorCode::InvalidParameterValue, message)
-        }
+        Invalid::value(value, parameter, reason).into()
     }
 
     /// A receipt handle was given out and is good for nothing any more.
@@ -308,6 +299,16 @@ impl SqsError {
     /// The request cannot be read.
     pub(crate) fn serialization(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorCode::Serialization, message)
+    }
+}
+
+impl From<Invalid> for SqsError {
+    fn from(Invalid { message, reason }: Invalid) -> Self {
+        let code = ErrorCode::InvalidParameterValue;
+        Self {
+            entry: reason.map(|reason| InEntry { code, reason }),
+            ..Self::new(code, message)
+        }
     }
 }
 

@@ -10,13 +10,13 @@ use lockgate_core::{
 use serde::Deserialize;
 
 use super::{
-    Config, Receipts, Request,
+    Config, Request,
     actions::tags,
     aws_json::AwsJson,
     dispatch::{Action, Protocol, read_entry},
     error::SqsError,
-    message_attributes::{self, AttributeMap, Filter, forbidden_character},
-    names::{self, Kind},
+    message_attributes::{self, AttributeMap, Filter},
+    names,
     query::Query,
     queue_attributes::{self, Form, Targets},
     shapes::{
@@ -29,7 +29,15 @@ use super::{
     },
     text::{Object, Text},
 };
-use crate::{few::Few, http::progress::Hangup};
+use crate::{
+    few::Few,
+    http::progress::Hangup,
+    queue::{
+        headers::forbidden_character,
+        kind::{self, FIFO_SUFFIX, Kind},
+    },
+    receipt::Receipts,
+};
 
 /// The parameters of the address, a line feed, a form. Without a line feed all of it is the form.
 pub fn query(bytes: &[u8]) -> Result<(), String> {
@@ -171,7 +179,7 @@ fn read(action: Action, protocol: &impl Protocol, body: &Bytes) -> Result<(), Sq
         Action::CreateQueue => {
             let input: CreateQueueInput<'_> = protocol.read()?;
             let name = input.queue_name.as_deref().unwrap_or("orders.fifo");
-            names::check_queue_name(name)?;
+            kind::check_name(name)?;
             tags(input.tags)?;
             apply(&input.attributes.unwrap_or_default())?;
         }
@@ -266,7 +274,7 @@ struct EveryQueue;
 
 impl Targets for EveryQueue {
     fn target(&self, name: &QueueName) -> Option<(Kind, BTreeMap<String, String>)> {
-        let fifo = name.as_str().ends_with(names::FIFO_SUFFIX);
+        let fifo = name.as_str().ends_with(FIFO_SUFFIX);
         let kind = if fifo { Kind::Fifo } else { Kind::Standard };
         Some((kind, BTreeMap::new()))
     }

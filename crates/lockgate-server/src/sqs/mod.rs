@@ -13,42 +13,36 @@ mod aws_json;
 mod digests;
 mod dispatch;
 mod error;
-mod extension;
 pub(crate) mod fuzzing;
 mod message_attributes;
 mod names;
 mod policy;
 mod query;
 mod queue_attributes;
-mod receipt;
 mod redrive;
 mod shapes;
 #[cfg(test)]
 mod tests;
 mod text;
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use hyper::{HeaderMap, StatusCode};
+use hyper::StatusCode;
 use lockgate_core::HolderName;
 
 use crate::{
     auth::{AccessKey, AuthError},
-    http::progress::Hangup,
+    http::{progress::Hangup, response::Response},
 };
 
 use dispatch::{Action, Effect};
 
-pub(crate) use actions::{Service, tags::check as check_tags};
-pub(crate) use extension::apply as apply_tags;
-pub(crate) use message_attributes::check_header;
-pub(crate) use names::{ELASTICMQ_PREFIX, check_queue_name};
+pub(crate) use actions::Service;
+pub(crate) use names::ELASTICMQ_PREFIX;
 #[cfg(test)]
 pub(crate) use query::parameters;
 pub(crate) use query::{Format as QueryFormat, speaks as speaks_query};
-pub(crate) use receipt::Receipts;
-pub(crate) use redrive::lets_in;
 
 /// The answer to whom nobody is believed to be, in the protocol of the request: AWS JSON, or the
 /// Query protocol in one of its formats.
@@ -115,41 +109,6 @@ pub(crate) struct Request {
     /// Host and port that queue URLs of the answer name: the advertised host, else what the client
     /// sent as `Host`.
     pub(crate) host: String,
-}
-
-/// The answer to a [`Request`].
-#[derive(Debug)]
-pub(crate) struct Response {
-    pub(crate) status: StatusCode,
-    /// Headers; `Content-Length` and `Date` are added when it is sent.
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
-    /// The action that was asked for, if it is one.
-    pub(crate) action: Option<&'static str>,
-    /// Keeps the leases the answer hands out, once its first byte is on its way.
-    pub(crate) on_sent: Option<KeepGuard>,
-}
-
-/// Decides what becomes of the leases in an answer: [`KeepGuard::keep`] when its first byte has been
-/// written to the socket; dropped before that, the leases go back and the attempt does not count.
-pub(crate) struct KeepGuard(Box<dyn FnOnce() + Send>);
-
-impl KeepGuard {
-    /// `keep` must own what gives the leases back when it is dropped without being called.
-    pub(crate) fn new(keep: impl FnOnce() + Send + 'static) -> Self {
-        Self(Box::new(keep))
-    }
-
-    /// The client has the answer, or part of it.
-    pub(crate) fn keep(self) {
-        (self.0)();
-    }
-}
-
-impl fmt::Debug for KeepGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeepGuard")
-    }
 }
 
 /// What the protocol needs to know of its server.

@@ -6,55 +6,13 @@ use super::{
     Config,
     error::{ErrorCode, SqsError},
 };
-
-/// What the name of every FIFO queue ends with.
-pub(crate) const FIFO_SUFFIX: &str = ".fifo";
+use crate::queue::allow_policy::arn_parts;
 
 /// The longest group id and deduplication id, in characters.
 pub(crate) const ID_LEN_MAX: usize = 128;
 
 /// The longest id of a batch entry, in characters.
 const ENTRY_ID_LEN_MAX: usize = 80;
-
-/// The two kinds of queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Unkeyed: best-effort order, any number of messages in flight.
-    Standard,
-    /// Keyed by message group, in order, one holder per group.
-    Fifo,
-}
-
-/// Checks a queue's name by the rules of its kind.
-pub(crate) fn queue_name(name: &str, kind: Kind) -> Result<QueueName, SqsError> {
-    let plain = match kind {
-        Kind::Standard => Some(name),
-        Kind::Fifo => name.strip_suffix(FIFO_SUFFIX),
-    };
-    let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_');
-    plain
-        .filter(|plain| !plain.is_empty() && plain.bytes().all(allowed))
-        .and_then(|_| QueueName::new(name).ok())
-        .ok_or_else(|| {
-            SqsError::invalid_parameter(match kind {
-                Kind::Standard => {
-                    "Can only include alphanumeric characters, hyphens, or underscores. \
-                     1 to 80 in length"
-                }
-                Kind::Fifo => {
-                    "The name of a FIFO queue can only include alphanumeric characters, hyphens, \
-                     or underscores, must end with .fifo suffix and be 1 to 80 in length"
-                }
-            })
-        })
-}
-
-/// Checks the name of a queue of either kind, and says whether it is that of a FIFO queue.
-pub(crate) fn check_queue_name(name: &str) -> Result<(QueueName, bool), SqsError> {
-    let fifo = name.ends_with(FIFO_SUFFIX);
-    let kind = if fifo { Kind::Fifo } else { Kind::Standard };
-    Ok((queue_name(name, kind)?, fifo))
-}
 
 /// Checks a group id or deduplication id: letters, digits and ASCII punctuation.
 fn check_id(id: &str, parameter: &str) -> Result<(), SqsError> {
@@ -146,17 +104,6 @@ pub(crate) fn queue_arn(config: &Config, name: &QueueName) -> String {
     format!("arn:aws:sqs:{}:{}:{name}", config.region, config.account)
 }
 
-/// Service, region, account and resource of an ARN; `None` if it is none.
-pub(crate) fn arn_parts(arn: &str) -> Option<[&str; 4]> {
-    let parts: Vec<&str> = arn.splitn(6, ':').collect();
-    match parts[..] {
-        ["arn", partition, service, region, account, resource] if !partition.is_empty() => {
-            Some([service, region, account, resource])
-        }
-        _ => None,
-    }
-}
-
 /// The queue of ours that an ARN names.
 pub(crate) fn queue_in_arn(config: &Config, arn: &str) -> Option<QueueName> {
     match arn_parts(arn)? {
@@ -177,32 +124,6 @@ mod tests {
             region: "us-east-1".into(),
             https: false,
         }
-    }
-
-    #[test]
-    fn queue_names_follow_the_rules_of_their_kind() {
-        let longest = "x".repeat(80);
-        let longest_fifo = format!("{}.fifo", "x".repeat(75));
-        for (name, standard, fifo) in [
-            ("orders", true, false),
-            ("Orders-2_x", true, false),
-            ("orders.fifo", false, true),
-            (longest.as_str(), true, false),
-            (longest_fifo.as_str(), false, true),
-            ("", false, false),
-            (".fifo", false, false),
-            ("a.b", false, false),
-            ("a.b.fifo", false, false),
-            ("a b", false, false),
-            ("a/b", false, false),
-            ("öre", false, false),
-            ("orders.FIFO", false, false),
-        ] {
-            assert_eq!(queue_name(name, Kind::Standard).is_ok(), standard, "{name}");
-            assert_eq!(queue_name(name, Kind::Fifo).is_ok(), fifo, "{name} as fifo");
-        }
-        assert!(queue_name(&format!("{longest}x"), Kind::Standard).is_err());
-        assert!(queue_name(&format!("x{longest_fifo}"), Kind::Fifo).is_err());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use serde::{
 use serde_json::value::RawValue;
 
 use super::error::{ErrorCode, SqsError};
-use super::text::Text;
+use crate::raw_json::{Members, count, each, members};
 
 /// How many statements a policy may have.
 pub(super) const STATEMENTS_MAX: usize = 20;
@@ -163,99 +163,6 @@ fn principals(principal: Option<&RawValue>) -> usize {
         }
         principal => count(principal),
     }
-}
-
-/// Members of a JSON object.
-pub(super) struct Members<'a, const N: usize> {
-    /// Those with a name that was asked for, as written; of a name that comes again the last.
-    pub(super) known: [Option<&'a RawValue>; N],
-    /// Whether there are others.
-    pub(super) others: bool,
-}
-
-/// The members of the object that a text is; `None`: it is no JSON object.
-pub(super) fn members<'a, const N: usize>(
-    text: &'a str,
-    names: [&str; N],
-) -> Option<Members<'a, N>> {
-    struct MembersVisitor<'n, const N: usize>([&'n str; N]);
-
-    impl<'de, const N: usize> Visitor<'de> for MembersVisitor<'_, N> {
-        type Value = Members<'de, N>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object")
-        }
-
-        fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut members = Members {
-                known: [None; N],
-                others: false,
-            };
-            while let Some(name) = map.next_key::<Text<'de>>()? {
-                match self.0.iter().position(|known| **known == *name) {
-                    Some(at) => members.known[at] = Some(map.next_value()?),
-                    None => {
-                        members.others = true;
-                        map.next_value::<IgnoredAny>()?;
-                    }
-                }
-            }
-            Ok(members)
-        }
-    }
-
-    let mut json = serde_json::Deserializer::from_str(text);
-    let members = json.deserialize_map(MembersVisitor(names)).ok()?;
-    json.end().ok()?;
-    Some(members)
-}
-
-/// Looks at every value of a list, or at the one that stands for a list of one.
-pub(super) fn each<'a>(value: Option<&'a RawValue>, mut look: impl FnMut(&'a RawValue)) {
-    struct ListVisitor<F>(F);
-
-    impl<'de, F: FnMut(&'de RawValue)> Visitor<'de> for ListVisitor<F> {
-        type Value = ();
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list")
-        }
-
-        fn visit_seq<A: de::SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
-            while let Some(value) = list.next_element()? {
-                (self.0)(value);
-            }
-            Ok(())
-        }
-    }
-
-    match value {
-        Some(list) if is_list(list) => {
-            let mut json = serde_json::Deserializer::from_str(list.get());
-            // It was read as JSON before.
-            let _ = json.deserialize_seq(ListVisitor(look));
-        }
-        Some(one) => look(one),
-        None => {}
-    }
-}
-
-/// How many values there are in a list, or in the one that stands for a list of one.
-pub(super) fn count(value: Option<&RawValue>) -> usize {
-    let mut count = 0;
-    each(value, |_| count += 1);
-    count
-}
-
-/// Whether a value is a list.
-pub(super) fn is_list(value: &RawValue) -> bool {
-    value.get().starts_with('[')
-}
-
-/// The text that a value is, if it is one.
-pub(super) fn text(value: &RawValue) -> Option<Text<'_>> {
-    serde_json::from_str(value.get()).ok()
 }
 
 #[cfg(test)]

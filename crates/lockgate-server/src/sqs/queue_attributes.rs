@@ -12,10 +12,12 @@ use serde_json::Value;
 use super::{
     Config,
     error::{ErrorCode, SqsError},
-    extension,
-    names::Kind,
     policy, redrive,
     shapes::TextMap,
+};
+use crate::queue::{
+    extension::{self, DELAY_SECONDS_MAX},
+    kind::{Kind, kind_of},
 };
 
 /// Declares the attributes once: the enum and its names.
@@ -84,8 +86,6 @@ impl Attribute {
 
 /// The longest life a message in flight may have, in seconds.
 pub(crate) const VISIBILITY_SECONDS_MAX: u64 = QueueSettings::LEASE_MAX / 1000;
-/// The longest delay, in seconds.
-pub(crate) const DELAY_SECONDS_MAX: u64 = 900;
 /// The longest long poll, in seconds.
 pub(crate) const WAIT_SECONDS_MAX: u64 = 20;
 /// The largest message, in bytes.
@@ -151,7 +151,7 @@ impl Form {
         after: &BTreeMap<String, String>,
     ) -> Result<(), SqsError> {
         self.delay_seconds_max = extension::delay_seconds_max(after);
-        extension::apply(before, after, &mut self.settings)
+        Ok(extension::apply(before, after, &mut self.settings)?)
     }
 
     /// Takes over the given attributes; all or, on an error, some.
@@ -415,15 +415,6 @@ impl Form {
                 };
                 value(self) != value(other)
             })
-    }
-}
-
-/// The kind of a queue with these settings.
-pub(crate) fn kind_of(settings: &QueueSettings) -> Kind {
-    if settings.keyed {
-        Kind::Fifo
-    } else {
-        Kind::Standard
     }
 }
 

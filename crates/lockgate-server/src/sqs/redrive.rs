@@ -1,18 +1,17 @@
 //! Redrive policies: where dead letters go, and which queues may send theirs.
 
-use std::collections::BTreeMap;
-
 use lockgate_core::QueueName;
 use serde_json::json;
 
-use super::{
-    Config,
-    error::SqsError,
-    names::{self, Kind},
-    policy::{self, Members},
-    queue_attributes::{Attribute, Targets},
+use super::{Config, error::SqsError, names, queue_attributes::Targets};
+use crate::{
+    fault::shorten,
+    queue::{
+        allow_policy::{REDRIVE_ALLOW_POLICY, allows, arn_parts},
+        kind::Kind,
+    },
+    raw_json::{self, Members},
 };
-use crate::fault::shorten;
 
 const RECEIVE_COUNT_MAX: u64 = 1_000;
 /// The longest redrive allow policy, in bytes: ten ARNs take an eighth of it.
@@ -41,7 +40,7 @@ pub(super) fn policy(
     let Some(Members {
         known: [count, arn],
         others,
-    }) = policy::members(value, ["maxReceiveCount", "deadLetterTargetArn"])
+    }) = raw_json::members(value, ["maxReceiveCount", "deadLetterTargetArn"])
     else {
         return Err(SqsError::invalid_parameter(
             "Invalid value for the parameter RedrivePolicy. Reason: Redrive policy is not a valid \
@@ -55,7 +54,7 @@ pub(super) fn policy(
     };
     let count = count.ok_or_else(|| missing("maxReceiveCount"))?;
     let arn = arn.ok_or_else(|| missing("deadLetterTargetArn"))?;
-    let attempts = match policy::text(count) {
+    let attempts = match raw_json::text(count) {
         Some(text) => text.parse().ok(),
         None => serde_json::from_str::<u64>(count.get()).ok(),
     };
@@ -75,7 +74,8 @@ pub(super) fn policy(
         ));
     }
     let missing = || refuse("Dead letter target does not exist.");
-    let arn = policy::text(arn).ok_or_else(|| refuse("Invalid value for deadLetterTargetArn."))?;
+    let arn =
+        raw_json::text(arn).ok_or_else(|| refuse("Invalid value for deadLetterTargetArn."))?;
     let arn = &*arn;
     let queue = names::queue_in_arn(config, arn)
         .ok_or_else(|| foreign_target(config, arn).map_or_else(missing, refuse))?;
@@ -85,7 +85,7 @@ pub(super) fn policy(
             "Dead-letter queue must be same type of queue as the source.",
         ));
     }
-    if let Some(allowed) = target_annotations.get(Attribute::RedriveAllowPolicy.name())
+    if let Some(allowed) = target_annotations.get(REDRIVE_ALLOW_POLICY)
         && !allows(allowed, |arn| arn == names::queue_arn(config, name))
     {
         return Err(refuse(
@@ -97,7 +97,7 @@ pub(super) fn policy(
 
 /// Why an ARN can be no target, in AWS's words; `None` if it could be the ARN of a queue of ours.
 fn foreign_target(config: &Config, arn: &str) -> Option<&'static str> {
-    let Some([service, region, account, _]) = names::arn_parts(arn) else {
+    let Some([service, region, account, _]) = arn_parts(arn) else {
         return Some("Dead-letter target ARN should be fully qualified ARN.");
     };
     if service != "sqs" {
@@ -133,22 +133,22 @@ pub(super) fn check_allow_policy(value: &str) -> Result<(), SqsError> {
     let Some(Members {
         known: [permission, arns],
         others: false,
-    }) = policy::members(value, ["redrivePermission", "sourceQueueArns"])
+    }) = raw_json::members(value, ["redrivePermission", "sourceQueueArns"])
     else {
         return Err(unsupported());
     };
     let arns = match arns {
         None => None,
         Some(arns) => {
-            let mut texts = policy::is_list(arns);
-            policy::each(Some(arns), |arn| texts &= policy::text(arn).is_some());
+            let mut texts = raw_json::is_list(arns);
+            raw_json::each(Some(arns), |arn| texts &= raw_json::text(arn).is_some());
             if !texts {
                 return Err(unsupported());
             }
-            Some(policy::count(Some(arns)))
+            Some(raw_json::count(Some(arns)))
         }
     };
-    match (permission.and_then(policy::text).as_deref(), arns) {
+    match (permission.and_then(raw_json::text).as_deref(), arns) {
         (Some("allowAll" | "denyAll"), None) => Ok(()),
         (Some("byQueue"), Some(arns)) if (1..=SOURCE_ARNS_MAX).contains(&arns) => Ok(()),
         (Some("byQueue"), Some(arns)) if arns > SOURCE_ARNS_MAX => Err(refuse(&format!(
@@ -162,37 +162,5 @@ pub(super) fn check_allow_policy(value: &str) -> Result<(), SqsError> {
             "To specify one or more source queue ARNs, you must set redrivePermission to byQueue.",
         )),
         _ => Err(unsupported()),
-    }
-}
-
-/// Whether the redrive allow policy among a dead-letter queue's annotations lets a source queue in, which
-/// is named by its ARN here and not by its region and account.
-pub(crate) fn lets_in(annotations: &BTreeMap<String, String>, source: &QueueName) -> bool {
-    let is_source =
-        |arn: &str| names::arn_parts(arn).is_some_and(|[.., name]| name == source.as_str());
-    annotations
-        .get(Attribute::RedriveAllowPolicy.name())
-        .is_none_or(|policy| allows(policy, is_source))
-}
-
-/// Whether a redrive allow policy, checked when it was set, lets a source queue in.
-fn allows(allow_policy: &str, is_source: impl Fn(&str) -> bool) -> bool {
-    let Some(Members {
-        known: [permission, arns],
-        ..
-    }) = policy::members(allow_policy, ["redrivePermission", "sourceQueueArns"])
-    else {
-        return false;
-    };
-    match permission.and_then(policy::text).as_deref() {
-        Some("allowAll") => true,
-        Some("byQueue") => {
-            let mut among = false;
-            policy::each(arns, |arn| {
-                among |= policy::text(arn).is_some_and(|arn| is_source(&arn));
-            });
-            among
-        }
-        _ => false,
     }
 }

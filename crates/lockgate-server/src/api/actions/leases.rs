@@ -24,7 +24,7 @@ use crate::{
     },
     auth::Verb,
     few::Few,
-    sqs::KeepGuard,
+    http::response::KeepGuard,
     waiting,
 };
 

@@ -22,7 +22,7 @@ use crate::{
     auth::Verb,
     few::ENTRIES_MAX,
     hex::hex,
-    sqs::check_header,
+    queue::headers,
 };
 
 /// Messages of one request.
@@ -210,7 +210,7 @@ fn headers(given: BTreeMap<String, HeaderValue>) -> Result<Vec<Header>, Problem>
             let value = header
                 .encoding
                 .decode(&format!("{field}.value"), header.value)?;
-            check_header(&name, &header.kind, value)
+            headers::check(&name, &header.kind, value)
                 .map_err(|error| Problem::invalid(&field, error.message))
         })
         .collect()

@@ -15,7 +15,7 @@ use crate::{
         shapes::{ChangeQueue, CreateQueue, ListQueues, Purged, Queue, Queues},
     },
     auth::Verb,
-    sqs::{apply_tags, check_queue_name, check_tags, lets_in},
+    queue::{allow_policy::lets_in, extension, kind, tags},
 };
 
 /// Queues that a page is made longer by at a time.
@@ -75,7 +75,7 @@ impl Service {
         request: &Request<'_>,
         input: CreateQueue,
     ) -> Result<(Queue, bool), Problem> {
-        let (name, keyed) = check_queue_name(&input.name).map_err(|_| {
+        let (name, keyed) = kind::check_name(&input.name).map_err(|_| {
             let given = &input.name;
             Problem::invalid(
                 "name",
@@ -89,10 +89,10 @@ impl Service {
             .tags
             .all()
             .map_err(|error| Problem::invalid("tags", error))?;
-        check_tags(&tags).map_err(|error| Problem::invalid("tags", error.message))?;
+        tags::check(&tags).map_err(|error| Problem::invalid("tags", error.message))?;
         let mut settings = QueueSettings::over_http(keyed);
         // What is set by name wins over what a tag says.
-        apply_tags(&BTreeMap::new(), &tags, &mut settings)
+        extension::apply(&BTreeMap::new(), &tags, &mut settings)
             .map_err(|error| Problem::invalid("tags", error.message))?;
         input.settings.apply(&mut settings)?;
         self.check_dead_letter(request, &name, &settings)?;
@@ -148,8 +148,8 @@ impl Service {
                 None => tags.remove(&tag),
             };
         }
-        check_tags(&tags)
-            .and_then(|()| apply_tags(&before.tags, &tags, &mut settings))
+        tags::check(&tags)
+            .and_then(|()| extension::apply(&before.tags, &tags, &mut settings))
             .map_err(|error| Problem::invalid("tags", error.message))?;
         input.settings.apply(&mut settings)?;
         if settings.dead_letter != before.settings.dead_letter {

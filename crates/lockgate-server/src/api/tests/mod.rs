@@ -19,11 +19,11 @@ use serde_json::Value;
 use super::{Request, Service};
 use crate::{
     auth::AccessKey,
+    http::response::KeepGuard,
     http::{
         drain::{self, DrainTrigger},
         progress::Hangup,
     },
-    sqs::KeepGuard,
 };
 
 /// A service, and hands on what is around it.

@@ -10,7 +10,7 @@ use super::Shop;
 use crate::{
     api::route::Operation,
     auth::{AccessKey, Grant, Secret, Verb},
-    sqs::Receipts,
+    receipt::Receipts,
 };
 
 async fn queue(shop: &Shop, name: &str, settings: Value) {

@@ -20,11 +20,12 @@ use lockgate_engine::{Engine, QueueEntry};
 use tokio::sync::Mutex;
 
 use self::{attempts::Attempts, moves::Mover, queues::Purges};
-use super::{Config, dispatch::RequestIds, error::SqsError, names, receipt::Receipts, text::Text};
+use super::{Config, dispatch::RequestIds, error::SqsError, names, text::Text};
 use crate::{
     answer::TextLen,
     auth::{AccessKey, AccessKeys, Verb},
     http::{drain::Drain, progress::Hangup},
+    receipt::Receipts,
 };
 
 /// All actions, over one engine.

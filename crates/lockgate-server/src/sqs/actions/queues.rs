@@ -12,11 +12,14 @@ use lockgate_machine::{Command, CreateQueue, Reply};
 use super::{Call, Service, in_range_unnamed, tags};
 use crate::{
     auth::Verb,
+    queue::{
+        extension,
+        kind::{Kind, kind_of, queue_name},
+    },
     sqs::{
         error::{ErrorCode, SqsError},
-        extension,
-        names::{self, Kind},
-        queue_attributes::{Attribute, Form, Targets, kind_of},
+        names,
+        queue_attributes::{Attribute, Form, Targets},
         shapes::{
             CreateQueueInput, GetQueueUrlInput, ListDeadLetterSourceQueuesInput,
             ListDeadLetterSourceQueuesOutput, ListQueuesInput, ListQueuesOutput, Nothing,
@@ -42,7 +45,7 @@ impl Service {
             .get(&Attribute::FifoQueue.name().into())
             .is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let kind = if fifo { Kind::Fifo } else { Kind::Standard };
-        let name = names::queue_name(&name, kind)?;
+        let name = queue_name(&name, kind)?;
         call.check_openly(Verb::Manage, &name)?;
         let tags = tags::checked(input.tags.unwrap_or_default(), BTreeMap::new(), &name)?;
         let mut wanted = Form::new(kind);

@@ -14,13 +14,16 @@ use super::{
 use crate::{
     answer,
     auth::Verb,
-    sqs::{
-        KeepGuard,
-        error::SqsError,
+    http::response::KeepGuard,
+    queue::{
         extension,
+        kind::{Kind, kind_of},
+    },
+    sqs::{
+        error::SqsError,
         message_attributes::{self, Filter},
-        names::{self, Kind},
-        queue_attributes::{Attribute, VISIBILITY_SECONDS_MAX, WAIT_SECONDS_MAX, kind_of},
+        names,
+        queue_attributes::{Attribute, VISIBILITY_SECONDS_MAX, WAIT_SECONDS_MAX},
         shapes::{
             BodyText, ReceiveMessageInput, ReceiveMessageOutput, ReceivedMessage, SequenceNumber,
             SystemAttributes,

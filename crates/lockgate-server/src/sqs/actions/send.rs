@@ -14,12 +14,15 @@ use super::{
 use crate::{
     auth::Verb,
     hex::hex,
+    queue::{
+        extension,
+        headers::{forbidden_character, forbidden_character_text},
+        kind::{FIFO_SUFFIX, Kind, kind_of},
+    },
     sqs::{
         error::{ErrorCode, SqsError},
-        extension,
-        message_attributes::{self, forbidden_character, forbidden_character_text},
-        names::{self, Kind},
-        queue_attributes::{MESSAGE_BYTES_MAX, kind_of},
+        message_attributes, names,
+        queue_attributes::MESSAGE_BYTES_MAX,
         shapes::{
             BatchOutput, SendMessageBatchInput, SendMessageEntry, SendMessageInput,
             SendMessageOutput, SentEntry, SequenceNumber,
@@ -319,7 +322,7 @@ fn key(queue: &QueueEntry, group: Option<Text<'_>>) -> Result<Option<Key>, SqsEr
 fn needs_unique_id(queue: &QueueEntry) -> bool {
     queue.settings.keyed
         && !queue.settings.dedup_content
-        && queue.name.as_str().ends_with(names::FIFO_SUFFIX)
+        && queue.name.as_str().ends_with(FIFO_SUFFIX)
 }
 
 /// The unique id of a message: the one it brings, else the digest of its body where the queue wants

@@ -11,11 +11,13 @@ use super::{
 };
 use crate::{
     auth::Verb,
+    queue::{
+        extension,
+        kind::{Kind, kind_of},
+    },
     sqs::{
         error::{ErrorCode, SqsError},
-        extension,
-        names::Kind,
-        queue_attributes::{VISIBILITY_SECONDS_MAX, kind_of},
+        queue_attributes::VISIBILITY_SECONDS_MAX,
         shapes::{
             BatchOutput, ChangeMessageVisibilityInput, DeleteMessageInput, Nothing,
             SettleBatchInput, SettleEntry, SettledEntry,

@@ -8,21 +8,17 @@ use lockgate_machine::Command;
 use super::{Call, Service, required};
 use crate::{
     auth::Verb,
+    queue::{
+        extension,
+        tags::{self, TAGS_MAX},
+    },
     sqs::{
         error::SqsError,
-        extension,
         shapes::{
             ListQueueTagsOutput, Nothing, QueueInput, TagQueueInput, TextMap, UntagQueueInput,
         },
     },
 };
-
-/// How many tags a queue may have.
-const TAGS_MAX: usize = 50;
-const KEY_LEN_MAX: usize = 128;
-const VALUE_LEN_MAX: usize = 256;
-/// What tags begin with that only AWS sets, in any case.
-const RESERVED: &str = "aws:";
 
 impl Service {
     /// Adds tags to a queue; a key that it has gets the new value.
@@ -52,11 +48,11 @@ impl Service {
             .clone();
         let keys = required(input.tag_keys, "TagKeys")?;
         if keys.is_empty() {
-            return Err(key_length());
+            return Err(tags::key_length().into());
         }
         // A reserved key may be removed: there may be one from before they were refused.
         for key in &keys {
-            check_key_length(key)?;
+            tags::check_key_length(key)?;
         }
         self.change_tags(name, |_, mut tags| {
             for key in keys {
@@ -116,8 +112,8 @@ pub(crate) fn checked(
     queue: &QueueName,
 ) -> Result<BTreeMap<String, String>, SqsError> {
     for (key, value) in &added {
-        check_key(key)?;
-        check_value(value)?;
+        tags::check_key(key)?;
+        tags::check_value(value)?;
     }
     tags.extend(
         added
@@ -130,54 +126,4 @@ pub(crate) fn checked(
         )));
     }
     Ok(tags)
-}
-
-/// Whether a queue may have such tags.
-pub(crate) fn check(tags: &BTreeMap<String, String>) -> Result<(), SqsError> {
-    if tags.len() > TAGS_MAX {
-        return Err(SqsError::invalid_parameter(format!(
-            "A queue may have {TAGS_MAX} tags, not {}.",
-            tags.len()
-        )));
-    }
-    for (key, value) in tags {
-        check_key(key)?;
-        check_value(value)?;
-    }
-    Ok(())
-}
-
-fn check_value(value: &str) -> Result<(), SqsError> {
-    if value.chars().count() <= VALUE_LEN_MAX {
-        return Ok(());
-    }
-    Err(SqsError::invalid_parameter(format!(
-        "Tag values must be between 0 and {VALUE_LEN_MAX} characters in length."
-    )))
-}
-
-fn check_key(key: &str) -> Result<(), SqsError> {
-    let reserved = key
-        .get(..RESERVED.len())
-        .is_some_and(|start| start.eq_ignore_ascii_case(RESERVED));
-    if reserved {
-        return Err(SqsError::invalid_parameter(format!(
-            "Tag keys must not begin with '{RESERVED}', which is reserved."
-        )));
-    }
-    check_key_length(key)
-}
-
-fn check_key_length(key: &str) -> Result<(), SqsError> {
-    if (1..=KEY_LEN_MAX).contains(&key.chars().count()) {
-        Ok(())
-    } else {
-        Err(key_length())
-    }
-}
-
-fn key_length() -> SqsError {
-    SqsError::invalid_parameter(format!(
-        "Tag keys must be between 1 and {KEY_LEN_MAX} characters in length."
-    ))
 }

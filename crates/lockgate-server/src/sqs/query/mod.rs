@@ -22,13 +22,16 @@ use hyper::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Request, Response,
+    Request,
     aws_json::say_when,
     dispatch::{Action, Protocol},
     error::{Blame, ErrorCode, SqsError},
     names,
 };
-use crate::answer::{TextLen, json_len, xml_len};
+use crate::{
+    answer::{TextLen, json_len, xml_len},
+    http::response::Response,
+};
 
 const CONTENT_TYPE_XML: HeaderValue = HeaderValue::from_static("text/xml");
 const CONTENT_TYPE_JSON: HeaderValue = HeaderValue::from_static("application/json");

@@ -4,11 +4,11 @@ use lockgate_machine::{Command, Settle, SettleAction};
 use serde_json::{Value, json};
 
 use super::{
-    super::Receipts,
     Answer, Shop,
     protocols::{Speaks, in_both_protocols},
     text,
 };
+use crate::receipt::Receipts;
 
 in_both_protocols![
     a_repeat_gives_the_same_messages_under_the_same_handles_and_restarts_their_timeouts,

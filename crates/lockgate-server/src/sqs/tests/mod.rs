@@ -24,10 +24,11 @@ use lockgate_sim::{FaultyDisk, ManualClock};
 use serde_json::{Value, json};
 
 use self::protocols::Speaks;
-use super::{Config, KeepGuard, Request, Service};
+use super::{Config, Request, Service};
 use crate::http::{
     drain::{self, DrainTrigger},
     progress::Hangup,
+    response::KeepGuard,
 };
 
 const ACCOUNT: &str = "000000000000";

@@ -1,7 +1,7 @@
 //! The Query protocol, as old SDKs and `curl` speak it.
 
 use super::*;
-use crate::sqs::{Response, dispatch::Action};
+use crate::{http::response::Response, sqs::dispatch::Action};
 
 /// An answer in XML.
 pub(super) struct Xml {

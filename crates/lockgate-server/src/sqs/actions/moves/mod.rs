@@ -25,6 +25,7 @@ use self::{
 use super::{Call, Service, in_range_unnamed, required};
 use crate::{
     auth::Verb,
+    queue::allow_policy::arn_parts,
     sqs::{
         error::{ErrorCode, SqsError},
         names,
@@ -209,7 +210,7 @@ impl Service {
         arn: &str,
         parameter: &str,
     ) -> Result<Arc<QueueEntry>, SqsError> {
-        if names::arn_parts(arn).is_none() {
+        if arn_parts(arn).is_none() {
             return Err(SqsError::invalid_parameter(format!(
                 "You must use this format to specify the {parameter}: \
                  arn:<partition>:<service>:<region>:<account-id>:<resource-id>"

@@ -11,9 +11,8 @@ use lockgate_core::units;
 use lockgate_machine::{KeyPolicy, QueueSettings, SETTINGS, Setting};
 
 use super::{
-    error::SqsError,
-    names::Kind,
-    queue_attributes::{DELAY_SECONDS_MAX, Form, kind_of},
+    Invalid,
+    kind::{Kind, kind_of},
 };
 
 /// A queue's tags.
@@ -30,6 +29,8 @@ const KEY_POLICY: &str = "lockgate:key-policy";
 const DEDUP_WINDOW: &str = "lockgate:dedup-window";
 const DEDUP_SURVIVES_PURGE: &str = "lockgate:dedup-survives-purge";
 
+/// The longest delay where no tag says otherwise, in seconds.
+pub(crate) const DELAY_SECONDS_MAX: u64 = 900;
 /// Entries of a batch, and messages of a receive, where no tag says otherwise.
 const ENTRIES_MAX: usize = 10;
 /// What `unlimited` stands for: a hundred years.
@@ -90,7 +91,7 @@ pub(crate) fn apply(
     before: &Tags,
     after: &Tags,
     settings: &mut QueueSettings,
-) -> Result<(), SqsError> {
+) -> Result<(), Invalid> {
     let ours = |tag: &&String| tag.starts_with(PREFIX);
     for tag in before.keys().chain(after.keys()).filter(ours) {
         let value = after.get(tag).map(String::as_str);
@@ -123,9 +124,9 @@ pub(crate) fn apply(
 }
 
 /// Refuses settings that tags made and that do not fit together, once all else is set.
-pub(crate) fn check(settings: &QueueSettings) -> Result<(), SqsError> {
+pub(crate) fn check(settings: &QueueSettings) -> Result<(), Invalid> {
     if settings.key_policy == Some(KeyPolicy::Skip) && settings.dead_letter.is_none() {
-        return Err(SqsError::invalid_value(
+        return Err(Invalid::value(
             "skip",
             KEY_POLICY,
             "skip moves messages to a dead-letter queue: set a RedrivePolicy, or use block or park.",
@@ -158,7 +159,7 @@ pub(crate) fn zero_visibility_defers(tags: &Tags) -> bool {
 }
 
 impl Switch {
-    fn check(&self, value: &str, settings: &QueueSettings) -> Result<(), SqsError> {
+    fn check(&self, value: &str, settings: &QueueSettings) -> Result<(), Invalid> {
         check_kind(self.fifo_only, self.tag, value, settings)?;
         if (self.takes)(value) {
             return Ok(());
@@ -173,9 +174,9 @@ fn change(
     tag: &str,
     value: Option<&str>,
     settings: &mut QueueSettings,
-) -> Result<(), SqsError> {
+) -> Result<(), Invalid> {
     let value = match value {
-        None => setting.get(&Form::new(kind_of(settings)).settings),
+        None => setting.get(&QueueSettings::over_http(settings.keyed)),
         Some(text) => {
             check_kind(setting.keyed, tag, text, settings)?;
             let value = setting.parse(text);
@@ -183,7 +184,7 @@ fn change(
         }
     };
     let set = setting.set(settings, value);
-    set.map_err(|error| SqsError::invalid_parameter(error.to_string()))
+    set.map_err(|error| Invalid::other(error.to_string()))
 }
 
 fn check_kind(
@@ -191,35 +192,35 @@ fn check_kind(
     tag: &str,
     value: &str,
     settings: &QueueSettings,
-) -> Result<(), SqsError> {
+) -> Result<(), Invalid> {
     if fifo_only && kind_of(settings) == Kind::Standard {
         let reason = "Only FIFO queues take this tag.";
-        return Err(SqsError::invalid_value(value, tag, reason));
+        return Err(Invalid::value(value, tag, reason));
     }
     Ok(())
 }
 
-fn refused(tag: &str, value: &str, values: &str) -> SqsError {
-    SqsError::invalid_value(value, tag, format_args!("It must be {values}."))
+fn refused(tag: &str, value: &str, values: &str) -> Invalid {
+    Invalid::value(value, tag, format_args!("It must be {values}."))
 }
 
 /// A queue's own delay may not be longer than its messages' may be.
-fn check_delay(tags: &Tags, settings: &QueueSettings) -> Result<(), SqsError> {
+fn check_delay(tags: &Tags, settings: &QueueSettings) -> Result<(), Invalid> {
     let (delay, max) = (settings.delay / 1000, delay_seconds_max(tags));
     if delay <= max {
         return Ok(());
     }
-    Err(SqsError::invalid_parameter(format!(
+    Err(Invalid::other(format!(
         "The queue's DelaySeconds is {delay}, and without a longer {DELAY_MAX} at most {max} are \
          allowed: set DelaySeconds first."
     )))
 }
 
-fn unknown(tag: &str) -> SqsError {
+fn unknown(tag: &str) -> Invalid {
     let switches = SWITCHES.iter().map(|switch| switch.tag.to_owned());
     let mut known: Vec<_> = tagged().map(tag_of).chain(switches).collect();
     known.sort_unstable();
-    SqsError::invalid_value(
+    Invalid::value(
         tag,
         "Tags",
         format_args!(
@@ -258,8 +259,8 @@ mod tests {
         pairs.iter().map(pair).collect()
     }
 
-    fn applied(kind: Kind, pairs: &[(&str, &str)]) -> Result<QueueSettings, SqsError> {
-        let mut settings = Form::new(kind).settings;
+    fn applied(kind: Kind, pairs: &[(&str, &str)]) -> Result<QueueSettings, Invalid> {
+        let mut settings = QueueSettings::over_http(kind == Kind::Fifo);
         apply(&Tags::new(), &tags(pairs), &mut settings)?;
         Ok(settings)
     }
@@ -277,7 +278,7 @@ mod tests {
                 let expected = format!(
                     "Value {value} for parameter {tag} is invalid. Reason: It must be {values}."
                 );
-                assert_eq!(refused.message, expected);
+                assert_eq!(refused.to_string(), expected);
             }
         }
     }
@@ -304,7 +305,7 @@ mod tests {
             ("zero-visibility", "defer"),
         ]);
         assert_eq!(set.len(), SWITCHES.len() + tagged().count());
-        let mut settings = Form::new(Kind::Fifo).settings;
+        let mut settings = QueueSettings::over_http(true);
         apply(&Tags::new(), &set, &mut settings).unwrap();
         assert_eq!(settings.dedup_bytes_max, 1 << 20);
         assert_eq!(settings.dedup_window, 7 * 24 * 3_600_000);
@@ -323,7 +324,7 @@ mod tests {
         assert_eq!(batch_max(&set), 100);
         assert!(fifo_delay(&set) && zero_visibility_defers(&set));
         apply(&set, &Tags::new(), &mut settings).unwrap();
-        assert_eq!(settings, Form::new(Kind::Fifo).settings);
+        assert_eq!(settings, QueueSettings::over_http(true));
         assert_eq!(delay_seconds_max(&Tags::new()), 900);
         assert_eq!(batch_max(&Tags::new()), 10);
         assert!(!fifo_delay(&Tags::new()) && !zero_visibility_defers(&Tags::new()));
@@ -376,7 +377,7 @@ mod tests {
             assert!(error.message.contains("Only FIFO queues"), "{error}");
         }
         // One that is there already, from another version, is in nobody's way.
-        let mut settings = Form::new(Kind::Fifo).settings;
+        let mut settings = QueueSettings::over_http(true);
         let (old, new) = (
             tags(&[("nope", "1")]),
             tags(&[("nope", "1"), ("attempts-max", "2")]),
@@ -393,7 +394,7 @@ mod tests {
         );
         let mut settings = QueueSettings {
             attempts_max: 9,
-            ..Form::new(Kind::Fifo).settings
+            ..QueueSettings::over_http(true)
         };
         apply(&old, &new, &mut settings).unwrap();
         assert_eq!(settings.attempts_max, 9);
