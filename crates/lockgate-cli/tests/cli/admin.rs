@@ -402,15 +402,15 @@ fn dead_letters_go_back_or_are_dropped() {
     town.run("dlq redrive dead --to mail").ok();
     assert_eq!(town.counts("mail")["ready"], 3);
     // Moved on to a further queue, it is still a dead letter of where it died.
-    town.run("queue create purged content").ok();
-    town.run("queue set dead --dead-letter purged content").ok();
+    town.run("queue create purged").ok();
+    town.run("queue set dead --dead-letter purged").ok();
     let fourth = die("four");
-    town.run("dlq redrive dead --to purged content").ok();
+    town.run("dlq redrive dead --to purged").ok();
     let letters = town
-        .run("dlq list purged content --source mail --json")
+        .run("dlq list purged --source mail --json")
         .json();
     assert_eq!(letters[0]["id"], fourth.as_str());
-    town.run("dlq redrive purged content").ok();
+    town.run("dlq redrive purged").ok();
     assert_eq!(town.counts("purged")["ready"], 0);
     town.run("send dead x").ok();
     let ask = town.run("dlq drop dead --all").fails_with(2);
