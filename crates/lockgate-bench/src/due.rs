@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use lockgate_core::{Message, QueueName, WallTime};
 use lockgate_engine::Engine;
-use lockgate_machine::{Answer, Command, Query, SendMessage};
+use lockgate_machine::{Command, DescribeQueue, Query, QueryReply, SendMessage};
 use serde_json::json;
 
 use crate::{
@@ -76,8 +76,12 @@ impl DueCourse {
 
     async fn delayed(&self) -> anyhow::Result<u64> {
         let queue = self.delayed.clone();
-        match self.engine.query(Query::Queue { queue }).await {
-            Ok(Answer::Queue(queue)) => Ok(queue.counts.delayed),
+        match self
+            .engine
+            .query(Query::DescribeQueue(DescribeQueue { queue }))
+            .await
+        {
+            Ok(QueryReply::Queue(queue)) => Ok(queue.counts.delayed),
             Ok(_) => Err(anyhow!("a queue was asked for")),
             Err(error) => Err(refused(error)),
         }

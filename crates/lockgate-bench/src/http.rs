@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use hyper::StatusCode;
 use lockgate_core::{Key, QueueName};
 use lockgate_engine::Engine;
-use lockgate_machine::{Command, QueueSettings};
+use lockgate_machine::{ChangeQueue, Command, QueueSettings};
 use lockgate_server::{RunReport, Server, ServerOptions};
 use serde::Serialize;
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -116,12 +116,12 @@ pub(super) async fn make_queue(
         level: level.into(),
         ..entry.settings.clone()
     };
-    let change = Command::ChangeQueue {
+    let change = Command::ChangeQueue(ChangeQueue {
         queue: name.clone(),
         settings: Some(Box::new(settings)),
         annotations: None,
         tags: None,
-    };
+    });
     submit(engine, change).await?;
     Ok((name, answer.queue_url))
 }

@@ -19,7 +19,7 @@ use lockgate_engine::{
 };
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SharedReserve, SystemClock};
 use lockgate_machine::{
-    Command, CreateQueue, QueueSettings, Receive, Rejection, Reply, SendMessage, Settle,
+    Command, CreateQueue, Purge, QueueSettings, Receive, Rejection, Reply, SendMessage, Settle,
     SettleAction, Settled,
 };
 use tokio::task::JoinSet;
@@ -429,7 +429,7 @@ pub(crate) async fn submit(engine: &Engine, command: Command) -> anyhow::Result<
 
 pub(crate) async fn submit_all(engine: &Engine, commands: Vec<Command>) -> anyhow::Result<()> {
     let results: Result<Vec<Reply>, Rejection> = engine
-        .submit_all(commands)
+        .submit_all(commands.into())
         .await
         .map_err(refused)?
         .into_iter()
@@ -444,9 +444,9 @@ pub(crate) async fn submit_all(engine: &Engine, commands: Vec<Command>) -> anyho
 
 /// Removes what a round left behind, so that the next one begins like it.
 pub(crate) async fn purge(engine: &Engine, queue: &QueueName) -> anyhow::Result<()> {
-    let command = Command::Purge {
+    let command = Command::Purge(Purge {
         queue: queue.clone(),
-    };
+    });
     submit(engine, command).await.map(drop)
 }
 

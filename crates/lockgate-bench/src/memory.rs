@@ -11,7 +11,8 @@ use lockgate_core::{
     ShardId, Term, UniqueId, WallTime,
 };
 use lockgate_machine::{
-    Command, CreateQueue, Machine, MachineLimits, QueueSettings, Receive, SendMessage,
+    AnyCommand, Command, CreateQueue, EngineCommand, Machine, MachineLimits, QueueSettings,
+    Receive, SendMessage,
 };
 use serde_json::json;
 
@@ -159,7 +160,7 @@ impl Shard {
             queue: QueueName::new("bench").expect("letters"),
             position: 0,
         };
-        shard.give(&Command::StartTerm {
+        shard.give(&EngineCommand::StartTerm {
             term: Term {
                 shard: ShardId::default(),
                 epoch: Epoch(1),
@@ -228,7 +229,7 @@ impl Shard {
         Ok(())
     }
 
-    fn give(&mut self, command: &Command) -> anyhow::Result<()> {
+    fn give<'a>(&mut self, command: impl Into<AnyCommand<'a>>) -> anyhow::Result<()> {
         let now = Now {
             wall: WallTime(START),
             machine: MachineTime(1_000),

@@ -13,7 +13,7 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
 use lockgate_core::{Clock as _, HolderName, Incarnation, Key, Level, Message, Now, QueueName};
-use lockgate_engine::{Beginning, Driver, EngineOptions, Outcome, OutputKind, Request, Work};
+use lockgate_engine::{Answer, Beginning, Driver, EngineOptions, OutputKind, Request, Work};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use lockgate_machine::{
     Command, CreateQueue, QueueSettings, Receive, SendMessage, Settle, SettleAction,
@@ -103,7 +103,7 @@ fn fill(folder: &Path, messages: u64) {
         annotations: BTreeMap::new(),
         tags: BTreeMap::new(),
     }));
-    run(&mut driver, Work::one(create));
+    run(&mut driver, Work::from(create));
     let keys = (messages / 10).max(1);
     let first = messages * 2 / 3;
     send(&mut driver, &queue, 0..first, keys);
@@ -165,7 +165,7 @@ fn run(driver: &mut Driver<u64>, work: Work) -> Vec<lockgate_core::LeaseToken> {
     let now = now(driver);
     driver.run_group([Request { work, ticket: 0 }], now, &mut |output| {
         if let OutputKind::Answer { result, .. } = output.kind
-            && let Outcome::Received(Ok(deliveries)) = result.expect("it does not fail")
+            && let Answer::Received(Ok(deliveries)) = result.expect("it does not fail")
         {
             tokens.extend(deliveries.iter().map(|delivery| delivery.token));
         }

@@ -9,15 +9,15 @@ use lockgate_core::{
     Storage, Term, WallTime, with_sources,
 };
 use lockgate_machine::{
-    Command, Deadlines, Delivery, Effect, Machine, Receive, Rejection, Reply, SyncWindow,
-    encode_record,
+    AnyCommand, Command, Deadlines, Delivery, Effect, EngineCommand, Machine, Receive, Rejection,
+    Reply, SyncWindow, Transact, encode_record,
 };
 use smallvec::SmallVec;
 
 use crate::{
     EngineError, EngineOptions, MaintenanceCounts, QueueEntry, StartError, StopReason,
     maintenance::{Pins, Plan},
-    request::{Outcome, Request, Work},
+    request::{Answer, Request, Work},
     waiters::{Waiter, Waiters},
 };
 
@@ -105,7 +105,7 @@ pub struct Output<T> {
 pub enum OutputKind<T> {
     Answer {
         ticket: T,
-        result: Result<Outcome, EngineError>,
+        result: Result<Answer, EngineError>,
     },
     /// A queue was made, changed or deleted. Comes before the answer to the command that did it.
     QueueChanged {
@@ -276,13 +276,18 @@ impl<T: Ticket> Driver<T> {
             for Request { work, ticket } in next.drain(..) {
                 self.group_messages += work.messages_max();
                 match work {
-                    Work::Commands(commands) => self.run_commands(&commands, ticket, now, out),
+                    Work::Commands(commands) => {
+                        self.run_commands(commands.iter().map(AnyCommand::from), ticket, now, out);
+                    }
+                    Work::Engine(commands) => {
+                        self.run_commands(commands.iter().map(AnyCommand::from), ticket, now, out);
+                    }
                     Work::Receive { receive, until } => {
                         self.run_receive(receive, until, ticket, now);
                     }
                     Work::Query(query) => {
                         self.counts.queries += 1;
-                        let outcome = Outcome::Answered(self.machine.query(&query, now));
+                        let outcome = Answer::Query(self.machine.query(&query, now));
                         let seen = self.promised;
                         self.answer(ticket, Ok(outcome), Wait::Sync(seen));
                     }
@@ -292,7 +297,7 @@ impl<T: Ticket> Driver<T> {
         self.serve_woken(now);
         while let Some(waiter) = self.waiters.pop_ended(now.machine) {
             let seen = Wait::Sync(self.promised);
-            self.answer(waiter.ticket, Ok(Outcome::Received(Ok(Vec::new()))), seen);
+            self.answer(waiter.ticket, Ok(Answer::Received(Ok(Vec::new()))), seen);
         }
         self.submit();
         self.hand_out(out);
@@ -313,7 +318,7 @@ impl<T: Ticket> Driver<T> {
                 durable: self.promised,
                 kind: OutputKind::Answer {
                     ticket: waiter.ticket,
-                    result: Ok(Outcome::Received(Ok(Vec::new()))),
+                    result: Ok(Answer::Received(Ok(Vec::new()))),
                 },
             });
         }
@@ -326,7 +331,7 @@ impl<T: Ticket> Driver<T> {
     /// Why the driver has stopped instead: storage failed.
     pub(crate) fn end_term(&mut self, now: Now, nobody: T) -> Result<(), StopReason> {
         let last = Request {
-            work: Work::one(Command::EndTerm),
+            work: Work::from(EngineCommand::EndTerm),
             ticket: nobody,
         };
         self.run_group([last], now, &mut drop);
@@ -444,7 +449,7 @@ impl<T: Ticket> Driver<T> {
     }
 
     /// Appends the record with which the term begins.
-    pub(crate) fn begin(&mut self, start: &Command, now: Now) -> Result<(), StartError> {
+    pub(crate) fn begin(&mut self, start: &EngineCommand, now: Now) -> Result<(), StartError> {
         self.machine_time = now.machine;
         let decision = self.machine.decide(start, now);
         // It is a few dozen bytes and always fits in a record.
@@ -474,7 +479,7 @@ impl<T: Ticket> Driver<T> {
             self.tick(now);
             for &(queue, sequence) in some {
                 let (_dropped, _wait) =
-                    self.run_command(&Command::Damaged { queue, sequence }, now);
+                    self.run_command(&EngineCommand::Damaged { queue, sequence }, now);
             }
             self.submit();
         }
@@ -530,9 +535,9 @@ impl<T: Ticket> Driver<T> {
         (self.is_behind || !self.unfinished.is_empty()) && self.stopped.is_none()
     }
 
-    fn run_commands(
+    fn run_commands<'a>(
         &mut self,
-        commands: &[Command],
+        commands: impl ExactSizeIterator<Item = AnyCommand<'a>>,
         ticket: T,
         now: Now,
         out: &mut impl FnMut(Output<T>),
@@ -544,7 +549,7 @@ impl<T: Ticket> Driver<T> {
             wait = wait.max(command_wait);
             results.push(result);
         }
-        let outcome = Ok(Outcome::Commands(results));
+        let outcome = Ok(Answer::Commands(results));
         if wait == Wait::Nothing {
             out(Output {
                 written: Position::default(),
@@ -559,7 +564,12 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    fn run_command(&mut self, command: &Command, now: Now) -> (Result<Reply, Rejection>, Wait) {
+    fn run_command<'a>(
+        &mut self,
+        command: impl Into<AnyCommand<'a>>,
+        now: Now,
+    ) -> (Result<Reply, Rejection>, Wait) {
+        let command = command.into();
         self.counts.commands += 1;
         let decision = self.machine.decide(command, now);
         if !decision.effects.is_empty() {
@@ -623,7 +633,7 @@ impl<T: Ticket> Driver<T> {
                 };
                 self.let_wait(queue, waiter, now);
             }
-            _ => self.answer(ticket, Ok(Outcome::Received(result)), wait),
+            _ => self.answer(ticket, Ok(Answer::Received(result)), wait),
         }
     }
 
@@ -707,7 +717,7 @@ impl<T: Ticket> Driver<T> {
                 return;
             }
             if let Some(waiter) = self.waiters.pop(queue) {
-                self.answer(waiter.ticket, Ok(Outcome::Received(result)), wait);
+                self.answer(waiter.ticket, Ok(Answer::Received(result)), wait);
             }
         }
     }
@@ -853,7 +863,7 @@ impl<T: Ticket> Driver<T> {
             });
     }
 
-    fn answer(&mut self, ticket: T, result: Result<Outcome, EngineError>, wait: Wait) {
+    fn answer(&mut self, ticket: T, result: Result<Answer, EngineError>, wait: Wait) {
         let (written, durable) = match wait {
             Wait::Nothing => (Position::default(), Position::default()),
             Wait::Append => (self.cursor, Position::default()),
@@ -909,10 +919,13 @@ fn is_empty(result: &Result<Vec<Delivery>, Rejection>) -> bool {
 }
 
 /// Whether a command adds to what the shard holds, so that a full log refuses it first.
-fn grows(command: &Command) -> bool {
+fn grows(command: AnyCommand<'_>) -> bool {
+    let AnyCommand::Caller(command) = command else {
+        return false;
+    };
     match command {
-        Command::Send(_) | Command::CreateQueue(_) | Command::ChangeQueue { .. } => true,
-        Command::Transact { sends, .. } => !sends.is_empty(),
+        Command::Send(_) | Command::CreateQueue(_) | Command::ChangeQueue(_) => true,
+        Command::Transact(Transact { sends, .. }) => !sends.is_empty(),
         _ => false,
     }
 }
@@ -920,7 +933,7 @@ fn grows(command: &Command) -> bool {
 /// Whether nothing but messages accepted and settled is at stake. Leases are of no use before they
 /// and their payloads can be found in the log, and queues are there for all.
 fn may_be_lost(outcome: &Result<Reply, Rejection>) -> bool {
-    !matches!(outcome, Ok(Reply::Queue { .. } | Reply::Received(_)))
+    !matches!(outcome, Ok(Reply::Queue(_) | Reply::Received(_)))
 }
 
 /// Takes the next requests, of about [`READ_AHEAD`] messages. False: there are none.

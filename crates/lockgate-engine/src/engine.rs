@@ -4,14 +4,15 @@ use std::{io::Write, sync::Arc, time::Duration};
 
 use lockgate_core::{Clock, Key, MachineTime, MessageId, Now, QueueName, Sequence, Storage, Term};
 use lockgate_machine::{
-    Answer, Command, Delivery, Query, QueueDescription, Receive, Rejection, Reply,
+    Delivery, FindMessage, ListMessages, ListQueues, MessagePage, Query, QueryReply,
+    QueueDescription, Receive, Rejection, TypedCommand, TypedQuery,
 };
 
 use crate::{
     BackupError, BackupReport, Directory, EngineError, EngineMetrics, EngineOptions, Peek, Peeked,
     ReceivedBatch, StartError, StartReport, StopReason,
-    inbox::{AnswerSender, GuardedAnswer, Inbox, MessagePage, millis},
-    request::{Outcome, Request, Work},
+    inbox::{AnswerSender, GuardedAnswer, GuardedPage, Inbox, millis},
+    request::{Answer, Batch, Request, Work},
     runtime::{self, Shared},
     sync::{Semaphore, oneshot},
 };
@@ -94,39 +95,53 @@ impl Engine {
         Ok((Self { handle }, report))
     }
 
-    /// Has one command decided; answers when its level is reached.
+    /// Has one command decided; answers when its level is reached, with the reply that the command's
+    /// type has.
     ///
     /// A receive should go through [`receive`](Self::receive), which guards the leases and reads the
     /// payloads.
     ///
     /// # Errors
     /// See [`EngineError`]; [`EngineError::Rejected`] for what the machine refuses.
-    pub async fn submit(&self, command: Command) -> Result<Reply, EngineError> {
-        match self.ask(Work::one(command)).await? {
-            GuardedAnswer::Other(Outcome::Commands(mut results)) => match results.pop() {
-                Some(result) => Ok(result?),
-                None => Err(mismatched()),
+    pub async fn submit<C: TypedCommand>(&self, command: C) -> Result<C::Reply, EngineError> {
+        let work = Work::from(command.into());
+        let result = self.ask(work, |answer| match answer {
+            GuardedAnswer::Other(Answer::Commands(mut results)) => match results.pop()? {
+                Ok(reply) => Some(Ok(C::reply(reply)?)),
+                Err(rejection) => Some(Err(rejection)),
             },
-            _ => Err(mismatched()),
-        }
+            _ => None,
+        });
+        Ok(result.await??)
     }
 
     /// Has several independent commands decided in order; answers when all of them have reached
     /// their levels. They take one place in the inbox and are written and synced together, each as
     /// a record of its own: after a crash a prefix of them may have survived. For all or nothing
-    /// there is [`Command::Transact`].
+    /// there is [`Transact`](lockgate_machine::Transact).
+    ///
+    /// Commands of different kinds go in as [`Command`]s, whose replies are [`Reply`](lockgate_machine::Reply)s.
     ///
     /// # Errors
     /// As [`submit`](Self::submit), but what the machine refuses stands in the result of that
     /// command, and the others happen.
-    pub async fn submit_all(
+    pub async fn submit_all<C: TypedCommand>(
         &self,
-        commands: Vec<Command>,
-    ) -> Result<Vec<Result<Reply, Rejection>>, EngineError> {
-        match self.ask(Work::Commands(commands.into())).await? {
-            GuardedAnswer::Other(Outcome::Commands(results)) => Ok(results.into_vec()),
-            _ => Err(mismatched()),
-        }
+        commands: Batch<C>,
+    ) -> Result<Vec<Result<C::Reply, Rejection>>, EngineError> {
+        self.ask(commands.into(), |answer| match answer {
+            GuardedAnswer::Other(Answer::Commands(results)) => {
+                // A vector's memory is used again for what is collected out of it.
+                let results = results.into_vec().into_iter();
+                let typed = results.map(|result| match result {
+                    Ok(reply) => Some(Ok(C::reply(reply)?)),
+                    Err(rejection) => Some(Err(rejection)),
+                });
+                typed.collect()
+            }
+            _ => None,
+        })
+        .await
     }
 
     /// Leases messages, waiting up to `wait` for a first one; an empty batch if there is none by
@@ -160,13 +175,12 @@ impl Engine {
                 receive: receive.clone(),
                 until,
             };
-            let leases = match self.ask(work).await? {
-                GuardedAnswer::Leases(leases) => leases,
-                GuardedAnswer::Other(Outcome::Received(Err(rejection))) => {
-                    return Err(rejection.into());
-                }
-                GuardedAnswer::Other(_) | GuardedAnswer::Messages(_) => return Err(mismatched()),
-            };
+            let leases = self.ask(work, |answer| match answer {
+                GuardedAnswer::Leases(leases) => Some(Ok(leases)),
+                GuardedAnswer::Other(Answer::Received(Err(rejection))) => Some(Err(rejection)),
+                _ => None,
+            });
+            let leases = leases.await??;
             let leased = !leases.deliveries.is_empty();
             let batch = if self.ended_on_the_way(&receive, &leases.deliveries) {
                 ReceivedBatch::none(leases)
@@ -212,14 +226,16 @@ impl Engine {
     ///
     /// # Errors
     /// See [`EngineError`].
-    pub async fn query(&self, query: Query) -> Result<Answer, EngineError> {
-        match self.ask(Work::Query(query)).await? {
-            GuardedAnswer::Other(Outcome::Answered(result)) => Ok(result?),
-            GuardedAnswer::Messages(MessagePage { messages, next, .. }) => {
-                Ok(Answer::Messages { messages, next })
+    pub async fn query<Q: TypedQuery>(&self, query: Q) -> Result<Q::Reply, EngineError> {
+        let reply = self.ask(Work::Query(query.into()), |answer| match answer {
+            GuardedAnswer::Other(Answer::Query(Ok(reply))) => Q::reply(reply).map(Ok),
+            GuardedAnswer::Other(Answer::Query(Err(rejection))) => Some(Err(rejection)),
+            GuardedAnswer::Messages(GuardedPage { messages, next, .. }) => {
+                Q::reply(QueryReply::Messages(MessagePage { messages, next })).map(Ok)
             }
-            _ => Err(mismatched()),
-        }
+            _ => None,
+        });
+        Ok(reply.await??)
     }
 
     /// The first queues by name, up to `limit`, as they are decided just now. That may not be durable yet, so a
@@ -234,7 +250,7 @@ impl Engine {
         overview(&shared.inbox, &shared.overview, limit).await
     }
 
-    /// Looks at messages without leasing them: a page of those that [`Query::Messages`] names, each
+    /// Looks at messages without leasing them: a page of those that [`Query::ListMessages`] names, each
     /// with its payload; fewer, if they have [`Peek::BYTES_MAX`] bytes together. Payloads are read
     /// where those of a [`receive`](Self::receive) are.
     ///
@@ -247,13 +263,13 @@ impl Engine {
         after: Option<Sequence>,
         limit: usize,
     ) -> Result<Peek, EngineError> {
-        let query = Query::Messages {
+        let page = ListMessages {
             queue,
             key,
             after,
             limit,
         };
-        self.look(query).await
+        self.look(page.into()).await
     }
 
     /// Looks at one message without leasing it. As [`peek`](Self::peek).
@@ -265,16 +281,26 @@ impl Engine {
         queue: QueueName,
         message: MessageId,
     ) -> Result<Peeked, EngineError> {
-        let page = self.look(Query::Message { queue, message }).await?;
-        page.messages.into_iter().next().ok_or_else(mismatched)
+        let find = FindMessage {
+            queue: queue.clone(),
+            message,
+        };
+        let page = self.look(find.into()).await?;
+        // A page of one message is never empty.
+        let not_found = Rejection::MessageNotFound { queue, message };
+        page.messages
+            .into_iter()
+            .next()
+            .ok_or_else(|| not_found.into())
     }
 
     async fn look(&self, query: Query) -> Result<Peek, EngineError> {
-        match self.ask(Work::Query(query)).await? {
-            GuardedAnswer::Messages(page) => self.handle.shared.read_page(page).await,
-            GuardedAnswer::Other(Outcome::Answered(Err(rejection))) => Err(rejection.into()),
-            _ => Err(mismatched()),
-        }
+        let page = self.ask(Work::Query(query), |answer| match answer {
+            GuardedAnswer::Messages(page) => Some(Ok(page)),
+            GuardedAnswer::Other(Answer::Query(Err(rejection))) => Some(Err(rejection)),
+            _ => None,
+        });
+        self.handle.shared.read_page(page.await??).await
     }
 
     /// The queues there are, without asking the engine.
@@ -369,7 +395,12 @@ impl Engine {
         self.handle.shared.join();
     }
 
-    async fn ask(&self, work: Work) -> Result<GuardedAnswer, EngineError> {
+    /// Has the owner do it. `pick` takes out of the answer what such a work is answered.
+    async fn ask<A>(
+        &self,
+        work: Work,
+        pick: impl FnOnce(GuardedAnswer) -> Option<A>,
+    ) -> Result<A, EngineError> {
         let shared = &self.handle.shared;
         let (ticket, answer) = AnswerSender::new();
         let request = Request { work, ticket };
@@ -377,13 +408,16 @@ impl Engine {
             shared.count_refused(&error);
             return Err(error);
         }
+        let unknown = |reason: &str| EngineError::UnknownOutcome {
+            reason: reason.into(),
+        };
         // The owner answers everything it takes. If it is gone without an answer it has panicked,
         // perhaps after the append.
-        answer.await.unwrap_or_else(|_gone| {
-            Err(EngineError::UnknownOutcome {
-                reason: "the engine's thread ended without an answer".into(),
-            })
-        })
+        let Ok(answer) = answer.await else {
+            return Err(unknown("the engine's thread ended without an answer"));
+        };
+        // Works and commands are answered in their kind; one that is not is no reason to panic in a caller's task.
+        pick(answer?).ok_or_else(|| unknown("the engine gave an answer of another kind"))
     }
 }
 
@@ -410,26 +444,18 @@ async fn overview(
     let turn = OverviewTurn::take(turns).await;
     let (sender, queues) = oneshot::channel();
     inbox.task(Box::new(move |driver, now| {
-        let query = Query::Queues {
+        let first = ListQueues {
             prefix: String::new(),
             after: None,
             limit,
         };
         // Nobody may wait any more.
-        if let Ok(Answer::Queues { queues, .. }) = driver.machine().query(&query, now) {
-            drop(sender.send(queues));
+        if let Ok(QueryReply::Queues(page)) = driver.machine().query(&first.into(), now) {
+            drop(sender.send(page.queues));
         }
         drop(turn);
     }));
     queues.await.ok()
-}
-
-/// An answer of another kind than the question: cannot happen, and is no reason to panic in a
-/// caller's task.
-fn mismatched() -> EngineError {
-    EngineError::UnknownOutcome {
-        reason: "the engine gave an answer of another kind".into(),
-    }
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

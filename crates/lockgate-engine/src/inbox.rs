@@ -9,14 +9,14 @@
 
 use std::{collections::VecDeque, mem, sync::PoisonError, time::Duration};
 
-use lockgate_core::{Millis, Now, Sequence};
-use lockgate_machine::{Command, MessageStatus};
+use lockgate_core::{LeaseToken, Millis, Now, Sequence};
+use lockgate_machine::{EngineCommand, MessageStatus};
 
 use crate::{
     EngineError, EngineOptions, StopReason,
     leases::Leases,
     maintenance::Pin,
-    request::{Outcome, Request},
+    request::{Answer, Request},
     sync::{Condvar, Mutex, MutexGuard, Semaphore, TryAcquireError, oneshot},
 };
 
@@ -31,14 +31,22 @@ pub(crate) struct AnswerSender {
 /// An answer on its way to its caller. Leases are guarded from the start.
 #[derive(Debug)]
 pub(crate) enum GuardedAnswer {
-    Other(Outcome),
+    Other(Answer),
     Leases(Leases),
-    Messages(MessagePage),
+    Messages(GuardedPage),
+}
+
+/// What nobody waits for an answer to.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// The lease never reached anybody.
+    GiveBack(LeaseToken),
+    Engine(EngineCommand),
 }
 
 /// Messages somebody looks at, kept readable while they are.
 #[derive(Debug)]
-pub(crate) struct MessagePage {
+pub(crate) struct GuardedPage {
     pub(crate) messages: Vec<MessageStatus>,
     pub(crate) next: Option<Sequence>,
     pub(crate) pin: Option<Pin>,
@@ -120,9 +128,9 @@ struct State {
     others: VecDeque<Entry>,
     turn: Turn,
     bytes: u64,
-    /// Commands nobody waits for: leases that go back, payloads found damaged. Not bounded by a
-    /// count of their own: there are never more than messages in flight.
-    notices: Vec<Command>,
+    /// What nobody waits for. Not bounded by a
+    /// count of its own: there are never more than messages in flight.
+    notices: Vec<Notice>,
     tasks: Vec<OwnerTask>,
     /// Something other than a request wants the owner's attention.
     poked: bool,
@@ -204,7 +212,7 @@ impl Entry {
 #[derive(Default)]
 pub(crate) struct Taken {
     pub(crate) requests: Vec<Request<AnswerSender>>,
-    pub(crate) notices: Vec<Command>,
+    pub(crate) notices: Vec<Notice>,
     pub(crate) tasks: Vec<OwnerTask>,
     /// Nothing more will come, and this was the last of it.
     pub(crate) finished: bool,
@@ -281,15 +289,15 @@ impl Inbox {
         Ok(())
     }
 
-    /// Hands over commands that nobody waits for; never blocks. After the end they are dropped.
-    pub(crate) fn notice(&self, commands: impl Iterator<Item = Command>) {
-        let mut commands = commands.peekable();
-        if commands.peek().is_none() {
+    /// Hands over what nobody waits for; never blocks. After the end they are dropped.
+    pub(crate) fn notice(&self, notices: impl Iterator<Item = Notice>) {
+        let mut notices = notices.peekable();
+        if notices.peek().is_none() {
             return;
         }
         let mut state = self.lock();
         if !state.finished {
-            state.notices.extend(commands);
+            state.notices.extend(notices);
             self.wake(state);
         }
     }
@@ -454,7 +462,7 @@ pub(crate) fn millis(span: Duration) -> Millis {
 #[cfg(test)]
 mod tests {
     use lockgate_core::{Clock as _, Message, QueueName};
-    use lockgate_machine::{Query, SendMessage};
+    use lockgate_machine::{Command, DescribeQueue, Query, SendMessage};
     use lockgate_sim::ManualClock;
 
     use super::*;
@@ -472,9 +480,9 @@ mod tests {
         let work = match kind {
             Kind::Send(bytes) => {
                 let message = Message::new("x".repeat(bytes));
-                Work::one(Command::Send(Box::new(SendMessage { queue, message })))
+                Work::from(Command::Send(Box::new(SendMessage { queue, message })))
             }
-            Kind::Query => Work::Query(Query::Queue { queue }),
+            Kind::Query => Work::Query(Query::DescribeQueue(DescribeQueue { queue })),
         };
         let ticket = AnswerSender::nobody();
         let request = Request { work, ticket };
@@ -490,7 +498,7 @@ mod tests {
                 Command::Send(send) => send.queue.to_string().replace('q', "s"),
                 other => panic!("{other:?}"),
             },
-            Work::Query(Query::Queue { queue }) => queue.to_string(),
+            Work::Query(Query::DescribeQueue(DescribeQueue { queue })) => queue.to_string(),
             other => panic!("{other:?}"),
         };
         taken.requests.into_iter().map(name).collect()

@@ -3,9 +3,12 @@
 use std::{fmt, ops::Deref, sync::Arc};
 
 use lockgate_core::{LeaseToken, Location};
-use lockgate_machine::{Command, Delivery, Settle, SettleAction, StoredMessage};
+use lockgate_machine::{Delivery, StoredMessage};
 
-use crate::{inbox::Inbox, maintenance::Pin};
+use crate::{
+    inbox::{Inbox, Notice},
+    maintenance::Pin,
+};
 
 /// A leased message with its payload.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,10 +129,5 @@ impl fmt::Debug for Leases {
 
 /// Last message first, so that each is the last of its key's batch when it goes back.
 fn give_back(inbox: &Inbox, tokens: impl DoubleEndedIterator<Item = LeaseToken>) {
-    inbox.notice(tokens.rev().map(|token| {
-        Command::Settle(Settle {
-            token,
-            action: SettleAction::GiveBack,
-        })
-    }));
+    inbox.notice(tokens.rev().map(Notice::GiveBack));
 }

@@ -37,7 +37,7 @@
 //! };
 //! engine.submit(Command::CreateQueue(Box::new(create))).await?;
 //! let send = SendMessage { queue: queue.clone(), message: Message::new("hello") };
-//! // GuardedAnswer when the message survives a power cut.
+//! // Answered when the message survives a power cut.
 //! engine.submit(Command::Send(Box::new(send))).await?;
 //!
 //! let receive = Receive { queue, max: 10, lease: None, holder: HolderName::new("worker")? };
@@ -92,4 +92,4 @@ pub use options::{EngineOptions, SyncWindow};
 pub use peek::{Peek, Peeked};
 pub use recover::{Beginning, Trial, try_start};
 pub use report::StartReport;
-pub use request::{Outcome, Request, Work};
+pub use request::{Answer, Batch, Request, Work};

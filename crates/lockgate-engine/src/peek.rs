@@ -3,7 +3,7 @@
 use lockgate_core::{Location, Sequence};
 use lockgate_machine::{MessageStatus, Receive, StoredMessage};
 
-use crate::inbox::MessagePage;
+use crate::inbox::GuardedPage;
 
 /// A page of messages, see [`Engine::peek`](crate::Engine::peek).
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +28,7 @@ pub struct Peeked {
     pub stored: Option<StoredMessage>,
 }
 
-impl MessagePage {
+impl GuardedPage {
     /// Ends the page with the message with which its messages have so many bytes.
     pub(crate) fn shorten(&mut self, bytes_max: u64) {
         let mut bytes = 0;

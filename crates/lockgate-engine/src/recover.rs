@@ -6,9 +6,9 @@ use lockgate_core::{
     WallTime, with_sources,
 };
 use lockgate_machine::{
-    Answer, BatchDecoder, BatchRecord, ClockState, Command, DecodeError, Effect, ImageError,
-    ImageLoader, ImagePart, Machine, MachineLimits, Query, QueueDescription, RecordBatch,
-    decode_record,
+    BatchDecoder, BatchRecord, ClockState, DecodeError, Effect, EngineCommand, ImageError,
+    ImageLoader, ImagePart, ListQueues, Machine, MachineLimits, Query, QueryReply,
+    QueueDescription, QueuePage, RecordBatch, decode_record,
 };
 
 use crate::{
@@ -136,12 +136,12 @@ impl<T: Ticket> Driver<T> {
 pub(crate) fn for_each_queue(machine: &Machine, now: Now, mut visit: impl FnMut(QueueDescription)) {
     let mut after = None;
     loop {
-        let page = Query::Queues {
+        let page = Query::ListQueues(ListQueues {
             prefix: String::new(),
             after: after.take(),
             limit: 1_000,
-        };
-        let Ok(Answer::Queues { queues, more }) = machine.query(&page, now) else {
+        });
+        let Ok(QueryReply::Queues(QueuePage { queues, more })) = machine.query(&page, now) else {
             return;
         };
         after = queues.last().map(|queue| queue.name.clone());
@@ -193,7 +193,7 @@ pub fn try_start(
     let mut machine = survey.machine;
     let tail = source.tail();
     let lost = survey.lacking.lost.iter();
-    let dropped = lost.map(|&(queue, sequence)| Command::Damaged { queue, sequence });
+    let dropped = lost.map(|&(queue, sequence)| EngineCommand::Damaged { queue, sequence });
     for command in std::iter::once(command).chain(dropped) {
         let decision = machine.decide(&command, now);
         machine.fold(&decision.effects, tail);
@@ -357,7 +357,7 @@ struct Survey {
 
 /// The command with which a term begins.
 struct FirstCommand {
-    command: Command,
+    command: EngineCommand,
     term: Term,
     clock_offset: i64,
     now: Now,
@@ -460,7 +460,7 @@ impl Survey {
         let last_clock = self.machine.clock_state();
         let clock_offset = clock_offset(last_clock, beginning);
         FirstCommand {
-            command: Command::StartTerm {
+            command: EngineCommand::StartTerm {
                 term,
                 boot_id: boot_id(self.recovered.unsynced, last_clock.boot_id, beginning),
                 clock_offset,

@@ -1,7 +1,12 @@
 //! What a driver is asked, and what it answers.
 
+use std::marker::PhantomData;
+
 use lockgate_core::MachineTime;
-use lockgate_machine::{Answer, Command, Delivery, Query, Receive, Rejection, Reply, Upcoming};
+use lockgate_machine::{
+    ChangeQueue, Command, Delivery, EngineCommand, KeyPage, MessagePage, Move, Query, QueryReply,
+    QueuePage, Receive, Rejection, Reply, Transact, Upcoming,
+};
 use smallvec::SmallVec;
 
 /// Something a caller wants done, with the ticket under which the answer comes back.
@@ -18,6 +23,8 @@ pub struct Request<T> {
 pub enum Work {
     /// Commands, each decided and logged on its own, answered together.
     Commands(SmallVec<[Command; 1]>),
+    /// What the engine asks of itself, decided and logged like commands.
+    Engine(SmallVec<[EngineCommand; 1]>),
     /// Leases on what is leasable, or on what becomes so until an instant.
     Receive {
         /// From where, how many, for whom.
@@ -30,48 +37,47 @@ pub enum Work {
 
 /// The answer to a [`Work`], of its kind.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum Answer {
     /// One result per command, in order.
     Commands(SmallVec<[Result<Reply, Rejection>; 1]>),
     /// Leases; none if the time ran out.
     Received(Result<Vec<Delivery>, Rejection>),
-    Answered(Result<Answer, Rejection>),
+    Query(Result<QueryReply, Rejection>),
 }
 
-impl Outcome {
+impl Answer {
     /// About how much memory it takes, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>()
             + match self {
                 Self::Commands(results) => {
                     let sent = |result: &Result<Reply, Rejection>| match result {
-                        Ok(Reply::Transacted { sent }) => size_of_val(&sent[..]),
+                        Ok(Reply::Transacted(sent)) => size_of_val(&sent[..]),
                         Ok(Reply::Received(deliveries)) => size_of_val(&deliveries[..]),
                         _ => 0,
                     };
                     size_of_val(&results[..]) + results.iter().map(sent).sum::<usize>()
                 }
                 Self::Received(Ok(deliveries)) => size_of_val(&deliveries[..]),
-                Self::Answered(Ok(Answer::Queues { queues, .. })) => size_of_val(&queues[..]),
-                Self::Answered(Ok(Answer::Messages { messages, .. })) => size_of_val(&messages[..]),
-                Self::Answered(Ok(Answer::Keys { keys, .. })) => size_of_val(&keys[..]),
-                Self::Received(Err(_)) | Self::Answered(_) => 0,
+                Self::Query(Ok(QueryReply::Queues(QueuePage { queues, .. }))) => {
+                    size_of_val(&queues[..])
+                }
+                Self::Query(Ok(QueryReply::Messages(MessagePage { messages, .. }))) => {
+                    size_of_val(&messages[..])
+                }
+                Self::Query(Ok(QueryReply::Keys(KeyPage { keys, .. }))) => size_of_val(&keys[..]),
+                Self::Received(Err(_)) | Self::Query(_) => 0,
             }
     }
 }
 
 impl Work {
-    #[must_use]
-    pub fn one(command: Command) -> Self {
-        Self::Commands(SmallVec::from_buf([command]))
-    }
-
     /// What it will ask of the machine.
     pub(crate) fn upcoming(&self) -> impl Iterator<Item = Upcoming<'_>> {
         let (commands, receive) = match self {
             Self::Commands(commands) => (&commands[..], None),
             Self::Receive { receive, .. } => (&[][..], Some(Upcoming::Receive(receive))),
-            Self::Query(_) => (&[][..], None),
+            Self::Engine(_) | Self::Query(_) => (&[][..], None),
         };
         commands.iter().map(Upcoming::Command).chain(receive)
     }
@@ -81,6 +87,7 @@ impl Work {
         match self {
             Self::Commands(commands) => commands.len(),
             Self::Receive { receive, .. } => usize::from(receive.max),
+            Self::Engine(commands) => commands.len(),
             Self::Query(_) => 0,
         }
     }
@@ -91,7 +98,7 @@ impl Work {
             Self::Commands(commands) => commands
                 .iter()
                 .all(|command| matches!(command, Command::Send(_))),
-            Self::Receive { .. } | Self::Query(_) => false,
+            Self::Engine(_) | Self::Receive { .. } | Self::Query(_) => false,
         }
     }
 
@@ -99,8 +106,80 @@ impl Work {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Commands(commands) => commands.iter().map(command_bytes).sum(),
+            Self::Engine(commands) => commands.iter().map(engine_command_bytes).sum(),
             Self::Receive { .. } | Self::Query(_) => 0,
         }
+    }
+}
+
+/// Commands of one kind for [`Engine::submit_all`](crate::Engine::submit_all), in the order in which they are
+/// decided.
+#[derive(Clone, Debug)]
+pub struct Batch<C> {
+    commands: SmallVec<[Command; 1]>,
+    kind: PhantomData<fn(C)>,
+}
+
+impl<C> Default for Batch<C> {
+    fn default() -> Self {
+        Self::with_capacity(0)
+    }
+}
+
+impl<C> Batch<C> {
+    #[must_use]
+    pub fn with_capacity(commands: usize) -> Self {
+        Self {
+            commands: SmallVec::with_capacity(commands),
+            kind: PhantomData,
+        }
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+}
+
+impl<C: Into<Command>> Batch<C> {
+    pub fn push(&mut self, command: C) {
+        self.commands.push(command.into());
+    }
+}
+
+impl<C: Into<Command>> FromIterator<C> for Batch<C> {
+    fn from_iter<I: IntoIterator<Item = C>>(commands: I) -> Self {
+        Self {
+            commands: commands.into_iter().map(Into::into).collect(),
+            kind: PhantomData,
+        }
+    }
+}
+
+impl From<Vec<Command>> for Batch<Command> {
+    fn from(commands: Vec<Command>) -> Self {
+        Self {
+            commands: commands.into(),
+            kind: PhantomData,
+        }
+    }
+}
+
+impl<C> From<Batch<C>> for Work {
+    fn from(batch: Batch<C>) -> Self {
+        Self::Commands(batch.commands)
+    }
+}
+
+impl From<Command> for Work {
+    fn from(command: Command) -> Self {
+        Self::Commands(SmallVec::from_buf([command]))
+    }
+}
+
+impl From<EngineCommand> for Work {
+    fn from(command: EngineCommand) -> Self {
+        Self::Engine(SmallVec::from_buf([command]))
     }
 }
 
@@ -113,22 +192,28 @@ const FIXED_BYTES: usize = 256;
 fn command_bytes(command: &Command) -> usize {
     match command {
         Command::Send(send) => message_bytes(&send.message),
-        Command::Transact { settles, sends } => {
+        Command::Transact(Transact { settles, sends }) => {
             let sends: usize = sends.iter().map(|send| message_bytes(&send.message)).sum();
             sends + settles.len() * FIXED_BYTES
         }
         Command::CreateQueue(create) => {
             FIXED_BYTES + map_bytes(&create.annotations) + map_bytes(&create.tags)
         }
-        Command::ChangeQueue {
+        Command::ChangeQueue(ChangeQueue {
             annotations, tags, ..
-        } => {
+        }) => {
             let maps = [annotations, tags];
             FIXED_BYTES + maps.into_iter().flatten().map(map_bytes).sum::<usize>()
         }
-        Command::Compact { message, .. } => message_bytes(&message.message),
         Command::Receive(receive) => usize::from(receive.max) * FIXED_BYTES,
-        Command::Move { max, .. } => usize::from(*max) * FIXED_BYTES,
+        Command::Move(Move { max, .. }) => usize::from(*max) * FIXED_BYTES,
+        _ => FIXED_BYTES,
+    }
+}
+
+fn engine_command_bytes(command: &EngineCommand) -> usize {
+    match command {
+        EngineCommand::Compact { message, .. } => message_bytes(&message.message),
         _ => FIXED_BYTES,
     }
 }

@@ -15,13 +15,15 @@ use std::{
 use lockgate_core::{
     Clock, Incarnation, LogReader, Now, Position, ReadError, Storage, Term, with_sources,
 };
-use lockgate_machine::{Answer, Command, Delivery, SettleAction};
+use lockgate_machine::{
+    Command, Delivery, EngineCommand, MessagePage, QueryReply, Settle, SettleAction,
+};
 
 use crate::{
-    AnsweredCounts, BackupError, BackupReport, Beginning, Directory, Driver, EngineError,
-    EngineMetrics, EngineOptions, Outcome, Output, OutputKind, Peek, Peeked, Received,
-    ReceivedBatch, Request, StartError, StartReport, Status, StopReason, Work, backup,
-    inbox::{AnswerSender, GuardedAnswer, Inbox, MessagePage, Taken},
+    Answer, AnsweredCounts, BackupError, BackupReport, Beginning, Directory, Driver, EngineError,
+    EngineMetrics, EngineOptions, Output, OutputKind, Peek, Peeked, Received, ReceivedBatch,
+    Request, StartError, StartReport, Status, StopReason, backup,
+    inbox::{AnswerSender, GuardedAnswer, GuardedPage, Inbox, Notice, Taken},
     leases::Leases,
     maintenance::{
         threads::{MaintenanceThreads, Notifier, Place},
@@ -303,26 +305,29 @@ fn serve(shared: &Shared, driver: &mut Driver<AnswerSender>, options: &EngineOpt
             Ok(_) => {}
             Err(reason) => driver.stop(reason, &mut |output| shared.deliver(output)),
         }
-        let notices = taken.notices.drain(..).map(|command| {
-            if matches!(&command, Command::Settle(settle) if settle.action == SettleAction::GiveBack)
-            {
-                shared.given_back.fetch_add(1, Relaxed);
-            }
-            Request {
-                work: Work::one(command),
-                ticket: AnswerSender::nobody(),
-            }
+        let notices = taken.notices.drain(..).map(|notice| Request {
+            work: match notice {
+                Notice::GiveBack(token) => {
+                    shared.given_back.fetch_add(1, Relaxed);
+                    let action = SettleAction::GiveBack;
+                    Command::Settle(Settle { token, action }).into()
+                }
+                Notice::Engine(command) => command.into(),
+            },
+            ticket: AnswerSender::nobody(),
         });
         let requests = notices.chain(taken.requests.drain(..));
         let mut out = |mut output: Output<AnswerSender>| {
             if let OutputKind::Answer { ticket, result } = &mut output.kind {
                 match result {
-                    Ok(Outcome::Received(Ok(deliveries))) if !deliveries.is_empty() => {
+                    Ok(Answer::Received(Ok(deliveries))) if !deliveries.is_empty() => {
                         let positions =
                             deliveries.iter().map(|delivery| delivery.location.position);
                         ticket.pin(pins.hold(positions));
                     }
-                    Ok(Outcome::Answered(Ok(Answer::Messages { messages, .. }))) => {
+                    Ok(Answer::Query(Ok(QueryReply::Messages(MessagePage {
+                        messages, ..
+                    })))) => {
                         let positions = messages.iter().map(|message| message.location.position);
                         ticket.pin(pins.hold(positions));
                     }
@@ -423,7 +428,7 @@ impl Shared {
     /// Reads the payloads of messages somebody looks at, where [`read`](Self::read) does.
     pub(crate) async fn read_page(
         self: &Arc<Self>,
-        mut page: MessagePage,
+        mut page: GuardedPage,
     ) -> Result<Peek, EngineError> {
         page.shorten(Peek::BYTES_MAX);
         if let Some(reading) = Reading::at_once(&*self.reader, page.places()) {
@@ -599,11 +604,13 @@ impl Shared {
             OutputKind::Answer { mut ticket, result } => {
                 let pin = ticket.take_pin();
                 ticket.send(match result {
-                    Ok(Outcome::Received(Ok(deliveries))) => Ok(GuardedAnswer::Leases(
-                        Leases::new(deliveries, self.inbox.clone(), pin),
-                    )),
-                    Ok(Outcome::Answered(Ok(Answer::Messages { messages, next }))) => {
-                        Ok(GuardedAnswer::Messages(MessagePage {
+                    Ok(Answer::Received(Ok(deliveries))) => Ok(GuardedAnswer::Leases(Leases::new(
+                        deliveries,
+                        self.inbox.clone(),
+                        pin,
+                    ))),
+                    Ok(Answer::Query(Ok(QueryReply::Messages(MessagePage { messages, next })))) => {
+                        Ok(GuardedAnswer::Messages(GuardedPage {
                             messages,
                             next,
                             pin,
@@ -630,10 +637,11 @@ impl Shared {
             error = with_sources(error),
             "dropped a message whose payload cannot be read any more"
         );
-        self.inbox.notice(std::iter::once(Command::Damaged {
+        let damaged = EngineCommand::Damaged {
             queue: delivery.token.queue,
             sequence: delivery.token.sequence,
-        }));
+        };
+        self.inbox.notice(std::iter::once(Notice::Engine(damaged)));
     }
 
     fn owner_thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
@@ -642,7 +650,7 @@ impl Shared {
 }
 
 /// Joins payloads to messages somebody looks at.
-fn peek(page: MessagePage, mut reading: Reading<'_>) -> Result<Peek, EngineError> {
+fn peek(page: GuardedPage, mut reading: Reading<'_>) -> Result<Peek, EngineError> {
     let _pin = page.pin;
     let mut messages = Vec::with_capacity(page.messages.len());
     for status in page.messages {

@@ -17,8 +17,8 @@ use lockgate_core::{
     QueueName, ShardId, Term, WallTime,
 };
 use lockgate_machine::{
-    Command, CreateQueue, Machine, MachineLimits, QueueSettings, Receive, Reply, SendMessage,
-    Settle, SettleAction,
+    AnyCommand, Command, CreateQueue, EngineCommand, Machine, MachineLimits, QueueSettings,
+    Receive, Reply, SendMessage, Settle, SettleAction,
 };
 
 const ROUNDS: usize = 41;
@@ -125,7 +125,7 @@ impl Bench {
             sent: 0,
             longest: Duration::ZERO,
         };
-        bench.run(&Command::StartTerm {
+        bench.run(&EngineCommand::StartTerm {
             term: Term {
                 shard: ShardId::default(),
                 epoch: Epoch(1),
@@ -216,7 +216,7 @@ impl Bench {
         }))
     }
 
-    fn run(&mut self, command: &Command) -> Reply {
+    fn run<'a>(&mut self, command: impl Into<AnyCommand<'a>>) -> Reply {
         while let Some(effect) = self.machine.tick(self.now) {
             self.fold(&[effect]);
         }

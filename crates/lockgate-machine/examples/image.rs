@@ -21,8 +21,8 @@ use lockgate_core::{
     BootId, Epoch, Incarnation, Key, Message, Now, Position, QueueName, ShardId, Term, WallTime,
 };
 use lockgate_machine::{
-    Command, CreateQueue, Frozen, ImageLoader, ImagePart, Machine, MachineLimits, QueueSettings,
-    SendMessage,
+    AnyCommand, Command, CreateQueue, EngineCommand, Frozen, ImageLoader, ImagePart, Machine,
+    MachineLimits, QueueSettings, SendMessage,
 };
 
 fn main() {
@@ -143,7 +143,7 @@ impl Bench {
             keys,
             sent: 0,
         };
-        bench.run(&Command::StartTerm {
+        bench.run(&EngineCommand::StartTerm {
             term: Term {
                 shard: ShardId::default(),
                 epoch: Epoch(1),
@@ -194,7 +194,7 @@ impl Bench {
         }))
     }
 
-    fn run(&mut self, command: &Command) {
+    fn run<'a>(&mut self, command: impl Into<AnyCommand<'a>>) {
         let now = Now {
             wall: WallTime(1_700_000_000_000 + self.sent / 1_000),
             ..Now::default()

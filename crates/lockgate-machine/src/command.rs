@@ -1,4 +1,4 @@
-//! What callers ask of the machine.
+//! What callers want done.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,22 +6,41 @@ use std::{
 };
 
 use lockgate_core::{
-    HolderName, Key, LeaseToken, Location, Message, MessageId, Millis, QueueName, Sequence, Term,
-    WallTime,
+    BootId, HolderName, Key, LeaseToken, Location, Message, MessageId, Millis, QueueId, QueueName,
+    Sequence, Term, WallTime,
 };
 
-use crate::{QueueSettings, StoredMessage};
+use crate::{CreatedQueue, Delivery, Moved, QueueSettings, Reply, Sent, Settled, StoredMessage};
 
-/// A request that may change state. Decided whole: all of its effects happen, or none.
+/// What a caller wants done. Decided whole: all of its effects happen, or none.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Command {
+    CreateQueue(Box<CreateQueue>),
+    ChangeQueue(ChangeQueue),
+    DeleteQueue(DeleteQueue),
+    Purge(Purge),
+    Pause(Pause),
+    Send(Box<SendMessage>),
+    Receive(Receive),
+    Settle(Settle),
+    Transact(Transact),
+    Cancel(Cancel),
+    Reschedule(Reschedule),
+    Move(Move),
+    ChangeKey(ChangeKey),
+}
+
+/// What only the engine that drives a machine asks of it. No caller can submit one.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum EngineCommand {
     /// A start of the shard: the first command an engine gives after recovery.
     StartTerm {
         /// The new term; its epoch is above every earlier one.
         term: Term,
         /// Which boot of the machine it runs in.
-        boot_id: lockgate_core::BootId,
+        boot_id: BootId,
         /// Machine time minus [`Clock::since_boot`](lockgate_core::Clock::since_boot), constant for
         /// the term, so that machine time goes on over a restart within one boot.
         clock_offset: i64,
@@ -34,81 +53,12 @@ pub enum Command {
     /// Notes what time it is, with a record of its own also where nothing is due: for an engine that
     /// needs something behind its last record, to take a snapshot there.
     Advance,
-    /// Makes a queue, or says that it exists already and how.
-    CreateQueue(Box<CreateQueue>),
-    /// Replaces a queue's settings, annotations and tags; `None` leaves a part as it is.
-    ChangeQueue {
-        queue: QueueName,
-        settings: Option<Box<QueueSettings>>,
-        /// New annotations: attributes that the machine keeps and does not interpret.
-        annotations: Option<BTreeMap<String, String>>,
-        tags: Option<BTreeMap<String, String>>,
-    },
-    /// Removes a queue and all it holds.
-    DeleteQueue { queue: QueueName },
-    /// Removes all messages of a queue, in flight and delayed ones too, in one logical cut.
-    Purge { queue: QueueName },
-    /// Stops or resumes giving leases; sends and settles go on.
-    Pause {
-        queue: QueueName,
-        /// Whether leases stop.
-        paused: bool,
-    },
-    /// Accepts a message.
-    Send(Box<SendMessage>),
-    /// Gives leases on what is leasable; an empty reply if nothing is.
-    Receive(Receive),
-    /// Ends or extends one lease.
-    Settle(Settle),
-    /// Several settles and sends of this shard, all or nothing: consume, then produce, atomically.
-    /// One stale token or refused send refuses all. Up to 1,000 of both together, which may touch
-    /// 65,535 messages (the rest of a strict batch counts); settles come first.
-    Transact {
-        /// Leases to settle.
-        settles: Vec<Settle>,
-        /// Messages to send.
-        sends: Vec<SendMessage>,
-    },
-    /// Removes a message that is not in flight.
-    Cancel {
-        /// Where it is: where it was sent to, unless it was moved.
-        queue: QueueName,
-        /// The id its send was answered with.
-        message: MessageId,
-    },
-    /// Gives a message that is not in flight another due time; it counts as accepted when it is due.
-    Reschedule {
-        /// Where it is: where it was sent to, unless it was moved.
-        queue: QueueName,
-        /// The id its send was answered with.
-        message: MessageId,
-        /// The new due time.
-        due: WallTime,
-    },
-    /// Moves messages that a receive could have now to another queue, in the order in which it would
-    /// get them: how dead letters go back. Each arrives as a new message of its id: at the end of its
-    /// key's order, with no attempt counted, past deduplication and quota.
-    Move {
-        /// From which queue.
-        from: QueueName,
-        /// To where. The first one that cannot go there ends the step and stays.
-        to: MoveTo,
-        /// At most how many; 1 to [`MOVES_MAX`](Self::MOVES_MAX). To be repeated until fewer went.
-        max: u16,
-    },
-    /// Freezes, resumes or empties a key.
-    Key {
-        queue: QueueName,
-        key: Key,
-        /// What to do with it.
-        action: KeyAction,
-    },
     /// Drops a leased or waiting message whose payload cannot be read any more.
     Damaged {
         /// The message's queue.
-        queue: lockgate_core::QueueId,
+        queue: QueueId,
         /// Its number in that queue.
-        sequence: lockgate_core::Sequence,
+        sequence: Sequence,
     },
     /// Says that a message's bytes are written again, with this command's record, so that they can
     /// be given up where they are now: how an engine empties a range of its log. Done, without
@@ -122,12 +72,171 @@ pub enum Command {
     },
 }
 
-impl Command {
-    /// Messages that one [`Move`](Self::Move) takes at most: a bound on the size of its record.
-    pub const MOVES_MAX: u16 = 1_000;
+/// A command of either kind, for [`Machine::decide`](crate::Machine::decide).
+#[derive(Clone, Copy, Debug)]
+pub enum AnyCommand<'a> {
+    Caller(&'a Command),
+    Engine(&'a EngineCommand),
 }
 
-/// Where [`Command::Move`] takes messages.
+/// A command that knows what it is answered. [`Command`] itself is one too, answered with a [`Reply`]
+/// of any kind.
+pub trait TypedCommand: Into<Command> {
+    type Reply;
+
+    /// Takes the answer out of a reply to this command; `None` if the reply is to another one.
+    fn reply(reply: Reply) -> Option<Self::Reply>;
+}
+
+/// The commands, with the reply to each and what it is in [`Reply`].
+macro_rules! commands {
+    ($($command:ident $variant:ident ($value:ident => $into:expr) -> $reply:ty {
+        $($pattern:pat => $answer:expr),+ $(,)?
+    })+) => {$(
+        impl From<$command> for Command {
+            fn from($value: $command) -> Self {
+                Self::$variant($into)
+            }
+        }
+
+        impl TypedCommand for $command {
+            type Reply = $reply;
+
+            fn reply(reply: Reply) -> Option<$reply> {
+                match reply {
+                    $($pattern => Some($answer),)+
+                    _ => None,
+                }
+            }
+        }
+    )+};
+}
+
+commands! {
+    CreateQueue CreateQueue (it => Box::new(it)) -> CreatedQueue { Reply::Queue(queue) => queue }
+    ChangeQueue ChangeQueue (it => it) -> () { Reply::Done => () }
+    DeleteQueue DeleteQueue (it => it) -> () { Reply::Done => () }
+    Purge Purge (it => it) -> u64 { Reply::Dropped(messages) => messages }
+    Pause Pause (it => it) -> () { Reply::Done => () }
+    SendMessage Send (it => Box::new(it)) -> Sent { Reply::Sent(sent) => sent }
+    Receive Receive (it => it) -> Vec<Delivery> { Reply::Received(deliveries) => deliveries }
+    Settle Settle (it => it) -> Settled { Reply::Settled(settled) => settled }
+    Transact Transact (it => it) -> Vec<Sent> { Reply::Transacted(sent) => sent }
+    Cancel Cancel (it => it) -> () { Reply::Done => () }
+    Reschedule Reschedule (it => it) -> () { Reply::Done => () }
+    Move Move (it => it) -> Moved { Reply::Moved(moved) => moved }
+    ChangeKey ChangeKey (it => it) -> u64 { Reply::Dropped(messages) => messages, Reply::Done => 0 }
+}
+
+impl TypedCommand for Command {
+    type Reply = Reply;
+
+    fn reply(reply: Reply) -> Option<Reply> {
+        Some(reply)
+    }
+}
+
+impl<'a> From<&'a Command> for AnyCommand<'a> {
+    fn from(command: &'a Command) -> Self {
+        Self::Caller(command)
+    }
+}
+
+impl<'a> From<&'a EngineCommand> for AnyCommand<'a> {
+    fn from(command: &'a EngineCommand) -> Self {
+        Self::Engine(command)
+    }
+}
+
+/// Replaces a queue's settings, annotations and tags; `None` leaves a part as it is.
+#[derive(Clone, Debug)]
+pub struct ChangeQueue {
+    pub queue: QueueName,
+    pub settings: Option<Box<QueueSettings>>,
+    /// New annotations: attributes that the machine keeps and does not interpret.
+    pub annotations: Option<BTreeMap<String, String>>,
+    pub tags: Option<BTreeMap<String, String>>,
+}
+
+/// Removes a queue and all it holds.
+#[derive(Clone, Debug)]
+pub struct DeleteQueue {
+    pub queue: QueueName,
+}
+
+/// Removes all messages of a queue, in flight and delayed ones too, in one logical cut. Answered with
+/// how many there were.
+#[derive(Clone, Debug)]
+pub struct Purge {
+    pub queue: QueueName,
+}
+
+/// Stops or resumes giving leases; sends and settles go on.
+#[derive(Clone, Debug)]
+pub struct Pause {
+    pub queue: QueueName,
+    /// Whether leases stop.
+    pub paused: bool,
+}
+
+/// Several settles and sends of this shard, all or nothing: consume, then produce, atomically.
+/// One stale token or refused send refuses all. Up to 1,000 of both together, which may touch
+/// 65,535 messages (the rest of a strict batch counts); settles come first. Answered with a [`Sent`]
+/// for each send.
+#[derive(Clone, Debug)]
+pub struct Transact {
+    pub settles: Vec<Settle>,
+    pub sends: Vec<SendMessage>,
+}
+
+/// Removes a message that is not in flight.
+#[derive(Clone, Debug)]
+pub struct Cancel {
+    /// Where it is: where it was sent to, unless it was moved.
+    pub queue: QueueName,
+    /// The id its send was answered with.
+    pub message: MessageId,
+}
+
+/// Gives a message that is not in flight another due time; it counts as accepted when it is due.
+#[derive(Clone, Debug)]
+pub struct Reschedule {
+    /// Where it is: where it was sent to, unless it was moved.
+    pub queue: QueueName,
+    /// The id its send was answered with.
+    pub message: MessageId,
+    /// The new due time.
+    pub due: WallTime,
+}
+
+/// Moves messages that a receive could have now to another queue, in the order in which it would
+/// get them: how dead letters go back. Each arrives as a new message of its id: at the end of its
+/// key's order, with no attempt counted, past deduplication and quota.
+#[derive(Clone, Debug)]
+pub struct Move {
+    /// From which queue.
+    pub from: QueueName,
+    /// To where. The first one that cannot go there ends the step and stays.
+    pub to: MoveTo,
+    /// At most how many; 1 to [`MESSAGES_MAX`](Self::MESSAGES_MAX). To be repeated until fewer went.
+    pub max: u16,
+}
+
+impl Move {
+    /// Messages that one takes at most: a bound on the size of its record.
+    pub const MESSAGES_MAX: u16 = 1_000;
+}
+
+/// Freezes, resumes or empties a key. Answered with how many messages were dropped.
+#[derive(Clone, Debug)]
+pub struct ChangeKey {
+    pub queue: QueueName,
+    pub key: Key,
+    /// What to do with it.
+    pub action: KeyAction,
+}
+
+/// Where a [`Move`] takes messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MoveTo {
@@ -141,6 +250,7 @@ pub enum MoveTo {
     OriginsAmong(BTreeSet<QueueName>),
 }
 
+/// Makes a queue, or says that it exists already and how.
 #[derive(Clone, Debug)]
 pub struct CreateQueue {
     pub name: QueueName,
@@ -150,12 +260,14 @@ pub struct CreateQueue {
     pub tags: BTreeMap<String, String>,
 }
 
+/// Accepts a message.
 #[derive(Clone, Debug)]
 pub struct SendMessage {
     pub queue: QueueName,
     pub message: Message,
 }
 
+/// Gives leases on what is leasable; answered with none if nothing is.
 #[derive(Clone, Debug)]
 pub struct Receive {
     pub queue: QueueName,
@@ -229,57 +341,4 @@ pub enum KeyAction {
 impl KeyAction {
     /// Messages that one [`Drop`](Self::Drop) takes at most: a bound on the size of its record.
     pub const DROPS_MAX: usize = 10_000;
-}
-
-/// A question that changes nothing.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Query {
-    /// All about one queue.
-    Queue { queue: QueueName },
-    /// Queues by name, in order.
-    Queues {
-        /// Only names that start with this.
-        prefix: String,
-        /// Only names after this one.
-        after: Option<QueueName>,
-        /// At most so many.
-        limit: usize,
-    },
-    /// Messages of a queue, or of one of its keys, in the order in which they arrived; those not yet
-    /// due come last. Leases nothing. A page looks at a bounded number of messages and may be shorter
-    /// than asked for, or empty, with more to come.
-    Messages {
-        queue: QueueName,
-        /// Only of this key or group.
-        key: Option<Key>,
-        /// Only what comes behind this one, as the page before said.
-        after: Option<Sequence>,
-        /// At most so many; 1 to [`LIMIT_MAX`](Self::LIMIT_MAX).
-        limit: usize,
-    },
-    /// One message, wherever it stands: a page of it alone.
-    Message {
-        /// The queue it is in.
-        queue: QueueName,
-        message: MessageId,
-    },
-    /// Keys of a keyed queue, in no order, each with why it does or does not move. Pages are as those
-    /// of [`Messages`](Self::Messages).
-    Keys {
-        queue: QueueName,
-        /// Only frozen ones.
-        parked: bool,
-        /// Only what comes behind this one, as the page before said.
-        after: Option<u32>,
-        /// At most so many; 1 to [`LIMIT_MAX`](Self::LIMIT_MAX).
-        limit: usize,
-    },
-    /// Why a key does, or does not, move.
-    Key { queue: QueueName, key: Key },
-}
-
-impl Query {
-    /// The most messages or keys that a page may have.
-    pub const LIMIT_MAX: usize = 1_000;
 }

@@ -66,6 +66,7 @@ mod dedup;
 mod effect;
 mod live;
 mod machine;
+mod query;
 mod reply;
 mod sequences;
 mod settings;
@@ -80,7 +81,9 @@ pub use codec::{
 };
 pub use columns::ImageError;
 pub use command::{
-    Command, CreateQueue, KeyAction, MoveTo, Query, Receive, SendMessage, Settle, SettleAction,
+    AnyCommand, Cancel, ChangeKey, ChangeQueue, Command, CreateQueue, DeleteQueue, EngineCommand,
+    KeyAction, Move, MoveTo, Pause, Purge, Receive, Reschedule, SendMessage, Settle, SettleAction,
+    Transact, TypedCommand,
 };
 pub use effect::{DeadLetterReason, DropReason, Effect, Effects, StoredMessage};
 pub use live::{LiveMessage, LiveRange};
@@ -88,10 +91,13 @@ pub use machine::{
     ClockState, Deadlines, Frozen, ImageLoader, ImagePart, KeyView, LeaseView, Machine,
     MachineLimits, MessageState, MessageView, QueueView, StateView, Upcoming,
 };
+pub use query::{
+    DescribeQueue, ExplainKey, FindMessage, ListKeys, ListMessages, ListQueues, Query, TypedQuery,
+};
 pub use reply::{
-    Answer, Decision, Delivery, DroppedCounts, KeyStatus, KeyWait, MessageStatus, MessageWait,
-    Origin, QueueCounts, QueueDescription, QueueTotals, Rejection, Reply, Sent, Settled,
-    StaleReason, Stuck, StuckReason,
+    CreatedQueue, Decision, Delivery, DroppedCounts, KeyPage, KeyStatus, KeyWait, MessagePage,
+    MessageStatus, MessageWait, Moved, Origin, QueryReply, QueueCounts, QueueDescription,
+    QueuePage, QueueTotals, Rejection, Reply, Sent, Settled, StaleReason, Stuck, StuckReason,
 };
 pub use settings::{
     DedupScope, KeyPolicy, KeyProfile, Kind as SettingKind, QueueSettings, SETTINGS, Setting,

@@ -31,33 +31,38 @@ pub enum Reply {
     /// Done; there is nothing to say.
     Done,
     /// The queue, made now or before.
-    Queue {
-        /// Whether it was there already; nothing was changed then.
-        existed: bool,
-        /// As it is now.
-        description: Box<QueueDescription>,
-    },
+    Queue(CreatedQueue),
     /// The message was accepted, or was before.
     Sent(Sent),
     /// Leases given, in order; may be none.
     Received(Vec<Delivery>),
     /// One lease's settling.
     Settled(Settled),
-    /// All of a transaction happened.
-    Transacted {
-        /// An answer per send.
-        sent: Vec<Sent>,
-    },
+    /// All of a transaction happened; an answer per send.
+    Transacted(Vec<Sent>),
     /// Messages went to other queues.
-    Moved {
-        moved: u64,
-        /// How many the queue still has that a receive could get.
-        left: u64,
-        /// The message at which it ended, if not for want of messages or at the most asked for.
-        stuck: Option<Stuck>,
-    },
+    Moved(Moved),
     /// So many messages were dropped.
-    Dropped { messages: u64 },
+    Dropped(u64),
+}
+
+/// A queue that was to be made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CreatedQueue {
+    /// Whether it was there already; nothing was changed then.
+    pub existed: bool,
+    /// As it is now.
+    pub description: Box<QueueDescription>,
+}
+
+/// What a [`Move`](crate::Move) did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    pub moved: u64,
+    /// How many the queue still has that a receive could get.
+    pub left: u64,
+    /// The message at which it ended, if not for want of messages or at the most asked for.
+    pub stuck: Option<Stuck>,
 }
 
 /// The answer to a send. A duplicate gets the original's.
@@ -126,7 +131,6 @@ pub enum StuckReason {
 
 /// What settling a lease did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Settled {
     /// The lease was current, and the action was taken.
     Done,
@@ -316,25 +320,36 @@ pub enum Rejection {
 /// The answer to a [`Query`](crate::Query).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Answer {
+pub enum QueryReply {
     Queue(Box<QueueDescription>),
-    /// Queues, in order of their names.
-    Queues {
-        queues: Vec<QueueDescription>,
-        /// Whether there are more.
-        more: bool,
-    },
-    Messages {
-        messages: Vec<MessageStatus>,
-        /// Behind which one the next page begins; `None`: there is no more.
-        next: Option<Sequence>,
-    },
-    Keys {
-        keys: Vec<KeyStatus>,
-        /// Behind which one the next page begins; `None`: there is no more.
-        next: Option<u32>,
-    },
+    Queues(QueuePage),
+    Messages(MessagePage),
+    Keys(KeyPage),
     Key(KeyStatus),
+}
+
+/// Queues, in order of their names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueuePage {
+    pub queues: Vec<QueueDescription>,
+    /// Whether there are more.
+    pub more: bool,
+}
+
+/// Messages of a queue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MessagePage {
+    pub messages: Vec<MessageStatus>,
+    /// Behind which one the next page begins; `None`: there is no more.
+    pub next: Option<Sequence>,
+}
+
+/// Keys of a queue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyPage {
+    pub keys: Vec<KeyStatus>,
+    /// Behind which one the next page begins; `None`: there is no more.
+    pub next: Option<u32>,
 }
 
 /// A message in a queue, without its payload.

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use lockgate_core::QueueName;
 use lockgate_engine::{Directory, Engine, EngineError};
 use lockgate_machine::{
-    Command, CreateQueue, KeyPolicy, QueueSettings, Setting, SettingValue, SettingsError,
+    ChangeQueue, CreateQueue, KeyPolicy, QueueSettings, Setting, SettingValue, SettingsError,
+    TypedCommand,
 };
 
 use crate::queue::{allow_policy::lets_in, extension, kind, tags as queue_tags};
@@ -104,16 +105,16 @@ pub async fn declare_queues(
         settings.key_policy = settings
             .key_policy
             .filter(|&policy| policy != KeyPolicy::Skip);
-        let create = Command::CreateQueue(Box::new(CreateQueue {
+        let create = CreateQueue {
             name: plan.name.clone(),
             settings,
             annotations: BTreeMap::new(),
             tags: plan.tags.clone(),
-        }));
+        };
         plan.submit(engine, create).await?;
     }
     for plan in plans.iter().filter(|plan| plan.is_changed_after_all()) {
-        let change = Command::ChangeQueue {
+        let change = ChangeQueue {
             queue: plan.name.clone(),
             settings: Some(Box::new(plan.settings.clone())),
             annotations: None,
@@ -153,7 +154,11 @@ impl Plan {
         }
     }
 
-    async fn submit(&self, engine: &Engine, command: Command) -> Result<(), DeclareError> {
+    async fn submit(
+        &self,
+        engine: &Engine,
+        command: impl TypedCommand,
+    ) -> Result<(), DeclareError> {
         let error = |source| DeclareError::Engine {
             queue: self.name.to_string(),
             source,

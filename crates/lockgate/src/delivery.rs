@@ -17,15 +17,9 @@ use lockgate_core::{
     Sequence, UniqueId, WallTime,
 };
 use lockgate_engine::{Engine, EngineError, Received};
-use lockgate_machine::{
-    Command, Origin, Receive, Reply, Settle, SettleAction, Settled, StaleReason,
-};
+use lockgate_machine::{Origin, Receive, Settle, SettleAction, Settled, StaleReason};
 
-use crate::{
-    Error, ErrorKind,
-    error::{kind, mismatched},
-    queue::millis,
-};
+use crate::{Error, ErrorKind, error::kind, queue::millis};
 
 /// A receive about to be made: await it.
 ///
@@ -318,7 +312,6 @@ impl Delivery {
             // In an unkeyed queue of Amazon's profile, when the lease had ended: the message is kept back.
             Settled::Done => Ok(()),
             Settled::Stale(reason) => Err(ExtendError::Stale { reason }),
-            _ => Err(mismatched().into()),
         }
     }
 
@@ -328,13 +321,9 @@ impl Delivery {
 
     async fn settle(self, action: SettleAction) -> Result<(), SettleError> {
         match self.submit(action).await {
-            Ok(Settled::Done) => Ok(()),
+            Ok(Settled::Done | Settled::Extended { .. }) => Ok(()),
             Ok(Settled::Stale(reason)) => Err(SettleError::Stale {
                 reason,
-                delivery: self,
-            }),
-            Ok(_) => Err(SettleError::Engine {
-                source: mismatched(),
                 delivery: self,
             }),
             Err(source) => Err(SettleError::Engine {
@@ -346,11 +335,7 @@ impl Delivery {
 
     async fn submit(&self, action: SettleAction) -> Result<Settled, EngineError> {
         let token = self.token();
-        let settle = Command::Settle(Settle { token, action });
-        match self.engine.submit(settle).await? {
-            Reply::Settled(settled) => Ok(settled),
-            _ => Err(mismatched()),
-        }
+        self.engine.submit(Settle { token, action }).await
     }
 }
 

@@ -75,10 +75,3 @@ pub(crate) fn kind(error: &EngineError) -> ErrorKind {
         _ => ErrorKind::Unknown,
     }
 }
-
-/// An answer of another kind than the command: a fault of the library, no reason to panic.
-pub(crate) fn mismatched() -> EngineError {
-    EngineError::UnknownOutcome {
-        reason: "the engine gave an answer of another kind".into(),
-    }
-}

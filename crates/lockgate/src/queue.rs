@@ -5,11 +5,12 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use lockgate_core::{Key, Level, Message, MessageId, Millis, QueueName, WallTime};
 use lockgate_engine::{Engine, EngineError};
 use lockgate_machine::{
-    Answer, Command, CreateQueue, DedupScope, KeyAction, KeyPolicy, KeyProfile, KeyStatus, Query,
-    QueueDescription, QueueSettings, Rejection, Reply, SendMessage, Sent,
+    Cancel, ChangeKey, ChangeQueue, CreateQueue, DedupScope, DeleteQueue, DescribeQueue,
+    ExplainKey, KeyAction, KeyPolicy, KeyProfile, KeyStatus, Pause, Purge, QueueDescription,
+    QueueSettings, Rejection, Reschedule, SendMessage, Sent,
 };
 
-use crate::{Error, ReceiveBuilder, error::mismatched};
+use crate::{Error, ReceiveBuilder};
 
 /// A queue. Cheap to clone.
 #[derive(Clone)]
@@ -153,18 +154,17 @@ impl QueueBuilder {
     pub async fn create(self) -> Result<Queue, Error> {
         let settings = self.checked_settings()?;
         let name = QueueName::new(&self.name)?;
-        let create = Command::CreateQueue(Box::new(CreateQueue {
+        let create = CreateQueue {
             name: name.clone(),
             settings: settings.clone(),
             annotations: BTreeMap::new(),
             tags: self.tags,
-        }));
-        match self.engine.submit(create).await? {
-            Reply::Queue { description, .. } if description.settings.is_what_asks(&settings) => {
-                Ok(Queue::new(self.engine, name))
-            }
-            Reply::Queue { .. } => Err(Error::QueueDiffers { queue: name }),
-            _ => Err(mismatched().into()),
+        };
+        let created = self.engine.submit(create).await?;
+        if created.description.settings.is_what_asks(&settings) {
+            Ok(Queue::new(self.engine, name))
+        } else {
+            Err(Error::QueueDiffers { queue: name })
         }
     }
 
@@ -188,7 +188,7 @@ impl QueueBuilder {
     pub async fn configure(self) -> Result<Queue, Error> {
         let settings = self.checked_settings()?;
         let queue = QueueName::new(&self.name)?;
-        let change = Command::ChangeQueue {
+        let change = ChangeQueue {
             queue: queue.clone(),
             settings: Some(Box::new(settings)),
             annotations: None,
@@ -229,11 +229,7 @@ impl Queue {
     /// [`Rejection::GroupNotTaken`] by a keyed queue, [`Rejection::KeyNotTaken`] by another), or the
     /// engine's state; see [`Error::kind`].
     pub async fn send(&self, message: Message) -> Result<Sent, Error> {
-        let send = Command::Send(Box::new(self.to_send(message)));
-        match self.engine.submit(send).await? {
-            Reply::Sent(sent) => Ok(sent),
-            _ => Err(mismatched().into()),
-        }
+        Ok(self.engine.submit(self.to_send(message)).await?)
     }
 
     /// Sends messages in order, each on its own: one may be refused and the others accepted. Much
@@ -245,19 +241,9 @@ impl Queue {
         &self,
         messages: impl IntoIterator<Item = Message>,
     ) -> Result<Vec<Result<Sent, Rejection>>, Error> {
-        let sends = messages
-            .into_iter()
-            .map(|message| Command::Send(Box::new(self.to_send(message))))
-            .collect();
-        let replies = self.engine.submit_all(sends).await?;
-        replies
-            .into_iter()
-            .map(|reply| match reply {
-                Ok(Reply::Sent(sent)) => Ok(Ok(sent)),
-                Ok(_) => Err(mismatched().into()),
-                Err(rejection) => Ok(Err(rejection)),
-            })
-            .collect()
+        let messages = messages.into_iter();
+        let sends = messages.map(|message| self.to_send(message)).collect();
+        Ok(self.engine.submit_all(sends).await?)
     }
 
     /// Starts a receive, which is an awaitable builder.
@@ -271,10 +257,7 @@ impl Queue {
     /// A rejection if it is not there any more.
     pub async fn describe(&self) -> Result<QueueDescription, Error> {
         let queue = self.name.clone();
-        match self.engine.query(Query::Queue { queue }).await? {
-            Answer::Queue(description) => Ok(*description),
-            _ => Err(mismatched().into()),
-        }
+        Ok(self.engine.query(DescribeQueue { queue }).await?)
     }
 
     /// Removes all messages, also those in flight and delayed. Answers with how many there were.
@@ -283,7 +266,7 @@ impl Queue {
     /// A rejection if it is not there any more.
     pub async fn purge(&self) -> Result<u64, Error> {
         let queue = self.name.clone();
-        self.dropping(Command::Purge { queue }).await
+        Ok(self.engine.submit(Purge { queue }).await?)
     }
 
     /// Removes the queue and all it holds.
@@ -292,7 +275,7 @@ impl Queue {
     /// A rejection if it is not there any more.
     pub async fn delete(&self) -> Result<(), Error> {
         let queue = self.name.clone();
-        self.engine.submit(Command::DeleteQueue { queue }).await?;
+        self.engine.submit(DeleteQueue { queue }).await?;
         Ok(())
     }
 
@@ -319,7 +302,7 @@ impl Queue {
     /// [`Rejection::MessageInFlight`], or [`Rejection::MessageNotFound`].
     pub async fn cancel(&self, message: MessageId) -> Result<(), Error> {
         let queue = self.name.clone();
-        let cancel = Command::Cancel { queue, message };
+        let cancel = Cancel { queue, message };
         self.engine.submit(cancel).await?;
         Ok(())
     }
@@ -330,7 +313,7 @@ impl Queue {
     /// [`Rejection::MessageInFlight`], or [`Rejection::MessageNotFound`].
     pub async fn reschedule(&self, message: MessageId, due: WallTime) -> Result<(), Error> {
         let queue = self.name.clone();
-        let reschedule = Command::Reschedule {
+        let reschedule = Reschedule {
             queue,
             message,
             due,
@@ -345,10 +328,7 @@ impl Queue {
     /// [`Rejection::KeyNotFound`] if the queue has nothing under that key.
     pub async fn explain(&self, key: Key) -> Result<KeyStatus, Error> {
         let queue = self.name.clone();
-        match self.engine.query(Query::Key { queue, key }).await? {
-            Answer::Key(status) => Ok(status),
-            _ => Err(mismatched().into()),
-        }
+        Ok(self.engine.query(ExplainKey { queue, key }).await?)
     }
 
     /// Freezes a key, durably: no more leases until [`resume_key`](Self::resume_key). The key need
@@ -403,20 +383,13 @@ impl Queue {
 
     async fn set_paused(&self, paused: bool) -> Result<(), Error> {
         let queue = self.name.clone();
-        self.engine.submit(Command::Pause { queue, paused }).await?;
+        self.engine.submit(Pause { queue, paused }).await?;
         Ok(())
     }
 
     async fn key(&self, key: Key, action: KeyAction) -> Result<u64, Error> {
         let queue = self.name.clone();
-        self.dropping(Command::Key { queue, key, action }).await
-    }
-
-    async fn dropping(&self, command: Command) -> Result<u64, Error> {
-        Ok(match self.engine.submit(command).await? {
-            Reply::Dropped { messages } => messages,
-            _ => 0,
-        })
+        Ok(self.engine.submit(ChangeKey { queue, key, action }).await?)
     }
 }
 

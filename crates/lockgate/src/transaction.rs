@@ -2,12 +2,9 @@
 
 use lockgate_core::Message;
 use lockgate_engine::{Engine, EngineError};
-use lockgate_machine::{Command, Reply, SendMessage, Sent, Settle, SettleAction};
+use lockgate_machine::{SendMessage, Sent, Settle, SettleAction, Transact};
 
-use crate::{
-    Delivery, ErrorKind, Queue,
-    error::{kind, mismatched},
-};
+use crate::{Delivery, ErrorKind, Queue, error::kind};
 
 /// Consume, then produce, in one step: the messages it acknowledges leave exactly if the messages it
 /// sends are accepted. Nothing happens before [`commit`](Self::commit).
@@ -68,14 +65,8 @@ impl Transaction {
                 action: SettleAction::Ack,
             })
             .collect();
-        match engine.submit(Command::Transact { settles, sends }).await {
-            Ok(Reply::Transacted { sent }) => Ok(sent),
-            Ok(_) => Err(TransactionError {
-                source: mismatched(),
-                deliveries,
-            }),
-            Err(source) => Err(TransactionError { source, deliveries }),
-        }
+        let done = engine.submit(Transact { settles, sends }).await;
+        done.map_err(|source| TransactionError { source, deliveries })
     }
 }
 

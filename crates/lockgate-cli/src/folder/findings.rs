@@ -8,8 +8,8 @@ use lockgate_core::{
 use lockgate_engine::{MissingPart, StartError, StartReport, WithoutQueue};
 use lockgate_log::{SystemClock, is_log_file, segment_file};
 use lockgate_machine::{
-    Answer, Effect, ImageLoader, Machine, MachineLimits, Query, QueueDescription, QueueTotals,
-    decode_record,
+    Effect, ImageLoader, ListQueues, Machine, MachineLimits, Query, QueryReply, QueueDescription,
+    QueuePage, QueueTotals, decode_record,
 };
 use serde::{Serialize, Serializer};
 
@@ -559,12 +559,12 @@ fn descriptions(machine: &Machine) -> Vec<QueueDescription> {
     };
     let mut found: Vec<QueueDescription> = Vec::new();
     loop {
-        let page = Query::Queues {
+        let page = Query::ListQueues(ListQueues {
             prefix: String::new(),
             after: found.last().map(|queue| queue.name.clone()),
             limit: 1_000,
-        };
-        let Ok(Answer::Queues { queues, more }) = machine.query(&page, now) else {
+        });
+        let Ok(QueryReply::Queues(QueuePage { queues, more })) = machine.query(&page, now) else {
             return found;
         };
         let is_last = !more || queues.is_empty();

@@ -6,10 +6,10 @@
 use std::{collections::BTreeMap, fs};
 
 use lockgate_core::{HolderName, Key, LeaseToken, Message, Now, QueueName};
-use lockgate_engine::{Outcome, OutputKind, Request, TaskStep, Work};
+use lockgate_engine::{Answer, OutputKind, Request, TaskStep, Work};
 use lockgate_machine::{
-    Command, CreateQueue, KeyAction, QueueSettings, Receive, SendMessage, Settle, SettleAction,
-    read_message,
+    ChangeKey, Command, CreateQueue, DeleteQueue, KeyAction, Purge, QueueSettings, Receive,
+    SendMessage, Settle, SettleAction, read_message,
 };
 use lockgate_sim::{FaultyDisk, ManualClock, PowerCut, SeededRandom};
 
@@ -147,7 +147,7 @@ impl Life<'_> {
         let request = Request { work, ticket: 0 };
         self.driver.run_group([request], now, &mut |output| {
             if let OutputKind::Answer { result, .. } = output.kind
-                && let Ok(Outcome::Received(Ok(deliveries))) = result
+                && let Ok(Answer::Received(Ok(deliveries))) = result
             {
                 tokens.extend(deliveries.iter().map(|delivery| delivery.token));
             }
@@ -162,7 +162,7 @@ impl Life<'_> {
 
     fn make_queues(&mut self) {
         for name in QUEUES {
-            self.work(Work::one(Command::CreateQueue(Box::new(CreateQueue {
+            self.work(Work::from(Command::CreateQueue(Box::new(CreateQueue {
                 name: QueueName::new(name).unwrap(),
                 settings: QueueSettings {
                     keyed: name == "a",
@@ -212,14 +212,18 @@ impl Life<'_> {
                 let settles: Vec<Command> = settles.collect();
                 self.work(Work::Commands(settles.into()));
             }
-            24 | 25 => _ = self.work(Work::one(Command::Purge { queue })),
+            24 | 25 => _ = self.work(Work::from(Command::Purge(Purge { queue }))),
             26 => {
-                self.work(Work::one(Command::DeleteQueue { queue }));
+                self.work(Work::from(Command::DeleteQueue(DeleteQueue { queue })));
                 self.make_queues();
             }
             27 => {
                 let action = KeyAction::Drop;
-                self.work(Work::one(Command::Key { queue, key, action }));
+                self.work(Work::from(Command::ChangeKey(ChangeKey {
+                    queue,
+                    key,
+                    action,
+                })));
             }
             28..30 => self.clock.advance(1_000 + self.random.below(8_000)),
             30..34 => self.sync(),
@@ -239,7 +243,7 @@ impl Life<'_> {
             match task.step(self.durable).unwrap() {
                 TaskStep::More => {}
                 TaskStep::WaitDurable(_) => self.sync(),
-                TaskStep::Commands(commands) => _ = self.work(Work::Commands(commands.into())),
+                TaskStep::Commands(commands) => _ = self.work(Work::Engine(commands.into())),
                 TaskStep::Done => break,
             }
         }

@@ -6,11 +6,12 @@ use lockgate_core::{
     Clock as _, HolderName, Incarnation, Key, Message, Now, QueueName, UniqueId, WallTime,
 };
 use lockgate_engine::{
-    Beginning, Driver, EngineOptions, Outcome, OutputKind, Request, Work, restore,
+    Answer, Beginning, Driver, EngineOptions, OutputKind, Request, Work, restore,
 };
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 use lockgate_machine::{
-    Command, CreateQueue, Delivery, QueueSettings, Receive, SendMessage, Settle, SettleAction,
+    Command, CreateQueue, Delivery, EngineCommand, QueueSettings, Receive, SendMessage, Settle,
+    SettleAction,
 };
 use lockgate_sim::ManualClock;
 
@@ -71,7 +72,7 @@ impl Shard {
         }
     }
 
-    fn work(&mut self, work: Work) -> Outcome {
+    fn work(&mut self, work: Work) -> Answer {
         self.clock.advance(10);
         let mut outcome = None;
         let now = self.now();
@@ -86,9 +87,9 @@ impl Shard {
         outcome.unwrap()
     }
 
-    fn run(&mut self, command: Command) {
-        match self.work(Work::one(command)) {
-            Outcome::Commands(results) => _ = results.into_iter().next().unwrap().unwrap(),
+    fn run(&mut self, command: impl Into<Work>) {
+        match self.work(command.into()) {
+            Answer::Commands(results) => _ = results.into_iter().next().unwrap().unwrap(),
             other => panic!("{other:?}"),
         }
     }
@@ -120,7 +121,7 @@ impl Shard {
             receive,
             until: None,
         }) {
-            Outcome::Received(deliveries) => deliveries.unwrap(),
+            Answer::Received(deliveries) => deliveries.unwrap(),
             other => panic!("{other:?}"),
         }
     }
@@ -187,7 +188,7 @@ fn plain(folder: &Path) {
     }
     let delivery = shard.receive("mail", 1).remove(0);
     shard.settle(&delivery, SettleAction::Ack);
-    shard.run(Command::EndTerm);
+    shard.run(EngineCommand::EndTerm);
 }
 
 /// Keys, a lease that lasts, one that was extended, one that came back.

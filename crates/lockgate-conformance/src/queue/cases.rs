@@ -7,7 +7,9 @@ use std::{
 
 use lockgate_core::{Clock, Level, UniqueId};
 use lockgate_engine::{EngineError, Received, Status};
-use lockgate_machine::{Command, QueueSettings, Reply, SendMessage, Settle, SettleAction};
+use lockgate_machine::{
+    Command, QueueSettings, Reply, SendMessage, Settle, SettleAction, Transact,
+};
 use lockgate_sim::ManualClock;
 
 use super::{
@@ -196,22 +198,24 @@ fn a_transaction_happens_whole(fixture: &mut dyn Fixture) -> bool {
     shard.create("next", QueueSettings::default());
     shard.send(text("a"));
     let received = shard.take(1).remove(0);
-    let transact = |token| Command::Transact {
-        settles: vec![Settle {
-            token,
-            action: SettleAction::Ack,
-        }],
-        sends: ["b", "c"]
-            .map(|body| SendMessage {
-                queue: name("next"),
-                message: text(body),
-            })
-            .into(),
+    let transact = |token| {
+        Command::Transact(Transact {
+            settles: vec![Settle {
+                token,
+                action: SettleAction::Ack,
+            }],
+            sends: ["b", "c"]
+                .map(|body| SendMessage {
+                    queue: name("next"),
+                    message: text(body),
+                })
+                .into(),
+        })
     };
     let token = received.delivery.token;
     assert!(matches!(
         shard.submit(transact(token)),
-        Ok(Reply::Transacted { sent }) if sent.len() == 2
+        Ok(Reply::Transacted(sent)) if sent.len() == 2
     ));
     assert!(matches!(
         shard.submit(transact(token)),

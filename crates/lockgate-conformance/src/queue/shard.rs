@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 use lockgate_core::{HolderName, Key, Level, Message, QueueName, Storage};
 use lockgate_engine::{Engine, EngineError, EngineOptions, Received, StartReport};
 use lockgate_machine::{
-    Answer, Command, CreateQueue, Query, QueueDescription, QueueSettings, Receive, Reply,
-    SendMessage, Sent, Settle, SettleAction, Settled,
+    Command, CreateQueue, DescribeQueue, Query, QueryReply, QueueDescription, QueueSettings,
+    Receive, Reply, SendMessage, Sent, Settle, SettleAction, Settled,
 };
 use lockgate_sim::ManualClock;
 use tokio::runtime::Runtime;
@@ -134,8 +134,11 @@ impl Shard {
 
     pub(super) fn describe(&self, queue: &str) -> QueueDescription {
         let queue = name(queue);
-        match self.wait(self.engine.query(Query::Queue { queue })) {
-            Ok(Answer::Queue(description)) => *description,
+        match self.wait(
+            self.engine
+                .query(Query::DescribeQueue(DescribeQueue { queue })),
+        ) {
+            Ok(QueryReply::Queue(description)) => *description,
             other => panic!("{other:?}"),
         }
     }

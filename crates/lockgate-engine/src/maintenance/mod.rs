@@ -26,7 +26,7 @@ use lockgate_core::{
     Location, LogError, LogMaintenance, LogReader, LogSpace, Now, Position, ReadError, Scanned,
     SnapshotStore, SnapshotWriter, with_sources,
 };
-use lockgate_machine::{Command, Effect, Frozen, decode_record};
+use lockgate_machine::{Effect, EngineCommand, Frozen, decode_record};
 
 use self::plan::{Choice, View};
 pub(crate) use self::{
@@ -106,7 +106,7 @@ pub enum TaskStep {
     /// Step again when everything that starts before this is durable.
     WaitDurable(Position),
     /// Have these decided, in any group, then step again.
-    Commands(Vec<Command>),
+    Commands(Vec<EngineCommand>),
     /// Nothing is left to do.
     Done,
 }
@@ -132,7 +132,7 @@ impl MaintenanceTask {
             Kind::Advance(given) => Ok(if std::mem::replace(given, true) {
                 TaskStep::Done
             } else {
-                TaskStep::Commands(vec![Command::Advance])
+                TaskStep::Commands(vec![EngineCommand::Advance])
             }),
         }
     }
@@ -211,7 +211,7 @@ impl Compaction {
                     continue;
                 };
                 let position = record.position;
-                commands.push(Command::Compact {
+                commands.push(EngineCommand::Compact {
                     message,
                     from: Location { position, part },
                 });

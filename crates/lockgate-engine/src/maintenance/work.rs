@@ -16,6 +16,7 @@ use super::{
 use crate::{
     Driver,
     inbox::AnswerSender,
+    inbox::Notice,
     runtime::Shared,
     sync::{Instant, mpsc},
 };
@@ -215,7 +216,8 @@ impl Maintenance {
                         durable = position;
                     }
                     TaskStep::Commands(commands) => {
-                        self.shared.inbox.notice(commands.into_iter());
+                        let notices = commands.into_iter().map(Notice::Engine);
+                        self.shared.inbox.notice(notices);
                         // Notices come first, so when this is answered they are decided.
                         self.ask(|_, _| ())?;
                     }

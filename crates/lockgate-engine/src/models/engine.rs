@@ -16,8 +16,8 @@ use lockgate_core::{
 };
 use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_machine::{
-    Answer, Command, CreateQueue, Query, QueueSettings, Receive, Reply, SendMessage, Settle,
-    SettleAction,
+    Command, CreateQueue, ListMessages, MessagePage, Query, QueryReply, QueueSettings, Receive,
+    Reply, SendMessage, Settle, SettleAction,
 };
 use lockgate_sim::{Fault, FaultyDisk};
 use shuttle::{future::block_on, rand::Rng as _, thread};
@@ -231,14 +231,16 @@ fn messages(disk: &FaultyDisk) -> BTreeSet<MessageId> {
         wall: beginning.wall,
         machine: driver.machine_time(beginning.since_boot),
     };
-    let query = Query::Messages {
+    let query = Query::ListMessages(ListMessages {
         queue: queue(),
         key: None,
         after: None,
         limit: 100,
-    };
+    });
     match driver.machine().query(&query, now) {
-        Ok(Answer::Messages { messages, .. }) => messages.iter().map(|status| status.id).collect(),
+        Ok(QueryReply::Messages(MessagePage { messages, .. })) => {
+            messages.iter().map(|status| status.id).collect()
+        }
         other => panic!("{other:?}"),
     }
 }

@@ -16,7 +16,7 @@ use std::{
 use lockgate_core::{
     AppendError, Epoch, LogError, LogProgress, Message, Position, Progress, QueueName, Watcher,
 };
-use lockgate_machine::{Command, Query, SendMessage, SyncWindow};
+use lockgate_machine::{Command, DescribeQueue, Query, SendMessage, SyncWindow};
 use lockgate_sim::ManualClock;
 use shuttle::{
     future::block_on,
@@ -26,7 +26,7 @@ use shuttle::{
 
 use super::{check, finds, turn};
 use crate::{
-    DriverCounts, EngineError, EngineOptions, MaintenanceCounts, Outcome, Output, OutputKind,
+    Answer, DriverCounts, EngineError, EngineOptions, MaintenanceCounts, Output, OutputKind,
     Request, StopReason, Work,
     inbox::{AnswerSender, GuardedAnswer, Inbox, Taken},
     pending::{Filing, PendingAnswers, Room},
@@ -408,7 +408,7 @@ impl Shard {
 }
 
 fn answer(ticket: AnswerSender, written: Position, durable: Position) -> Output<AnswerSender> {
-    let result = Ok(Outcome::Received(Ok(Vec::new())));
+    let result = Ok(Answer::Received(Ok(Vec::new())));
     Output {
         written,
         durable,
@@ -426,11 +426,11 @@ impl Kind {
     fn work(self) -> Work {
         let queue = QueueName::new("q").unwrap();
         match self {
-            Self::Send => Work::one(Command::Send(Box::new(SendMessage {
+            Self::Send => Work::from(Command::Send(Box::new(SendMessage {
                 queue,
                 message: Message::new("x"),
             }))),
-            Self::Receive => Work::Query(Query::Queue { queue }),
+            Self::Receive => Work::Query(Query::DescribeQueue(DescribeQueue { queue })),
         }
     }
 }

@@ -20,7 +20,7 @@ use lockgate_engine::{
 };
 use lockgate_log::LocalLog;
 use lockgate_machine::{
-    Command, ImageLoader, Machine, MachineLimits, QueueSettings, SettleAction, StateView,
+    Command, ImageLoader, Machine, MachineLimits, Purge, QueueSettings, SettleAction, StateView,
     decode_record, read_message,
 };
 use lockgate_sim::{FaultyDisk, PowerCut};
@@ -75,9 +75,9 @@ fn filled() -> Shard {
     assert!(shard.driver.machine().totals().moved_out > 0);
     shard.receive_now("plain", 2);
     shard
-        .run(Command::Purge {
+        .run(Command::Purge(Purge {
             queue: name("purged"),
-        })
+        }))
         .unwrap();
     shard
 }

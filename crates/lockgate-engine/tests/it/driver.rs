@@ -3,13 +3,16 @@
 use std::{io, time::Duration};
 
 use lockgate_core::{DiskOperation, Level, Position};
-use lockgate_engine::{EngineError, EngineOptions, Outcome, Work};
+use lockgate_engine::{Answer, EngineError, EngineOptions, Work};
 use lockgate_machine::{
-    Command, MoveTo, Query, QueueSettings, Rejection, Reply, SettleAction, Settled, SyncWindow,
+    Command, DescribeQueue, EngineCommand, Move, MoveTo, Query, QueueSettings, Rejection, Reply,
+    SettleAction, Settled, SyncWindow, Transact,
 };
 use lockgate_sim::{Fault, FaultyDisk, ManualClock};
 
-use crate::support::{Answer, Shard, at_level, create, keyed, receive, send, settle, text, unique};
+use crate::support::{
+    Answered, Shard, at_level, create, keyed, receive, send, settle, text, unique,
+};
 
 #[test]
 fn an_answer_leaves_when_its_level_is_reached_and_not_before() {
@@ -21,7 +24,7 @@ fn an_answer_leaves_when_its_level_is_reached_and_not_before() {
         shard.run(send(queue, text("first"))).unwrap();
 
         let writes = shard.disk.operations().writes;
-        let mut answers = shard.group([Work::one(send(queue, text("second")))]);
+        let mut answers = shard.group([Work::from(send(queue, text("second")))]);
         match level {
             Level::Memory => assert_eq!(answers[0].writes, writes, "before the write"),
             Level::Process => assert_eq!(answers[0].writes, writes + 1, "after the write"),
@@ -37,7 +40,7 @@ fn an_answer_leaves_when_its_level_is_reached_and_not_before() {
 fn a_duplicate_waits_for_its_original() {
     let mut shard = Shard::new();
     shard.run(create("q", QueueSettings::default())).unwrap();
-    let works = [(); 2].map(|()| Work::one(send("q", unique("same", "id"))));
+    let works = [(); 2].map(|()| Work::from(send("q", unique("same", "id"))));
     assert!(shard.group(works).is_empty(), "the original is not durable");
     let answers = shard.sync();
     let sent: Vec<_> = answers
@@ -50,7 +53,7 @@ fn a_duplicate_waits_for_its_original() {
     assert_eq!(sent[0].id, sent[1].id);
     assert_eq!([sent[0].duplicate, sent[1].duplicate], [false, true]);
 
-    let answers = shard.group([Work::one(send("q", unique("same", "id")))]);
+    let answers = shard.group([Work::from(send("q", unique("same", "id")))]);
     assert_eq!(
         answers.len(),
         1,
@@ -108,7 +111,9 @@ fn records_are_synced_within_the_window_of_their_queue() {
         (&["long", "plain"], of_log, "none lengthens another's"),
         (&["long", "short", "plain"], short, "the shortest"),
     ] {
-        let sends = queues.iter().map(|queue| Work::one(send(queue, text("a"))));
+        let sends = queues
+            .iter()
+            .map(|queue| Work::from(send(queue, text("a"))));
         assert_eq!(asked(&mut shard, sends), expected, "{why}");
     }
     for (queue, expected, why) in [
@@ -123,17 +128,19 @@ fn records_are_synced_within_the_window_of_their_queue() {
         assert_eq!(asked(&mut shard, [work]), expected, "{why}");
     }
     let token = shard.receive_now("long", 1)[0].token;
-    let moved = |to: &str| Command::Move {
-        from: crate::support::name("long"),
-        to: MoveTo::Queue(crate::support::name(to)),
-        max: 1,
+    let moved = |to: &str| {
+        Command::Move(Move {
+            from: crate::support::name("long"),
+            to: MoveTo::Queue(crate::support::name(to)),
+            max: 1,
+        })
     };
     for (command, expected, why) in [
         (settle(token, SettleAction::Ack), long, "it is the queue's"),
         (moved("plain"), of_log, "it is in the other queue then"),
         (moved("short"), short, "here too"),
     ] {
-        let works = [Work::one(command)];
+        let works = [Work::from(command)];
         assert_eq!(asked(&mut shard, works), expected, "{why}");
     }
     // The lease of the first message ends.
@@ -146,13 +153,13 @@ fn a_query_tells_nothing_that_can_be_taken_back_and_causes_no_sync() {
     let mut shard = Shard::new();
     shard.run(create("q", QueueSettings::default())).unwrap();
     let query = || {
-        Work::Query(Query::Queue {
+        Work::Query(Query::DescribeQueue(DescribeQueue {
             queue: crate::support::name("q"),
-        })
+        }))
     };
     assert_eq!(shard.group([query()]).len(), 1, "nothing is on its way");
 
-    assert!(shard.group([Work::one(send("q", text("a")))]).is_empty());
+    assert!(shard.group([Work::from(send("q", text("a")))]).is_empty());
     let promised = shard.driver.promised();
     assert!(shard.group([query()]).is_empty(), "the send is on its way");
     assert_eq!(
@@ -163,7 +170,7 @@ fn a_query_tells_nothing_that_can_be_taken_back_and_causes_no_sync() {
     assert_eq!(shard.sync().len(), 2);
 
     shard.run(create("p", at_level(Level::Process))).unwrap();
-    assert_eq!(shard.group([Work::one(send("p", text("b")))]).len(), 1);
+    assert_eq!(shard.group([Work::from(send("p", text("b")))]).len(), 1);
     assert!(shard.driver.tail() > shard.durable);
     assert_eq!(
         shard.group([query()]).len(),
@@ -178,7 +185,7 @@ fn a_stale_settle_is_not_told_before_what_made_it_stale_is_durable() {
     shard.run(create("q", QueueSettings::default())).unwrap();
     shard.run(send("q", text("a"))).unwrap();
     let token = shard.receive_now("q", 1)[0].token;
-    let twice = [(); 2].map(|()| Work::one(settle(token, SettleAction::Ack)));
+    let twice = [(); 2].map(|()| Work::from(settle(token, SettleAction::Ack)));
     assert!(shard.group(twice).is_empty());
     let settled: Vec<_> = shard
         .sync()
@@ -201,7 +208,7 @@ fn commands_of_one_request_are_answered_together() {
         .into();
     let mut answers = shard.group([Work::Commands(commands.into())]);
     assert_eq!(answers.len(), 1);
-    let Ok(Outcome::Commands(results)) = answers.remove(0).result else {
+    let Ok(Answer::Commands(results)) = answers.remove(0).result else {
         panic!("another kind of answer");
     };
     assert!(matches!(
@@ -226,12 +233,12 @@ fn a_failed_append_leaves_its_group_unknown_and_stops_the_rest() {
 
     let fault = Fault::Torn(io::ErrorKind::Other);
     shard.disk.fail(DiskOperation::Write, 0, fault);
-    let answers = shard.group([Work::one(send("q", text("a")))]);
+    let answers = shard.group([Work::from(send("q", text("a")))]);
     assert!(matches!(
         answers[0].result,
         Err(EngineError::UnknownOutcome { .. })
     ));
-    let answers = shard.group([Work::one(send("q", text("b")))]);
+    let answers = shard.group([Work::from(send("q", text("b")))]);
     assert!(matches!(
         answers[0].result,
         Err(EngineError::Stopped { .. })
@@ -285,11 +292,11 @@ fn a_log_whose_sync_has_failed_is_not_told_as_full() {
         .disk
         .fail(DiskOperation::Sync, 0, Fault::Error(io::ErrorKind::Other));
     // Nobody waits for its sync, so nobody's answer is held up by what failed.
-    shard.group([Work::one(send("q", text("before")))]);
+    shard.group([Work::from(send("q", text("before")))]);
     assert!(shard.progress.sync().is_err());
     for work in [
-        Work::one(send("q", text("behind"))),
-        Work::one(create("r", QueueSettings::default())),
+        Work::from(send("q", text("behind"))),
+        Work::from(create("r", QueueSettings::default())),
     ] {
         let answers = shard.group([work]);
         assert!(
@@ -310,18 +317,18 @@ fn leases_are_answered_when_they_are_written_whatever_the_level() {
         receive: receive("q", 1),
         until: None,
     };
-    let as_command = Work::one(Command::Receive(receive("q", 1)));
+    let as_command = Work::from(Command::Receive(receive("q", 1)));
     for take in [take, as_command] {
         let writes = shard.disk.operations().writes;
-        let sent = Work::one(send("q", text("second")));
+        let sent = Work::from(send("q", text("second")));
         let mut answers = shard.group([sent, take]);
         answers.extend(shard.sync());
-        let [sent, taken] = <[Answer; 2]>::try_from(answers).ok().expect("two");
+        let [sent, taken] = <[Answered; 2]>::try_from(answers).ok().expect("two");
         assert_eq!(sent.writes, writes, "answered at once");
         assert!(taken.writes > writes);
         let delivery = match taken.result.unwrap() {
-            Outcome::Received(Ok(mut deliveries)) => deliveries.remove(0),
-            Outcome::Commands(results) => match &results[..] {
+            Answer::Received(Ok(mut deliveries)) => deliveries.remove(0),
+            Answer::Commands(results) => match &results[..] {
                 [Ok(Reply::Received(deliveries))] => deliveries[0].clone(),
                 other => panic!("{other:?}"),
             },
@@ -345,7 +352,7 @@ fn a_group_on_a_full_disk_leaves_the_reserve_alone() {
         let mut answers = shard.group([Work::Commands(sends.into())]);
         answers.extend(shard.sync());
         let results = match answers.pop().unwrap().result.unwrap() {
-            Outcome::Commands(results) => results,
+            Answer::Commands(results) => results,
             other => panic!("{other:?}"),
         };
         let ready = shard.driver.space().ready_bytes;
@@ -373,13 +380,13 @@ fn time_stands_still_while_nothing_can_be_written() {
         assert_eq!(shard.receive_now("q", 1).len(), 1);
     }
     shard.disk.set_free_bytes(Some(0));
-    let is_full = |answer: Answer| match answer.result.unwrap() {
-        Outcome::Commands(results) => results.iter().any(Result::is_err),
+    let is_full = |answer: Answered| match answer.result.unwrap() {
+        Answer::Commands(results) => results.iter().any(Result::is_err),
         other => panic!("{other:?}"),
     };
     while {
-        let advances = vec![Command::Advance; 2_000];
-        let answers = shard.group([Work::Commands(advances.into())]);
+        let advances = vec![EngineCommand::Advance; 2_000];
+        let answers = shard.group([Work::Engine(advances.into())]);
         !answers.into_iter().any(is_full)
     } {}
     shard.clock.advance(29_800);
@@ -405,10 +412,10 @@ fn a_command_too_large_for_a_record_is_refused_and_leaves_nothing() {
             _ => unreachable!(),
         })
         .collect();
-    let refused = shard.run(Command::Transact {
+    let refused = shard.run(Command::Transact(Transact {
         settles: Vec::new(),
         sends,
-    });
+    }));
     assert!(
         matches!(refused, Err(Rejection::RecordTooLarge { .. })),
         "{refused:?}"
@@ -466,7 +473,7 @@ fn much_that_is_due_at_once_does_not_keep_a_request_waiting() {
     shard.run(create("q", QueueSettings::default())).unwrap();
     let due = shard.now().wall.plus(60_000);
     for _ in 0..MANY / 100 {
-        let sends = (0..100).map(|_| Work::one(send("q", text("x").with_due(due))));
+        let sends = (0..100).map(|_| Work::from(send("q", text("x").with_due(due))));
         shard.group(sends);
     }
     shard.sync();

@@ -4,12 +4,13 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use lockgate_core::{Clock, Disk, DiskOperation, Level};
 use lockgate_engine::{
-    Engine, EngineError, EngineOptions, Received, ReceivedBatch, Status, StopReason, SyncWindow,
+    Batch, Engine, EngineError, EngineOptions, Received, ReceivedBatch, Status, StopReason,
+    SyncWindow,
 };
 use lockgate_log::LocalLog;
 use lockgate_machine::{
-    Answer, Command, KeyProfile, MessageWait, Query, QueueSettings, Rejection, Reply, Settle,
-    SettleAction, Settled,
+    ChangeQueue, Command, DeleteQueue, DescribeQueue, KeyProfile, MessageWait, Purge, Query,
+    QueryReply, QueueSettings, Rejection, Reply, Settle, SettleAction, Settled, Transact,
 };
 use lockgate_sim::{Fault, FaultyDisk, ManualClock};
 
@@ -29,10 +30,10 @@ async fn take(engine: &Engine, max: u16) -> Vec<Received> {
 fn futures_can_move_between_threads() {
     fn is_send<T: Send>(_: &T) {}
     fn check(engine: &Engine) {
-        is_send(&engine.submit(Command::EndTerm));
-        is_send(&engine.submit_all(Vec::new()));
+        is_send(&engine.submit(Purge { queue: name("q") }));
+        is_send(&engine.submit_all([Purge { queue: name("q") }].into_iter().collect()));
         is_send(&engine.receive(receive("q", 1), LONG));
-        is_send(&engine.query(Query::Queue { queue: name("q") }));
+        is_send(&engine.query(Query::DescribeQueue(DescribeQueue { queue: name("q") })));
         is_send(&engine.peek(name("q"), None, None, 1));
         is_send(&engine.stopped());
         is_send(&engine.shutdown());
@@ -52,8 +53,8 @@ async fn a_message_goes_in_and_out() {
     let ack = settle(received.delivery.token, SettleAction::Ack);
     let settled = shard.engine.submit(ack).await.unwrap();
     assert!(matches!(settled, Reply::Settled(Settled::Done)));
-    let query = Query::Queue { queue: name("q") };
-    let Answer::Queue(queue) = shard.engine.query(query).await.unwrap() else {
+    let query = Query::DescribeQueue(DescribeQueue { queue: name("q") });
+    let QueryReply::Queue(queue) = shard.engine.query(query).await.unwrap() else {
         panic!("another kind of answer");
     };
     assert_eq!((queue.counts.ready, queue.totals.acknowledged), (0, 1));
@@ -543,7 +544,11 @@ async fn a_lease_that_ended_on_its_way_is_not_handed_over() {
 async fn a_batch_of_commands_takes_one_answer_in_order() {
     let shard = Watched::with_queue(QueueSettings::default()).await;
     let commands = ["q", "missing", "q"].map(|queue| send(queue, text("a")));
-    let results = shard.engine.submit_all(commands.into()).await.unwrap();
+    let results = shard
+        .engine
+        .submit_all(commands.to_vec().into())
+        .await
+        .unwrap();
     assert!(matches!(
         results[..],
         [
@@ -555,7 +560,7 @@ async fn a_batch_of_commands_takes_one_answer_in_order() {
     assert!(
         shard
             .engine
-            .submit_all(Vec::new())
+            .submit_all(Batch::<Command>::default())
             .await
             .unwrap()
             .is_empty()
@@ -583,8 +588,8 @@ async fn a_damaged_payload_is_dropped_and_the_rest_is_delivered() {
     assert_eq!(batch.len(), 2);
     drop(batch.keep());
     assert_eq!(shard.engine.metrics().damaged, 1);
-    let query = Query::Queue { queue: name("q") };
-    let Answer::Queue(queue) = shard.engine.query(query).await.unwrap() else {
+    let query = Query::DescribeQueue(DescribeQueue { queue: name("q") });
+    let QueryReply::Queue(queue) = shard.engine.query(query).await.unwrap() else {
         panic!("another kind of answer");
     };
     assert_eq!(queue.totals.dropped.damaged, 1);
@@ -703,18 +708,18 @@ async fn a_queue_is_in_the_directory_when_its_answer_leaves_and_not_before() {
     let entry = shard.engine.directory().get(&name("q")).unwrap();
     assert_eq!(shard.engine.directory().by_id(entry.id).unwrap(), entry);
 
-    let change = Command::ChangeQueue {
+    let change = Command::ChangeQueue(ChangeQueue {
         queue: name("q"),
         settings: None,
         annotations: None,
         tags: Some([("team".to_owned(), "blue".to_owned())].into()),
-    };
+    });
     shard.engine.submit(change).await.unwrap();
     assert_eq!(
         shard.engine.directory().get(&name("q")).unwrap().tags["team"],
         "blue"
     );
-    let delete = Command::DeleteQueue { queue: name("q") };
+    let delete = Command::DeleteQueue(DeleteQueue { queue: name("q") });
     shard.engine.submit(delete).await.unwrap();
     assert!(shard.engine.directory().is_empty());
     shard.engine.shutdown().await;
@@ -758,14 +763,14 @@ async fn what_is_reserved_is_what_is_written() {
             KeyProfile::Strict => tokens.take(1).map(reject).collect(),
             KeyProfile::Sqs => tokens.take(30).map(reject).collect(),
         };
-        submit(Command::Transact {
+        submit(Command::Transact(Transact {
             settles,
             sends: Vec::new(),
-        })
+        }))
         .await;
         drop(take(&shard.engine, 100).await);
         shard.pass(60_000);
-        let change = Command::ChangeQueue {
+        let change = Command::ChangeQueue(ChangeQueue {
             queue: name("q"),
             settings: Some(Box::new(QueueSettings {
                 dead_letter: Some(name("dead")),
@@ -774,7 +779,7 @@ async fn what_is_reserved_is_what_is_written() {
             })),
             annotations: None,
             tags: None,
-        };
+        });
         submit(change).await;
         // A receive of one moves all that were leased before.
         submit(send("q", keyed("late", "another key"))).await;

@@ -5,7 +5,7 @@ use std::{fs, path::Path, sync::Arc};
 
 use lockgate_core::{Now, Position, UniqueId};
 use lockgate_engine::{
-    Driver, EngineOptions, MaintenanceTask, Outcome, OutputKind, Request, TaskStep, Work,
+    Answer, Driver, EngineOptions, MaintenanceTask, OutputKind, Request, TaskStep, Work,
 };
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 use lockgate_machine::{QueueSettings, SettleAction, StateView, read_message};
@@ -56,7 +56,7 @@ impl<'a> Shard<'a> {
             durable: driver.tail(),
             driver,
         };
-        shard.run(Work::one(create("q", settings)));
+        shard.run(Work::from(create("q", settings)));
         shard
     }
 
@@ -75,7 +75,7 @@ impl<'a> Shard<'a> {
         self.driver
             .run_group([Request { work, ticket: 0 }], now, &mut |output| {
                 if let OutputKind::Answer { result, .. } = output.kind
-                    && let Outcome::Received(Ok(deliveries)) = result.unwrap()
+                    && let Answer::Received(Ok(deliveries)) = result.unwrap()
                 {
                     tokens.extend(deliveries.iter().map(|delivery| delivery.token));
                 }
@@ -137,7 +137,7 @@ impl<'a> Shard<'a> {
                 TaskStep::More => {}
                 TaskStep::WaitDurable(_) => self.sync(),
                 TaskStep::Commands(commands) => {
-                    self.run(Work::Commands(commands.into()));
+                    self.run(Work::Engine(commands.into()));
                 }
                 TaskStep::Done => break,
             }

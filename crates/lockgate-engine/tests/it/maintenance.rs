@@ -5,7 +5,9 @@ use std::sync::Arc;
 use lockgate_core::{Epoch, Log, LogSource, LogSpace, Position, QueueName, SnapshotStore};
 use lockgate_engine::{Driver, EngineOptions, StartError, TaskStep, Work};
 use lockgate_log::{LocalLog, LocalLogOptions};
-use lockgate_machine::{Command, MoveTo, QueueSettings, SettleAction, StateView, read_message};
+use lockgate_machine::{
+    Command, Move, MoveTo, Purge, QueueSettings, SettleAction, StateView, read_message,
+};
 use lockgate_sim::{FaultyDisk, ManualClock, SeededRandom};
 
 use crate::support::{
@@ -50,7 +52,7 @@ impl Shard {
                         self.sync();
                     }
                     Ok(TaskStep::Commands(commands)) => {
-                        self.group(commands.into_iter().map(Work::one));
+                        self.group(commands.into_iter().map(Work::from));
                     }
                     Ok(TaskStep::Done) => break Ok(()),
                     Err(error) => break Err(error),
@@ -221,7 +223,7 @@ fn ranges_come_back_while_a_task_is_out() {
     let mut task = None;
     while task.is_none() {
         let body = "x".repeat(50_000);
-        shard.group([Work::one(send("q", text(&body)))]);
+        shard.group([Work::from(send("q", text(&body)))]);
         shard.sync();
         let now = shard.now();
         task = shard.driver.next_task(now).unwrap();
@@ -255,7 +257,7 @@ fn a_log_that_is_purged_and_then_left_alone_keeps_no_more() {
     let appended = |shard: &Shard| shard.driver.counts().records;
     let before = appended(&shard);
     let queue = QueueName::new("q").unwrap();
-    shard.run(Command::Purge { queue }).unwrap();
+    shard.run(Command::Purge(Purge { queue })).unwrap();
     while shard.driver.housekeep(1_000) {}
     shard.keep();
     let held = shard.space().used_bytes;
@@ -286,7 +288,7 @@ fn a_young_log_that_is_purged_and_then_left_alone_keeps_no_more() {
     shard.fill(20_000);
     assert_eq!(shard.store().list().unwrap(), []);
     let queue = QueueName::new("q").unwrap();
-    shard.run(Command::Purge { queue }).unwrap();
+    shard.run(Command::Purge(Purge { queue })).unwrap();
     while shard.driver.housekeep(1_000) {}
     shard.keep();
     let held = shard.space().used_bytes;
@@ -360,7 +362,7 @@ fn a_snapshot_is_complete_only_when_the_log_is_durable_up_to_it() {
     let mut shard = Shard::small();
     let body = "x".repeat(60_000);
     for _ in 0..20 {
-        shard.group([Work::one(send("q", text(&body)))]);
+        shard.group([Work::from(send("q", text(&body)))]);
     }
     // Written, and not synced.
     let now = shard.now();
@@ -618,17 +620,19 @@ fn messages_to_queues_whose_creation_is_missing_are_counted() {
     for lease in leases {
         shard.run(settle(lease.token, SettleAction::Ack)).unwrap();
     }
-    let move_all = |from: &str, to: &str| Command::Move {
-        from: name(from),
-        to: MoveTo::Queue(name(to)),
-        max: 5,
+    let move_all = |from: &str, to: &str| {
+        Command::Move(Move {
+            from: name(from),
+            to: MoveTo::Queue(name(to)),
+            max: 5,
+        })
     };
     shard.run(move_all("gone-too", "kept")).unwrap();
     shard.run(move_all("kept", "gone-too")).unwrap();
     shard.run(move_all("emptied", "gone")).unwrap();
-    let purge = Command::Purge {
+    let purge = Command::Purge(Purge {
         queue: name("emptied"),
-    };
+    });
     shard.run(purge).unwrap();
     shard.sync();
     let (whole, report) = shard.restarted();
@@ -704,7 +708,9 @@ fn what_was_purged_is_not_missed() {
     let (whole, report) = shard.restarted();
     assert!(report.snapshot.is_some() && report.is_clean(), "{report:?}");
     let mut shard = whole;
-    shard.run(Command::Purge { queue: name("q") }).unwrap();
+    shard
+        .run(Command::Purge(Purge { queue: name("q") }))
+        .unwrap();
     while shard.driver.housekeep(1_000) {}
     shard.keep();
     let released = shard.driver.maintenance_counts().ranges_released;

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use lockgate_core::{DiskOperation, Level};
 use lockgate_engine::{EngineError, EngineOptions, Status};
-use lockgate_machine::{Answer, Query, QueueSettings, Rejection, Reply, SettleAction, Settled};
+use lockgate_machine::{
+    DescribeQueue, Query, QueryReply, QueueSettings, Rejection, Reply, SettleAction, Settled,
+};
 use lockgate_sim::{Fault, ManualClock};
 
 use crate::support::{
@@ -34,9 +36,9 @@ async fn stuck() -> (Watched, tokio::task::JoinHandle<Result<Reply, EngineError>
 }
 
 async fn messages(shard: &Watched) -> u64 {
-    let query = Query::Queue { queue: name("q") };
+    let query = Query::DescribeQueue(DescribeQueue { queue: name("q") });
     match shard.engine.query(query).await.unwrap() {
-        Answer::Queue(queue) => queue.counts.ready + queue.counts.in_flight,
+        QueryReply::Queue(queue) => queue.counts.ready + queue.counts.in_flight,
         other => panic!("{other:?}"),
     }
 }
@@ -123,7 +125,7 @@ async fn sends_are_shed_by_the_age_of_the_inbox_and_settles_never() {
     let shed = shard.engine.submit(send("q", text("e"))).await;
     assert!(matches!(shed, Err(EngineError::Overloaded)), "{shed:?}");
     let all = vec![send("q", text("f")); 3];
-    let shed = shard.engine.submit_all(all).await;
+    let shed = shard.engine.submit_all(all.into()).await;
     assert!(matches!(shed, Err(EngineError::Overloaded)), "{shed:?}");
     assert_eq!(shard.engine.metrics().overloaded, 2);
     let mut ack = Box::pin(shard.engine.submit(settle(token, SettleAction::Ack)));
@@ -153,7 +155,7 @@ async fn settles_do_not_wait_behind_sends_that_wait_for_room() {
         assert!(pending(send.as_mut()).await);
     }
     let inbox = shard.engine.metrics().inbox;
-    let query = Query::Queue { queue: name("q") };
+    let query = Query::DescribeQueue(DescribeQueue { queue: name("q") });
     let mut other = Box::pin(shard.engine.query(query));
     assert!(pending(other.as_mut()).await);
     assert_eq!(shard.engine.metrics().inbox, inbox + 1);

@@ -8,7 +8,7 @@ use std::{
 
 use lockgate_core::DiskOperation;
 use lockgate_engine::{Engine, EngineError, ReceivedBatch};
-use lockgate_machine::{Answer, Query, QueueSettings};
+use lockgate_machine::{DescribeQueue, Query, QueryReply, QueueSettings};
 use tokio::task::JoinHandle;
 
 use crate::support::{Watched, keyed, name, receive, send, text, until};
@@ -21,8 +21,8 @@ fn receiving(engine: &Engine) -> JoinHandle<Result<ReceivedBatch, EngineError>> 
 }
 
 async fn in_flight(engine: &Engine) -> u64 {
-    let query = Query::Queue { queue: name("q") };
-    let Answer::Queue(queue) = engine.query(query).await.unwrap() else {
+    let query = Query::DescribeQueue(DescribeQueue { queue: name("q") });
+    let QueryReply::Queue(queue) = engine.query(query).await.unwrap() else {
         panic!("another kind of answer");
     };
     queue.counts.in_flight

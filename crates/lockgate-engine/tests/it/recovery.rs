@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lockgate_core::{Clock, Epoch, Incarnation, Level, Log, LogSource, RecordGroup};
 use lockgate_engine::{Beginning, Driver, EngineOptions, StartError, Work};
 use lockgate_log::LocalLog;
-use lockgate_machine::{Command, QueueSettings, Rejection, Reply, SettleAction, Settled};
+use lockgate_machine::{EngineCommand, QueueSettings, Rejection, Reply, SettleAction, Settled};
 use lockgate_sim::{FaultyDisk, PowerCut};
 
 use crate::support::{
@@ -184,7 +184,7 @@ fn a_crash_is_told_from_an_end_in_good_order() {
     drop(shard);
     let (mut shard, report) = Shard::start(disk, clock.clone(), &options);
     assert!(report.crashed);
-    shard.run(Command::EndTerm).unwrap();
+    shard.run(EngineCommand::EndTerm).unwrap();
     let disk = shard.disk.kill();
     drop(shard);
     let (_, report) = Shard::start(disk, clock, &options);
@@ -200,7 +200,7 @@ fn what_a_crash_may_have_taken_at_level_memory_is_counted() {
     }
     let (disk, clock) = (shard.disk.clone(), shard.clock.clone());
     // Answered, and lost with the cache.
-    let answers = shard.group([(); 5].map(|()| Work::one(send("q", text("b")))));
+    let answers = shard.group([(); 5].map(|()| Work::from(send("q", text("b")))));
     assert_eq!(answers.len(), 5);
     let disk = disk.crash(PowerCut::LoseAllUnsynced);
     drop(shard);

@@ -11,7 +11,7 @@ use lockgate_engine::{
     BackupError, BackupReport, Driver, Engine, EngineOptions, MaintenanceTask, StartError,
     StartReport, TaskRest, TaskStep, Work,
 };
-use lockgate_machine::{Command, QueueSettings, SettleAction};
+use lockgate_machine::{Command, Purge, QueueSettings, SettleAction};
 use lockgate_sim::{Damage, Fault, FaultyDisk, ManualClock, PowerCut};
 use tokio::task::JoinHandle;
 
@@ -41,7 +41,7 @@ fn snapshots(disk: &FaultyDisk) -> Vec<Position> {
 fn pass_through(shard: &mut Shard) {
     let body = "x".repeat(50_000);
     for _ in 0..24 {
-        shard.group([Work::one(send("q", text(&body)))]);
+        shard.group([Work::from(send("q", text(&body)))]);
     }
     shard.sync();
     let leases = shard.receive_now("q", 100);
@@ -430,7 +430,10 @@ async fn a_log_that_gives_back_its_beginning_only_keeps_what_is_needed() {
     shard.controls.hold_appends(false);
     stuck.await.unwrap();
     let queue = name("kept");
-    engine.submit(Command::Purge { queue }).await.unwrap();
+    engine
+        .submit(Command::Purge(Purge { queue }))
+        .await
+        .unwrap();
     pass_snapshots(4).await;
     let trimmed = shard.controls.trimmed();
     assert!(trimmed <= kept, "{trimmed}");

@@ -17,7 +17,7 @@ use lockgate_core::{
     RecordGroup, RecordStamp, RecoveryReport, ReserveError, Scanned, Storage, UniqueId,
 };
 use lockgate_engine::{
-    Beginning, Driver, Engine, EngineError, EngineOptions, Outcome, Output, OutputKind, Request,
+    Answer, Beginning, Driver, Engine, EngineError, EngineOptions, Output, OutputKind, Request,
     StartReport, Work,
 };
 use lockgate_log::{LocalLog, LocalLogOptions};
@@ -126,13 +126,13 @@ pub(crate) struct Shard {
     pub(crate) durable: Position,
     next_ticket: u64,
     /// Answers that wait for a sync.
-    pub(crate) held: Vec<Answer>,
+    pub(crate) held: Vec<Answered>,
 }
 
-pub(crate) struct Answer {
+pub(crate) struct Answered {
     pub(crate) ticket: u64,
     pub(crate) durable: Position,
-    pub(crate) result: Result<Outcome, EngineError>,
+    pub(crate) result: Result<Answer, EngineError>,
     /// Writes to the disk before it came.
     pub(crate) writes: u64,
 }
@@ -183,7 +183,7 @@ impl Shard {
     }
 
     /// Runs one group. Answers that need not wait for a sync, by ticket; the others are held.
-    pub(crate) fn group(&mut self, works: impl IntoIterator<Item = Work>) -> Vec<Answer> {
+    pub(crate) fn group(&mut self, works: impl IntoIterator<Item = Work>) -> Vec<Answered> {
         let mut requests = Vec::new();
         for work in works {
             let ticket = self.next_ticket;
@@ -202,7 +202,7 @@ impl Shard {
     }
 
     /// Syncs, and lets time-less consequences happen. Answers that need not wait any more.
-    pub(crate) fn sync(&mut self) -> Vec<Answer> {
+    pub(crate) fn sync(&mut self) -> Vec<Answered> {
         self.durable = self.progress.sync().unwrap();
         self.driver.reached(self.durable);
         let durable = self.durable;
@@ -215,10 +215,10 @@ impl Shard {
     }
 
     /// Runs one command to its end, sync included.
-    pub(crate) fn run(&mut self, command: Command) -> Result<Reply, Rejection> {
-        let mut answers = self.group([Work::one(command)]);
+    pub(crate) fn run(&mut self, command: impl Into<Work>) -> Result<Reply, Rejection> {
+        let mut answers = self.group([command.into()]);
         answers.extend(self.sync());
-        let [answer] = <[Answer; 1]>::try_from(answers).ok().expect("one answer");
+        let [answer] = <[Answered; 1]>::try_from(answers).ok().expect("one answer");
         answer.reply()
     }
 
@@ -229,7 +229,7 @@ impl Shard {
         };
         let mut answers = self.group([work]);
         answers.extend(self.sync());
-        let [answer] = <[Answer; 1]>::try_from(answers).ok().expect("one answer");
+        let [answer] = <[Answered; 1]>::try_from(answers).ok().expect("one answer");
         answer.deliveries()
     }
 
@@ -242,11 +242,11 @@ impl Shard {
     }
 }
 
-fn answer(output: Output<u64>, disk: &FaultyDisk) -> Option<Answer> {
+fn answer(output: Output<u64>, disk: &FaultyDisk) -> Option<Answered> {
     let OutputKind::Answer { ticket, result } = output.kind else {
         return None;
     };
-    Some(Answer {
+    Some(Answered {
         ticket,
         durable: output.durable,
         result,
@@ -254,24 +254,24 @@ fn answer(output: Output<u64>, disk: &FaultyDisk) -> Option<Answer> {
     })
 }
 
-impl Answer {
+impl Answered {
     pub(crate) fn reply(self) -> Result<Reply, Rejection> {
         match self.result.unwrap() {
-            Outcome::Commands(mut results) => results.pop().unwrap(),
+            Answer::Commands(mut results) => results.pop().unwrap(),
             other => panic!("{other:?}"),
         }
     }
 
     pub(crate) fn deliveries(self) -> Vec<Delivery> {
         match self.result.unwrap() {
-            Outcome::Received(Ok(deliveries)) => deliveries,
+            Answer::Received(Ok(deliveries)) => deliveries,
             other => panic!("{other:?}"),
         }
     }
 }
 
 /// Tickets and numbers of messages of answers to receives.
-pub(crate) fn got(answers: Vec<Answer>) -> Vec<(u64, usize)> {
+pub(crate) fn got(answers: Vec<Answered>) -> Vec<(u64, usize)> {
     answers
         .into_iter()
         .map(|answer| (answer.ticket, answer.deliveries().len()))

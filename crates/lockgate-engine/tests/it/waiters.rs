@@ -1,8 +1,10 @@
 //! Receives that wait: oldest first, one woken per leasable message, whatever made it leasable.
 
 use lockgate_core::{Clock, Level};
-use lockgate_engine::{EngineError, EngineOptions, Outcome, Work};
-use lockgate_machine::{Command, QueueSettings, Rejection, SettleAction};
+use lockgate_engine::{Answer, EngineError, EngineOptions, Work};
+use lockgate_machine::{
+    ChangeQueue, Command, DeleteQueue, Pause, QueueSettings, Rejection, SettleAction,
+};
 
 use crate::support::{Shard, at_level, create, got, keyed, name, send, settle, text};
 
@@ -19,7 +21,7 @@ fn shard_with_waiters(settings: QueueSettings, waiters: u64) -> (Shard, u64) {
 #[test]
 fn a_send_wakes_the_oldest() {
     let (mut shard, first) = shard_with_waiters(at_level(Level::Process), 3);
-    let mut answers = shard.group([Work::one(send("q", text("a")))]);
+    let mut answers = shard.group([Work::from(send("q", text("a")))]);
     answers.extend(shard.sync());
     let tickets: Vec<_> = answers.iter().map(|answer| answer.ticket).collect();
     assert_eq!(
@@ -31,7 +33,7 @@ fn a_send_wakes_the_oldest() {
 
     // A receive that comes with the next message stands behind who waits.
     let late = shard.wait_for("q", 60_000);
-    let answers = shard.group([Work::one(send("q", text("b"))), late]);
+    let answers = shard.group([Work::from(send("q", text("b"))), late]);
     let tickets: Vec<_> = answers.iter().map(|answer| answer.ticket).collect();
     assert_eq!(tickets, [first + 4, first + 1]);
 }
@@ -39,7 +41,7 @@ fn a_send_wakes_the_oldest() {
 #[test]
 fn a_disk_level_send_wakes_when_it_is_durable() {
     let (mut shard, first) = shard_with_waiters(QueueSettings::default(), 2);
-    assert!(shard.group([Work::one(send("q", text("a")))]).is_empty());
+    assert!(shard.group([Work::from(send("q", text("a")))]).is_empty());
     assert_eq!(
         shard.driver.waiting(),
         2,
@@ -108,7 +110,7 @@ fn settling_wakes_and_giving_back_does_not_count() {
         let lease = shard.receive_now("q", 1).remove(0);
         let waits = shard.wait_for("q", 60_000);
         assert!(shard.group([waits]).is_empty());
-        let mut answers = shard.group([Work::one(settle(lease.token, action))]);
+        let mut answers = shard.group([Work::from(settle(lease.token, action))]);
         answers.extend(shard.sync());
         let again = answers.pop().unwrap().deliveries().remove(0);
         assert_eq!(again.attempt, attempt);
@@ -119,20 +121,22 @@ fn settling_wakes_and_giving_back_does_not_count() {
 fn resuming_a_queue_wakes() {
     let mut shard = Shard::new();
     shard.run(create("q", at_level(Level::Process))).unwrap();
-    let pause = |paused| Command::Pause {
-        queue: name("q"),
-        paused,
+    let pause = |paused| {
+        Command::Pause(Pause {
+            queue: name("q"),
+            paused,
+        })
     };
     shard.run(pause(true)).unwrap();
     shard.run(send("q", text("a"))).unwrap();
     let waits = shard.wait_for("q", 60_000);
     assert!(shard.group([waits]).is_empty());
-    let mut answers = shard.group([Work::one(pause(false))]);
+    let mut answers = shard.group([Work::from(pause(false))]);
     answers.extend(shard.sync());
     answers.extend(shard.sync());
     let served = answers
         .into_iter()
-        .filter(|answer| matches!(answer.result, Ok(Outcome::Received(_))));
+        .filter(|answer| matches!(answer.result, Ok(Answer::Received(_))));
     assert_eq!(served.count(), 1);
 }
 
@@ -151,7 +155,7 @@ fn a_message_moved_to_a_dead_letter_queue_wakes_there() {
     let waits = shard.wait_for("dead", 60_000);
     assert!(shard.group([waits]).is_empty());
     let reject = SettleAction::Reject { reason: None };
-    let mut answers = shard.group([Work::one(settle(lease.token, reject))]);
+    let mut answers = shard.group([Work::from(settle(lease.token, reject))]);
     answers.extend(shard.sync());
     let moved = answers.pop().unwrap().deliveries().remove(0);
     assert_eq!(moved.id, lease.id);
@@ -178,15 +182,15 @@ fn time_that_runs_out_ends_empty_in_order() {
 #[test]
 fn deleting_the_queue_tells_who_waits() {
     let (mut shard, first) = shard_with_waiters(QueueSettings::default(), 2);
-    let delete = Command::DeleteQueue { queue: name("q") };
-    let mut answers = shard.group([Work::one(delete)]);
+    let delete = Command::DeleteQueue(DeleteQueue { queue: name("q") });
+    let mut answers = shard.group([Work::from(delete)]);
     answers.extend(shard.sync());
     let told: Vec<_> = answers
         .into_iter()
         .filter(|answer| {
             matches!(
                 answer.result,
-                Ok(Outcome::Received(Err(Rejection::QueueNotFound { .. })))
+                Ok(Answer::Received(Err(Rejection::QueueNotFound { .. })))
             )
         })
         .map(|answer| answer.ticket)
@@ -225,23 +229,23 @@ fn exhausted_messages_in_front_do_not_end_a_receive() {
     // More than one receive moves away.
     for key in 0..300 {
         let bad = keyed("bad", &format!("key-{key}"));
-        shard.group([Work::one(send("q", bad))]);
+        shard.group([Work::from(send("q", bad))]);
     }
     shard.sync();
     let leases = shard.receive_now("q", 1_000);
     assert_eq!(leases.len(), 300);
     for lease in leases {
         let nack = SettleAction::Nack { delay: 0 };
-        shard.group([Work::one(settle(lease.token, nack))]);
+        shard.group([Work::from(settle(lease.token, nack))]);
     }
     shard.sync();
     // Now one attempt is all there is, and all of them have had it.
-    let change = Command::ChangeQueue {
+    let change = Command::ChangeQueue(ChangeQueue {
         queue: name("q"),
         settings: Some(Box::new(settings(1))),
         annotations: None,
         tags: None,
-    };
+    });
     shard.run(change).unwrap();
     shard.run(send("q", keyed("good", "last"))).unwrap();
     let leases = shard.receive_now("q", 1);
@@ -267,7 +271,7 @@ fn with_exhausted(
             Some(key) => keyed("bad", &key),
             None => text("bad"),
         };
-        shard.group([Work::one(send("q", message))]);
+        shard.group([Work::from(send("q", message))]);
     }
     shard.sync();
     for _ in 0..messages / 1_000 {
@@ -277,7 +281,7 @@ fn with_exhausted(
         shard.clock.advance(60_000);
         shard.sync();
     }
-    let change = Command::ChangeQueue {
+    let change = Command::ChangeQueue(ChangeQueue {
         queue: name("q"),
         settings: Some(Box::new(QueueSettings {
             dead_letter: Some(name("dead")),
@@ -286,7 +290,7 @@ fn with_exhausted(
         })),
         annotations: None,
         tags: None,
-    };
+    });
     shard.run(change).unwrap();
     shard
 }
@@ -328,7 +332,7 @@ fn a_backlog_of_exhausted_messages_keeps_nobody_waiting() {
         assert_eq!((ready(&shard, "q"), ready(&shard, "dead")), (0, MANY));
         assert_eq!(shard.driver.waiting(), 2);
         let good = key(MANY).map_or_else(|| text("good"), |key| keyed("good", &key));
-        let mut answers = shard.group([Work::one(send("q", good))]);
+        let mut answers = shard.group([Work::from(send("q", good))]);
         answers.extend(shard.sync());
         assert_eq!(answers.len(), 2, "the send, and who has waited longest");
         assert_eq!(shard.driver.waiting(), 1);
@@ -345,14 +349,14 @@ fn what_ends_a_wait_is_told_when_it_is_durable() {
     let waiting = shard.wait_for("q", 100);
     assert!(shard.group([waiting]).is_empty());
     shard.clock.advance(100);
-    let answers = shard.group([Work::one(send("other", text("a")))]);
+    let answers = shard.group([Work::from(send("other", text("a")))]);
     assert!(answers.is_empty(), "the send and the end of the wait");
     assert_eq!(shard.sync().len(), 2);
 
     let waiting = shard.wait_for("q", 100);
     assert!(shard.group([waiting]).is_empty());
     let queue = name("q");
-    let answers = shard.group([Work::one(Command::DeleteQueue { queue })]);
+    let answers = shard.group([Work::from(Command::DeleteQueue(DeleteQueue { queue }))]);
     assert!(answers.is_empty(), "the deletion and the end of the wait");
     assert_eq!(shard.sync().len(), 2);
 }

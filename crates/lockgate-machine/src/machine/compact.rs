@@ -56,7 +56,7 @@ impl Machine {
     }
 
     /// Whether the message with that id, wherever it was moved, has its bytes at `at`: whether a
-    /// [`Compact`](crate::Command::Compact) from there would do anything. Not if another message, say of
+    /// [`Compact`](crate::EngineCommand::Compact) from there would do anything. Not if another message, say of
     /// another log, has the id's queue and number.
     #[must_use]
     pub fn lives_at(&self, id: MessageId, at: Location) -> bool {

@@ -64,9 +64,7 @@ impl Machine {
                         level,
                     );
                 }
-                Ok(Reply::Dropped {
-                    messages: messages as u64,
-                })
+                Ok(Reply::Dropped(messages as u64))
             }
         }
     }

@@ -184,7 +184,7 @@ impl Machine {
             }
             None => 0,
         };
-        Ok(Reply::Dropped { messages })
+        Ok(Reply::Dropped(messages))
     }
 
     pub(super) fn fold_moved(

@@ -63,8 +63,9 @@ use self::{
     warm::Likely,
 };
 use crate::{
-    BatchRecord, Command, Decision, Effect, QueueTotals, RecordBatch, Rejection, Reply, Settled,
-    SyncWindow,
+    AnyCommand, BatchRecord, Cancel, ChangeKey, ChangeQueue, Command, Decision, DeleteQueue,
+    Effect, EngineCommand, Move, Pause, Purge, QueueTotals, RecordBatch, Rejection, Reply,
+    Reschedule, Settled, SyncWindow, Transact,
     codec::batch::{Batched, Step},
     effect::Arrival,
     live::LiveRanges,
@@ -258,10 +259,13 @@ impl Machine {
     /// Call [`tick`](Self::tick) at that `now` before: what it has not come to yet has not ended and is
     /// not due, though its time has come. The effects must be folded before the next command is decided.
     #[must_use]
-    pub fn decide(&self, command: &Command, now: Now) -> Decision {
+    pub fn decide<'a>(&self, command: impl Into<AnyCommand<'a>>, now: Now) -> Decision {
         let now = self.monotonic(now);
         let mut draft = Draft::default();
-        let outcome = self.decide_into(&mut draft, command, now);
+        let outcome = match command.into() {
+            AnyCommand::Caller(command) => self.decide_into(&mut draft, command, now),
+            AnyCommand::Engine(command) => self.decide_for_engine(&mut draft, command, now),
+        };
         match &outcome {
             // A refused command leaves nothing behind, half a transaction least of all. What was
             // found on the way to an answer (exhausted messages) is part of a positive answer.
@@ -287,34 +291,13 @@ impl Machine {
         now: Now,
     ) -> Result<Reply, Rejection> {
         match command {
-            Command::StartTerm {
-                term,
-                boot_id,
-                clock_offset,
-                secret,
-            } => self.decide_start_term(draft, *term, *boot_id, *clock_offset, secret, now),
-            Command::EndTerm => {
-                draft.add(
-                    Effect::TermEnded { now },
-                    self.limits.log_level.min(Level::Disk),
-                );
-                Ok(Reply::Done)
-            }
-            Command::Advance => {
-                // Without a budget: what is due is the business of ticks, which bound their work.
-                draft.add(
-                    Effect::Advanced { now, budget: 0 },
-                    self.limits.log_level.min(Level::Process),
-                );
-                Ok(Reply::Done)
-            }
             Command::CreateQueue(create) => self.decide_create_queue(draft, create, now),
-            Command::ChangeQueue {
+            Command::ChangeQueue(ChangeQueue {
                 queue,
                 settings,
                 annotations,
                 tags,
-            } => self.decide_change_queue(
+            }) => self.decide_change_queue(
                 draft,
                 queue,
                 settings.as_deref(),
@@ -322,9 +305,9 @@ impl Machine {
                 tags.as_ref(),
                 now,
             ),
-            Command::DeleteQueue { queue } => self.decide_delete_queue(draft, queue),
-            Command::Purge { queue } => self.decide_purge(draft, queue),
-            Command::Pause { queue, paused } => self.decide_pause(draft, queue, *paused),
+            Command::DeleteQueue(DeleteQueue { queue }) => self.decide_delete_queue(draft, queue),
+            Command::Purge(Purge { queue }) => self.decide_purge(draft, queue),
+            Command::Pause(Pause { queue, paused }) => self.decide_pause(draft, queue, *paused),
             Command::Send(send) => Ok(Reply::Sent(self.decide_send(draft, send, now)?)),
             Command::Receive(receive) => self.decide_receive(draft, receive, now),
             Command::Settle(settle) => Ok(Reply::Settled(
@@ -333,19 +316,56 @@ impl Machine {
                     Err(stale) => Settled::Stale(stale),
                 },
             )),
-            Command::Transact { settles, sends } => {
+            Command::Transact(Transact { settles, sends }) => {
                 self.decide_transact(draft, settles, sends, now)
             }
-            Command::Cancel { queue, message } => self.decide_cancel(draft, queue, *message),
-            Command::Reschedule {
+            Command::Cancel(Cancel { queue, message }) => {
+                self.decide_cancel(draft, queue, *message)
+            }
+            Command::Reschedule(Reschedule {
                 queue,
                 message,
                 due,
-            } => self.decide_reschedule(draft, queue, *message, *due, now),
-            Command::Move { from, to, max } => self.decide_move(draft, from, to, *max, now),
-            Command::Key { queue, key, action } => self.decide_key(draft, queue, key, *action),
-            Command::Damaged { queue, sequence } => self.decide_damaged(draft, *queue, *sequence),
-            Command::Compact { message, from } => self.decide_compact(draft, message, *from),
+            }) => self.decide_reschedule(draft, queue, *message, *due, now),
+            Command::Move(Move { from, to, max }) => self.decide_move(draft, from, to, *max, now),
+            Command::ChangeKey(ChangeKey { queue, key, action }) => {
+                self.decide_key(draft, queue, key, *action)
+            }
+        }
+    }
+
+    fn decide_for_engine(
+        &self,
+        draft: &mut Draft,
+        command: &EngineCommand,
+        now: Now,
+    ) -> Result<Reply, Rejection> {
+        match command {
+            EngineCommand::StartTerm {
+                term,
+                boot_id,
+                clock_offset,
+                secret,
+            } => self.decide_start_term(draft, *term, *boot_id, *clock_offset, secret, now),
+            EngineCommand::EndTerm => {
+                draft.add(
+                    Effect::TermEnded { now },
+                    self.limits.log_level.min(Level::Disk),
+                );
+                Ok(Reply::Done)
+            }
+            EngineCommand::Advance => {
+                // Without a budget: what is due is the business of ticks, which bound their work.
+                draft.add(
+                    Effect::Advanced { now, budget: 0 },
+                    self.limits.log_level.min(Level::Process),
+                );
+                Ok(Reply::Done)
+            }
+            EngineCommand::Damaged { queue, sequence } => {
+                self.decide_damaged(draft, *queue, *sequence)
+            }
+            EngineCommand::Compact { message, from } => self.decide_compact(draft, message, *from),
         }
     }
 
@@ -523,12 +543,19 @@ impl Machine {
 
     /// Counts what a decision found that is no effect: duplicates and stale tokens. An engine calls
     /// it with every decided command and its outcome; the counters start from zero with it.
-    pub fn note_outcome(&mut self, command: &Command, outcome: &Result<Reply, Rejection>) {
+    pub fn note_outcome<'a>(
+        &mut self,
+        command: impl Into<AnyCommand<'a>>,
+        outcome: &Result<Reply, Rejection>,
+    ) {
+        let AnyCommand::Caller(command) = command.into() else {
+            return;
+        };
         match (command, outcome) {
             (Command::Send(send), Ok(Reply::Sent(sent))) if sent.duplicate => {
                 self.count_duplicate(&send.queue);
             }
-            (Command::Transact { sends, .. }, Ok(Reply::Transacted { sent })) => {
+            (Command::Transact(Transact { sends, .. }), Ok(Reply::Transacted(sent))) => {
                 for (send, _) in sends.iter().zip(sent).filter(|(_, sent)| sent.duplicate) {
                     self.count_duplicate(&send.queue);
                 }
@@ -540,7 +567,10 @@ impl Machine {
             {
                 self.count_stale(settle.token.queue);
             }
-            (Command::Transact { settles, .. }, Err(Rejection::TransactionStale { index, .. })) => {
+            (
+                Command::Transact(Transact { settles, .. }),
+                Err(Rejection::TransactionStale { index, .. }),
+            ) => {
                 if let Some(settle) = settles.get(*index) {
                     self.count_stale(settle.token.queue);
                 }

@@ -10,7 +10,7 @@ use lockgate_core::{Now, QueueId, QueueName};
 
 use super::{Machine, draft::Draft, send::check_range, state::Queue};
 use crate::{
-    Command, DeadLetterReason, MoveTo, Rejection, Reply, SettingsError, Stuck, StuckReason,
+    DeadLetterReason, Move, MoveTo, Moved, Rejection, Reply, SettingsError, Stuck, StuckReason,
     slab::NONE,
 };
 
@@ -34,7 +34,7 @@ impl Machine {
         now: Now,
     ) -> Result<Reply, Rejection> {
         let index = self.named_queue(from)?;
-        check_range("max", u64::from(max), 1, u64::from(Command::MOVES_MAX))?;
+        check_range("max", u64::from(max), 1, u64::from(Move::MESSAGES_MAX))?;
         let queue = &self.queues[index];
         let target = match to {
             MoveTo::Queue(name) => Target::Queue(self.move_target(index, name)?),
@@ -68,11 +68,11 @@ impl Machine {
             }
         }
         let ready = self.contents[queue.content].counts.ready;
-        Ok(Reply::Moved {
+        Ok(Reply::Moved(Moved {
             moved,
             left: ready.saturating_sub(moved),
             stuck,
-        })
+        }))
     }
 
     /// The queue that was named, if the messages of `from` can live there.

@@ -9,7 +9,8 @@ use super::{
     state::{State, flag},
 };
 use crate::{
-    Answer, KeyStatus, KeyWait, Query, QueueCounts, QueueDescription, QueueTotals, Rejection,
+    DescribeQueue, ExplainKey, FindMessage, KeyStatus, KeyWait, ListKeys, ListMessages, ListQueues,
+    Query, QueryReply, QueueCounts, QueueDescription, QueuePage, QueueTotals, Rejection,
     slab::NONE,
 };
 
@@ -22,31 +23,35 @@ impl Machine {
     ///
     /// # Errors
     /// If the queue or key it is about does not exist.
-    pub fn query(&self, query: &Query, now: Now) -> Result<Answer, Rejection> {
+    pub fn query(&self, query: &Query, now: Now) -> Result<QueryReply, Rejection> {
         match query {
-            Query::Queue { queue } => {
+            Query::DescribeQueue(DescribeQueue { queue }) => {
                 let index = self.named_queue(queue)?;
-                Ok(Answer::Queue(Box::new(self.describe(index))))
+                Ok(QueryReply::Queue(Box::new(self.describe(index))))
             }
-            Query::Queues {
+            Query::ListQueues(ListQueues {
                 prefix,
                 after,
                 limit,
-            } => Ok(self.query_queues(prefix, after.as_ref(), *limit)),
-            Query::Messages {
+            }) => Ok(self.query_queues(prefix, after.as_ref(), *limit)),
+            Query::ListMessages(ListMessages {
                 queue,
                 key,
                 after,
                 limit,
-            } => self.query_messages(queue, key.as_ref(), *after, *limit, now),
-            Query::Message { queue, message } => self.query_message(queue, *message, now),
-            Query::Keys {
+            }) => self.query_messages(queue, key.as_ref(), *after, *limit, now),
+            Query::FindMessage(FindMessage { queue, message }) => {
+                self.query_message(queue, *message, now)
+            }
+            Query::ListKeys(ListKeys {
                 queue,
                 parked,
                 after,
                 limit,
-            } => self.query_keys(queue, *parked, *after, *limit, now),
-            Query::Key { queue, key } => self.query_key(queue, key, now).map(Answer::Key),
+            }) => self.query_keys(queue, *parked, *after, *limit, now),
+            Query::ExplainKey(ExplainKey { queue, key }) => {
+                self.query_key(queue, key, now).map(QueryReply::Key)
+            }
         }
     }
 
@@ -119,7 +124,7 @@ impl Machine {
         }
     }
 
-    fn query_queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Answer {
+    fn query_queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> QueryReply {
         // Names that start with the prefix stand together, from the prefix on.
         let start = match (after, QueueName::new(prefix)) {
             (Some(after), _) if after.as_str() >= prefix => Bound::Excluded(after.clone()),
@@ -137,10 +142,10 @@ impl Machine {
             .take(limit)
             .map(|(_, index)| self.describe(index))
             .collect();
-        Answer::Queues {
+        QueryReply::Queues(QueuePage {
             queues,
             more: matching.next().is_some(),
-        }
+        })
     }
 
     fn query_key(&self, queue: &QueueName, key: &Key, now: Now) -> Result<KeyStatus, Rejection> {

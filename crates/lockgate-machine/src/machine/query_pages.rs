@@ -7,7 +7,10 @@
 use lockgate_core::{Key, MachineTime, MessageId, Now, QueueName, Sequence, WallTime};
 
 use super::{Machine, state::State};
-use crate::{Answer, MessageStatus, MessageWait, Query, Rejection, SettingsError, slab::NONE};
+use crate::{
+    KeyPage, MessagePage, MessageStatus, MessageWait, Query, QueryReply, Rejection, SettingsError,
+    slab::NONE,
+};
 
 /// Messages or keys that one page looks at, shown or not.
 const STEPS_MAX: usize = 10_000;
@@ -21,7 +24,7 @@ impl Machine {
         after: Option<Sequence>,
         limit: usize,
         now: Now,
-    ) -> Result<Answer, Rejection> {
+    ) -> Result<QueryReply, Rejection> {
         let index = self.named_queue(queue)?;
         check_limit(limit)?;
         let state = &self.queues[index];
@@ -88,7 +91,7 @@ impl Machine {
             }
             at = following(at);
         }
-        Ok(Answer::Messages { messages, next })
+        Ok(QueryReply::Messages(MessagePage { messages, next }))
     }
 
     /// The message with that id, as a page.
@@ -97,12 +100,12 @@ impl Machine {
         queue: &QueueName,
         message: MessageId,
         now: Now,
-    ) -> Result<Answer, Rejection> {
+    ) -> Result<QueryReply, Rejection> {
         let (queue, index) = self.present_message(queue, message)?;
-        Ok(Answer::Messages {
+        Ok(QueryReply::Messages(MessagePage {
             messages: vec![self.message_status(queue, index, now)],
             next: None,
-        })
+        }))
     }
 
     fn message_status(&self, queue: u32, index: u32, now: Now) -> MessageStatus {
@@ -146,7 +149,7 @@ impl Machine {
         after: Option<u32>,
         limit: usize,
         now: Now,
-    ) -> Result<Answer, Rejection> {
+    ) -> Result<QueryReply, Rejection> {
         let index = self.named_queue(queue)?;
         check_limit(limit)?;
         let state = &self.queues[index];
@@ -176,7 +179,7 @@ impl Machine {
                 keys.push(self.key_status(index, at, name, now));
             }
         }
-        Ok(Answer::Keys { keys, next })
+        Ok(QueryReply::Keys(KeyPage { keys, next }))
     }
 }
 

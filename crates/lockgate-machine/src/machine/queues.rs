@@ -17,8 +17,8 @@ use super::{
     state::{Content, Queue, Reserve},
 };
 use crate::{
-    CreateQueue, DropReason, Effect, QueueCounts, QueueDescription, QueueSettings, QueueTotals,
-    Rejection, Reply, SettingsError, dedup::DedupWindow, slab::NONE, table::hash_pair,
+    CreateQueue, CreatedQueue, DropReason, Effect, QueueCounts, QueueDescription, QueueSettings,
+    QueueTotals, Rejection, Reply, SettingsError, dedup::DedupWindow, slab::NONE, table::hash_pair,
 };
 
 impl Machine {
@@ -31,10 +31,10 @@ impl Machine {
         if let Some(&index) = self.queue_names.get(&create.name) {
             draft.level = Level::Process;
             draft.rest_on(self.unless_durable(self.queues[index].changed_at));
-            return Ok(Reply::Queue {
+            return Ok(Reply::Queue(CreatedQueue {
                 existed: true,
                 description: Box::new(self.describe(index)),
-            });
+            }));
         }
         self.check_settings(&create.name, None, &create.settings)?;
         if self.queues.len() >= self.limits.queues_max as usize {
@@ -63,7 +63,7 @@ impl Machine {
             },
             self.administration_level(),
         );
-        Ok(Reply::Queue {
+        Ok(Reply::Queue(CreatedQueue {
             existed: false,
             description: Box::new(QueueDescription {
                 id: queue,
@@ -77,7 +77,7 @@ impl Machine {
                 counts: QueueCounts::default(),
                 totals: QueueTotals::default(),
             }),
-        })
+        }))
     }
 
     pub(super) fn decide_change_queue(
@@ -129,7 +129,7 @@ impl Machine {
             Effect::Purged { queue: queue.id },
             self.administration_level(),
         );
-        Ok(Reply::Dropped { messages })
+        Ok(Reply::Dropped(messages))
     }
 
     pub(super) fn decide_pause(

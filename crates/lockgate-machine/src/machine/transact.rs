@@ -46,6 +46,6 @@ impl Machine {
             0,
             u64::from(u16::MAX),
         )?;
-        Ok(Reply::Transacted { sent })
+        Ok(Reply::Transacted(sent))
     }
 }

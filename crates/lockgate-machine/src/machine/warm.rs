@@ -11,8 +11,8 @@ use super::{
     state::{Message, flag},
 };
 use crate::{
-    Command, Effect, Receive, RecordBatch, SendMessage, codec::batch::Step, sequences::Sequences,
-    slab::NONE, table::mix,
+    Command, Effect, Receive, RecordBatch, SendMessage, Transact, codec::batch::Step,
+    sequences::Sequences, slab::NONE, table::mix,
 };
 
 /// How many commands are read ahead for at once: more than a core has reads on their way, and few
@@ -201,7 +201,7 @@ impl Machine {
         match command {
             Command::Send(send) => self.look_at_send(send, place, ahead),
             Command::Settle(settle) => self.look_at_settle(settle.token, ahead),
-            Command::Transact { settles, sends } => {
+            Command::Transact(Transact { settles, sends }) => {
                 for settle in settles {
                     self.look_at_settle(settle.token, ahead);
                 }

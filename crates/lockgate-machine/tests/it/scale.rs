@@ -26,7 +26,7 @@ impl Shard {
             },
             position: 0,
         };
-        shard.run(&Command::StartTerm {
+        shard.run(&EngineCommand::StartTerm {
             term: Term {
                 shard: ShardId::default(),
                 epoch: Epoch(1),
@@ -45,7 +45,7 @@ impl Shard {
         shard
     }
 
-    fn run(&mut self, command: &Command) -> Reply {
+    fn run<'a>(&mut self, command: impl Into<AnyCommand<'a>>) -> Reply {
         self.tick();
         let decision = self.machine.decide(command, self.now);
         self.fold(&decision.effects);
@@ -102,9 +102,9 @@ impl Shard {
     }
 
     fn counts(&self) -> QueueCounts {
-        let queue = Query::Queue { queue: name() };
+        let queue = Query::DescribeQueue(DescribeQueue { queue: name() });
         match self.machine.query(&queue, self.now) {
-            Ok(Answer::Queue(description)) => description.counts,
+            Ok(QueryReply::Queue(description)) => description.counts,
             other => panic!("a query was answered {other:?}"),
         }
     }
@@ -245,7 +245,7 @@ fn a_purge_is_one_cut_and_its_memory_comes_back_in_steps() {
         shard.receive(1_000);
     }
     let full = shard.machine.heap_bytes();
-    shard.run(&Command::Purge { queue: name() });
+    shard.run(&Command::Purge(Purge { queue: name() }));
     assert_eq!(shard.counts(), QueueCounts::default());
     shard.send(0);
     assert_eq!(shard.receive(10).len(), 1);
@@ -269,12 +269,12 @@ fn a_key_is_dropped_in_bounded_steps() {
     }
     let mut dropped = 0;
     while dropped < MANY as u64 {
-        let drop = Command::Key {
+        let drop = Command::ChangeKey(ChangeKey {
             queue: name(),
             key: numbered(7),
             action: KeyAction::Drop,
-        };
-        let Reply::Dropped { messages } = shard.run(&drop) else {
+        });
+        let Reply::Dropped(messages) = shard.run(&drop) else {
             panic!("a drop was not answered");
         };
         assert!((1..=10_000).contains(&messages), "{messages} at once");

@@ -161,6 +161,15 @@ impl World {
             Step::Freeze => self.frozen = Some((self.records.len(), self.machine.freeze())),
             Step::Restart { orderly } => self.restart(*orderly),
             Step::PowerCut { survivors } => self.power_cut(*survivors),
+            Step::Damaged(which) => {
+                if let Some((_, message)) = recent(&self.sent, *which) {
+                    let damaged = EngineCommand::Damaged {
+                        queue: message.queue(),
+                        sequence: message.sequence(),
+                    };
+                    let _there_or_not = self.run(&damaged);
+                }
+            }
             _ => {
                 if let Some(command) = self.command(step) {
                     let _refused_or_not = self.run(&command);
@@ -172,7 +181,11 @@ impl World {
     }
 
     /// Gives a command to the machine, and machine and command to the model.
-    pub(crate) fn run(&mut self, command: &Command) -> Result<Reply, Rejection> {
+    pub(crate) fn run<'a>(
+        &mut self,
+        command: impl Into<AnyCommand<'a>>,
+    ) -> Result<Reply, Rejection> {
+        let command = command.into();
         self.tick();
         let leasable_before = self.leasable_queues();
         let decision = self.machine.decide(command, self.now);
@@ -193,7 +206,7 @@ impl World {
                 }
             }
             Ok(Reply::Sent(sent)) => {
-                if let Command::Send(send) = command {
+                if let AnyCommand::Caller(Command::Send(send)) = command {
                     self.sent.push((send.queue.clone(), sent.id));
                 }
             }
@@ -333,11 +346,11 @@ impl World {
         for number in 0..QUEUES.len() {
             let name = queue_name(number);
             let expected = self.model.describe(&name);
-            let query = Query::Queue {
+            let query = Query::DescribeQueue(DescribeQueue {
                 queue: name.clone(),
-            };
+            });
             let described = match self.machine.query(&query, self.now) {
-                Ok(Answer::Queue(description)) => Some(*description),
+                Ok(QueryReply::Queue(description)) => Some(*description),
                 Ok(other) => panic!("a query for a queue was answered {other:?}"),
                 Err(_) => None,
             };
@@ -356,12 +369,12 @@ impl World {
                 "leasable: {name}"
             );
             for number in 0..3 {
-                let query = Query::Key {
+                let query = Query::ExplainKey(ExplainKey {
                     queue: name.clone(),
                     key: key(number),
-                };
+                });
                 let status = match self.machine.query(&query, self.now) {
-                    Ok(Answer::Key(status)) => Some(status),
+                    Ok(QueryReply::Key(status)) => Some(status),
                     _ => None,
                 };
                 assert_eq!(self.model.explain(&name, &key(number)), status, "in {name}");
@@ -378,14 +391,14 @@ impl World {
         let mut shown = Vec::new();
         let mut after = None;
         loop {
-            let query = Query::Messages {
+            let query = Query::ListMessages(ListMessages {
                 queue: name.clone(),
                 key: key.clone(),
                 after,
                 limit: 2,
-            };
+            });
             match self.machine.query(&query, self.now) {
-                Ok(Answer::Messages { messages, next }) => {
+                Ok(QueryReply::Messages(MessagePage { messages, next })) => {
                     assert!(messages.len() <= 2);
                     shown.extend(messages);
                     after = next;
@@ -419,14 +432,14 @@ impl World {
             let mut shown = Vec::new();
             let mut after = None;
             loop {
-                let query = Query::Keys {
+                let query = Query::ListKeys(ListKeys {
                     queue: name.clone(),
                     parked,
                     after,
                     limit: 1,
-                };
+                });
                 match self.machine.query(&query, self.now) {
-                    Ok(Answer::Keys { keys, next }) => {
+                    Ok(QueryReply::Keys(KeyPage { keys, next })) => {
                         shown.extend(keys);
                         after = next;
                     }
@@ -470,7 +483,7 @@ impl World {
 
     fn restart(&mut self, orderly: bool) {
         if orderly {
-            self.run(&Command::EndTerm).unwrap();
+            self.run(&EngineCommand::EndTerm).unwrap();
         }
         self.recover();
         self.start_term();
@@ -564,7 +577,7 @@ impl World {
 
     fn start_term(&mut self) {
         self.term += 1;
-        let command = Command::StartTerm {
+        let command = EngineCommand::StartTerm {
             term: Term {
                 shard: ShardId::new(7).unwrap(),
                 epoch: Epoch(self.term),
@@ -593,65 +606,59 @@ impl World {
                 holder: HolderName::new(["ann", "bob"][holder % 2]).unwrap(),
             }),
             Step::Settle(which, action) => Command::Settle(self.settle(*which, action)?),
-            Step::Transact(settles, sends) => Command::Transact {
+            Step::Transact(settles, sends) => Command::Transact(Transact {
                 settles: settles
                     .iter()
                     .filter_map(|(which, action)| self.settle(*which, action))
                     .collect(),
                 sends: sends.iter().map(|send| self.send(send)).collect(),
-            },
+            }),
             Step::Create(queue, settings) => Command::CreateQueue(Box::new(CreateQueue {
                 name: queue_name(*queue),
                 settings: (**settings).clone(),
                 annotations: BTreeMap::from([("kind".to_owned(), "test".to_owned())]),
                 tags: BTreeMap::new(),
             })),
-            Step::Change(queue, settings) => Command::ChangeQueue {
+            Step::Change(queue, settings) => Command::ChangeQueue(ChangeQueue {
                 queue: queue_name(*queue),
                 settings: Some(settings.clone()),
                 annotations: None,
                 tags: Some(BTreeMap::from([("changed".to_owned(), String::new())])),
-            },
-            Step::Delete(queue) => Command::DeleteQueue {
+            }),
+            Step::Delete(queue) => Command::DeleteQueue(DeleteQueue {
                 queue: queue_name(*queue),
-            },
-            Step::Purge(queue) => Command::Purge {
+            }),
+            Step::Purge(queue) => Command::Purge(Purge {
                 queue: queue_name(*queue),
-            },
-            Step::Pause(queue, paused) => Command::Pause {
+            }),
+            Step::Pause(queue, paused) => Command::Pause(Pause {
                 queue: queue_name(*queue),
                 paused: *paused,
-            },
+            }),
             Step::Cancel(which) => {
                 let (queue, message) = recent(&self.sent, *which)?.clone();
-                Command::Cancel { queue, message }
+                Command::Cancel(Cancel { queue, message })
             }
             Step::Reschedule(which, by) => {
                 let (queue, message) = recent(&self.sent, *which)?.clone();
-                Command::Reschedule {
+                Command::Reschedule(Reschedule {
                     queue,
                     message,
                     due: WallTime(self.now.wall.0.saturating_add_signed(*by)),
-                }
+                })
             }
-            Step::Move(from, to, max) => Command::Move {
+            Step::Move(from, to, max) => Command::Move(Move {
                 from: queue_name(*from),
                 to: to.clone(),
                 max: *max,
-            },
-            Step::Key(queue, which, action) => Command::Key {
+            }),
+            Step::Key(queue, which, action) => Command::ChangeKey(ChangeKey {
                 queue: queue_name(*queue),
                 key: key(*which),
                 action: *action,
-            },
-            Step::Damaged(which) => {
-                let (_, message) = recent(&self.sent, *which)?;
-                Command::Damaged {
-                    queue: message.queue(),
-                    sequence: message.sequence(),
-                }
-            }
-            Step::Time(..)
+            }),
+            Step::Damaged(_)
+            | Step::Time(..)
             | Step::Until(..)
             | Step::Sync
             | Step::Restart { .. }

@@ -13,7 +13,8 @@ use lockgate_core::{BootId, Clock, HolderName, Level, Millis, WallTime};
 use lockgate_engine::{Engine, EngineError, EngineOptions};
 use lockgate_log::SystemClock;
 use lockgate_machine::{
-    Answer, Command, CreateQueue, Query, QueueSettings, Receive, Settle, SettleAction,
+    Command, CreateQueue, DescribeQueue, Query, QueryReply, QueueSettings, Receive, Settle,
+    SettleAction,
 };
 use lockgate_postgres::{PostgresLog, PostgresLogOptions};
 use tokio::{runtime::Runtime, sync::watch};
@@ -296,8 +297,8 @@ impl Scene {
 }
 
 fn waiting(runtime: &Runtime, engine: &Engine) -> u64 {
-    let query = Query::Queue { queue: queue() };
-    let Answer::Queue(queue) = runtime.block_on(engine.query(query)).unwrap() else {
+    let query = Query::DescribeQueue(DescribeQueue { queue: queue() });
+    let QueryReply::Queue(queue) = runtime.block_on(engine.query(query)).unwrap() else {
         panic!("another kind of answer");
     };
     queue.counts.ready + queue.counts.in_flight

@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use lockgate_core::{LeaseToken, ReadError};
-use lockgate_engine::{EngineError, Outcome, Output, OutputKind};
+use lockgate_engine::{Answer, EngineError, Output, OutputKind};
 use lockgate_machine::{
-    Command, Delivery, Rejection, Reply, Sent, SettleAction, Settled, StaleReason, read_message,
+    Delivery, EngineCommand, Rejection, Reply, Sent, SettleAction, Settled, StaleReason,
+    read_message,
 };
 use lockgate_sim::SeededRandom;
 
@@ -75,13 +76,13 @@ impl World {
             Err(other) => return Err(format!("{asked:?} was answered by {other}")),
         };
         match outcome {
-            Outcome::Commands(results) => {
+            Answer::Commands(results) => {
                 for (asked, result) in asked.into_iter().zip(results) {
                     self.command_answered(asked, result)?;
                 }
                 Ok(())
             }
-            Outcome::Received(result) => match (asked.into_iter().next(), result) {
+            Answer::Received(result) => match (asked.into_iter().next(), result) {
                 (
                     Some(Asked::Receive {
                         queue,
@@ -95,7 +96,7 @@ impl World {
                 (_, Err(Rejection::LogFull { .. })) if self.has_no_room() => Ok(()),
                 (asked, result) => Err(format!("{asked:?} was answered by {result:?}")),
             },
-            Outcome::Answered(_) => Ok(()),
+            Answer::Query(_) => Ok(()),
         }
     }
 
@@ -154,7 +155,7 @@ impl World {
                 self.settled(&asked, settled);
                 Ok(())
             }
-            (Asked::Transact { settles, sends }, Ok(Reply::Transacted { sent })) => {
+            (Asked::Transact { settles, sends }, Ok(Reply::Transacted(sent))) => {
                 for settle in &settles {
                     self.settled(settle, Settled::Done);
                 }
@@ -330,7 +331,7 @@ impl World {
                 self.tally.count("payloads reported as damaged", 1);
                 // Without damage that lasts it would be there the next time.
                 if self.damaged {
-                    self.unreadable.push(Command::Damaged {
+                    self.unreadable.push(EngineCommand::Damaged {
                         queue: delivery.token.queue,
                         sequence: delivery.token.sequence,
                     });

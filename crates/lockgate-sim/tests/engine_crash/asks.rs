@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use lockgate_core::{Clock, HolderName, LeaseToken, Level, Message, UniqueId};
 use lockgate_engine::{Request, Work};
 use lockgate_machine::{
-    Command, CreateQueue, KeyAction, KeyPolicy, Query, QueueSettings, Receive, SendMessage, Settle,
-    SettleAction,
+    Cancel, ChangeKey, Command, CreateQueue, DeleteQueue, DescribeQueue, KeyAction, KeyPolicy,
+    Pause, Purge, Query, QueueSettings, Receive, Reschedule, SendMessage, Settle, SettleAction,
+    Transact,
 };
 
 use crate::{
@@ -67,8 +68,8 @@ impl World {
     }
 
     /// A command whose answer tells nothing that matters.
-    pub(crate) fn ask(&mut self, command: Command) -> Request<u64> {
-        self.request(Work::one(command), vec![Asked::Nothing])
+    pub(crate) fn ask(&mut self, command: impl Into<Work>) -> Request<u64> {
+        self.request(command.into(), vec![Asked::Nothing])
     }
 
     pub(crate) fn any_request(&mut self) -> Request<u64> {
@@ -96,11 +97,14 @@ impl World {
             96 | 97 => self.make_queue(PASSING),
             98 => {
                 let (queue, paused) = (name(self.any_queue()), self.random.chance(40));
-                self.ask(Command::Pause { queue, paused })
+                self.ask(Command::Pause(Pause { queue, paused }))
             }
             _ => {
                 let queue = name(self.any_queue());
-                self.request(Work::Query(Query::Queue { queue }), vec![Asked::Nothing])
+                self.request(
+                    Work::Query(Query::DescribeQueue(DescribeQueue { queue })),
+                    vec![Asked::Nothing],
+                )
             }
         }
     }
@@ -232,7 +236,7 @@ impl World {
     pub(crate) fn settle(&mut self, token: LeaseToken, action: SettleAction) -> Request<u64> {
         let (asked, settle) = self.settling(token, action);
         let command = Command::Settle(settle);
-        self.request(Work::one(command), vec![Asked::Settle(asked)])
+        self.request(Work::from(command), vec![Asked::Settle(asked)])
     }
 
     fn settling(&mut self, token: LeaseToken, action: SettleAction) -> (AskedSettle, Settle) {
@@ -308,7 +312,10 @@ impl World {
             settles: asked_settles,
             sends: asked_sends,
         };
-        self.request(Work::one(Command::Transact { settles, sends }), vec![asked])
+        self.request(
+            Work::from(Command::Transact(Transact { settles, sends })),
+            vec![asked],
+        )
     }
 
     /// A message that is thought to be there, and has an id.
@@ -338,8 +345,8 @@ impl World {
         known.doubt();
         let queue = name(known.queue);
         self.note(format!("cancel {message}"));
-        let cancel = Command::Cancel { queue, message: id };
-        Some(self.request(Work::one(cancel), vec![Asked::Cancel { message }]))
+        let cancel = Command::Cancel(Cancel { queue, message: id });
+        Some(self.request(Work::from(cancel), vec![Asked::Cancel { message }]))
     }
 
     fn any_reschedule(&mut self) -> Request<u64> {
@@ -361,12 +368,12 @@ impl World {
         known.order = None;
         let queue = name(known.queue);
         self.note(format!("reschedule {message} to {due:?}"));
-        let reschedule = Command::Reschedule {
+        let reschedule = Command::Reschedule(Reschedule {
             queue,
             message: id,
             due,
-        };
-        Some(self.request(Work::one(reschedule), vec![Asked::Reschedule]))
+        });
+        Some(self.request(Work::from(reschedule), vec![Asked::Reschedule]))
     }
 
     fn any_key_action(&mut self) -> Request<u64> {
@@ -386,21 +393,24 @@ impl World {
             self.model.doubt(queue, Some(number));
         }
         self.note(format!("{action:?} key {number} of {queue}"));
-        self.ask(Command::Key {
+        self.ask(Command::ChangeKey(ChangeKey {
             queue: name(queue),
             key: key(number),
             action,
-        })
+        }))
     }
 
     pub(crate) fn purge(&mut self, queue: &'static str) -> Request<u64> {
         self.note(format!("purge {queue}"));
-        self.empty(queue, Command::Purge { queue: name(queue) })
+        self.empty(queue, Command::Purge(Purge { queue: name(queue) }))
     }
 
     pub(crate) fn delete(&mut self, queue: &'static str) -> Request<u64> {
         self.note(format!("delete {queue}"));
-        self.empty(queue, Command::DeleteQueue { queue: name(queue) })
+        self.empty(
+            queue,
+            Command::DeleteQueue(DeleteQueue { queue: name(queue) }),
+        )
     }
 
     /// All that was sent to the queue goes, unless it has been moved on.
@@ -413,7 +423,7 @@ impl World {
         // It may happen or not.
         self.model.doubt(queue, None);
         self.model.unique.retain(|(of, _), _| *of != queue);
-        self.request(Work::one(command), vec![Asked::Empty { messages }])
+        self.request(Work::from(command), vec![Asked::Empty { messages }])
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use lockgate_core::{Clock, DiskOperation, WallTime};
-use lockgate_machine::Command;
+use lockgate_machine::EngineCommand;
 use lockgate_sim::{Fault, PowerCut};
 
 use crate::{
@@ -150,7 +150,7 @@ impl World {
     pub(crate) fn stop(&mut self) -> Result<(), Violation> {
         self.note("stop".to_owned());
         self.during(Doing::Stop, |world| {
-            let end = world.ask(Command::EndTerm);
+            let end = world.ask(EngineCommand::EndTerm);
             world.group(vec![end])?;
             if world.is_serving() {
                 world.sync()?;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use lockgate_core::{
     Location, Log, LogError, LogRecord, LogSource, Position, Purpose, Scanned, SnapshotWriter,
 };
-use lockgate_engine::{MaintenanceTask, Outcome, OutputKind, StopReason, TaskStep, Work};
-use lockgate_machine::{Command, Effect, Frozen};
+use lockgate_engine::{Answer, MaintenanceTask, OutputKind, StopReason, TaskStep, Work};
+use lockgate_machine::{Effect, EngineCommand, Frozen};
 
 use crate::{
     Violation, answers::Asked, planted::Bug, tally::Doing, witness::effects, world::World,
@@ -131,7 +131,7 @@ impl World {
             matches!(
                 &output.kind,
                 OutputKind::Answer {
-                    result: Ok(Outcome::Received(_)),
+                    result: Ok(Answer::Received(_)),
                     ..
                 }
             )
@@ -323,14 +323,14 @@ impl World {
         self.maintenance.compacted = Some(range);
         let requests = commands
             .into_iter()
-            .map(|command| self.request(Work::one(command), vec![Asked::Nothing]))
+            .map(|command| self.request(Work::from(command), vec![Asked::Nothing]))
             .collect();
         self.during(Doing::Compact, |world| world.group(requests))
     }
 
-    fn lives(&self, command: &Command) -> bool {
+    fn lives(&self, command: &EngineCommand) -> bool {
         match command {
-            Command::Compact { message, from } => {
+            EngineCommand::Compact { message, from } => {
                 let machine = self.shard().driver.machine();
                 machine.lives_at(message.id, *from)
             }
@@ -361,17 +361,19 @@ impl World {
 }
 
 /// The messages whose bytes are in the record.
-fn compactions(record: &LogRecord) -> Vec<Command> {
+fn compactions(record: &LogRecord) -> Vec<EngineCommand> {
     let parts = effects(record).into_iter().enumerate();
     parts
         .filter_map(|(part, effect)| match effect {
-            Effect::Accepted(message) | Effect::Compacted(message) => Some(Command::Compact {
-                message,
-                from: Location {
-                    position: record.position,
-                    part: u16::try_from(part).expect("few"),
-                },
-            }),
+            Effect::Accepted(message) | Effect::Compacted(message) => {
+                Some(EngineCommand::Compact {
+                    message,
+                    from: Location {
+                        position: record.position,
+                        part: u16::try_from(part).expect("few"),
+                    },
+                })
+            }
             _ => None,
         })
         .collect()

@@ -6,7 +6,9 @@ use lockgate_core::{
     Clock, DiskOperation, Key, LeaseToken, LogSource, Now, Position, QueueName, WallTime,
 };
 use lockgate_engine::{Output, Request, StopReason, Work};
-use lockgate_machine::{Command, KeyAction, SettleAction, StateView, read_message};
+use lockgate_machine::{
+    ChangeKey, Command, EngineCommand, KeyAction, Pause, SettleAction, StateView, read_message,
+};
 use lockgate_sim::{Fault, FaultyDisk, ManualClock, Operations, PowerCut, SeededRandom};
 
 use crate::{
@@ -86,7 +88,7 @@ pub(crate) struct World {
     /// A complete snapshot was made unreadable.
     pub(crate) snapshot_spoiled: bool,
     /// To be told to the shard with the next group.
-    pub(crate) unreadable: Vec<Command>,
+    pub(crate) unreadable: Vec<EngineCommand>,
     /// Set: all bodies have this length, in parts of 90 bytes.
     pub(crate) body_parts: Option<u64>,
 }
@@ -249,7 +251,7 @@ impl World {
 
     pub(crate) fn group(&mut self, mut requests: Vec<Request<u64>>) -> Result<(), Violation> {
         for command in std::mem::take(&mut self.unreadable) {
-            requests.push(self.request(Work::one(command), vec![Asked::Nothing]));
+            requests.push(self.request(Work::from(command), vec![Asked::Nothing]));
         }
         let now = self.now();
         let outputs = self.during(Doing::Append, |world| {
@@ -601,23 +603,23 @@ impl World {
     fn unpark(&mut self) -> Vec<Request<u64>> {
         let mut commands = Vec::new();
         for queue in QUEUES {
-            commands.push(Command::Pause {
+            commands.push(Command::Pause(Pause {
                 queue: name(queue),
                 paused: false,
-            });
+            }));
         }
         for queue in [KEYED, SKIPPING] {
             for number in 0..KEYS {
-                commands.push(Command::Key {
+                commands.push(Command::ChangeKey(ChangeKey {
                     queue: name(queue),
                     key: key(number),
                     action: KeyAction::Resume,
-                });
+                }));
             }
         }
         commands
             .into_iter()
-            .map(|command| self.request(Work::one(command), vec![Asked::Nothing]))
+            .map(|command| self.request(Work::from(command), vec![Asked::Nothing]))
             .collect()
     }
 

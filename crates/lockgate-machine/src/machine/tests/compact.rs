@@ -3,7 +3,7 @@
 use lockgate_core::{Level, Location, Position};
 
 use super::harness::{Run, check};
-use crate::{Command, Effect, LiveRange, MachineLimits, Reply, StoredMessage};
+use crate::{Effect, EngineCommand, LiveRange, MachineLimits, Reply, StoredMessage};
 
 /// The messages that records of the run carry, and where.
 fn stored(run: &Run) -> Vec<(Location, Box<StoredMessage>)> {
@@ -21,7 +21,7 @@ fn stored(run: &Run) -> Vec<(Location, Box<StoredMessage>)> {
 
 fn compact(run: &mut Run, (from, message): (Location, Box<StoredMessage>)) -> bool {
     let before = run.log.len();
-    let command = Command::Compact { message, from };
+    let command = EngineCommand::Compact { message, from };
     assert!(matches!(run.give(&command), Ok(Reply::Done)));
     run.check_invariants("compact");
     run.log.len() > before
@@ -48,7 +48,7 @@ fn compacting_asks_for_no_sync() {
     let (from, message) = stored(&run).remove(0);
     let decision = run
         .machine
-        .decide(&Command::Compact { message, from }, run.now);
+        .decide(&EngineCommand::Compact { message, from }, run.now);
     assert_eq!(decision.level, Level::Process);
     assert_eq!(decision.rests_on, None);
 }

@@ -13,10 +13,11 @@ use lockgate_core::{
 };
 
 use crate::{
-    Answer, BatchDecoder, Command, CreateQueue, DedupScope, Effects, KeyAction, KeyPolicy,
-    KeyProfile, KeyWait, Machine, MachineLimits, MoveTo, Query, QueueSettings, Receive,
-    RecordBatch, Rejection, Reply, SendMessage, Settle, SettleAction, Settled, decode_record,
-    encode_record,
+    AnyCommand, BatchDecoder, Cancel, ChangeKey, ChangeQueue, Command, CreateQueue, CreatedQueue,
+    DedupScope, DeleteQueue, DescribeQueue, Effects, EngineCommand, ExplainKey, KeyAction,
+    KeyPolicy, KeyProfile, KeyWait, Machine, MachineLimits, Move, MoveTo, Moved, Pause, Purge,
+    Query, QueryReply, QueueSettings, Receive, RecordBatch, Rejection, Reply, Reschedule,
+    SendMessage, Settle, SettleAction, Settled, Transact, decode_record, encode_record,
 };
 
 /// Wall time at which every script starts.
@@ -84,7 +85,7 @@ impl Run {
             epoch,
             incarnation: Incarnation(77 + epoch.0),
         };
-        self.give(&Command::StartTerm {
+        self.give(&EngineCommand::StartTerm {
             term,
             boot_id: BootId([self.boot; 16]),
             clock_offset: 0,
@@ -94,9 +95,15 @@ impl Run {
     }
 
     /// Ticks, decides, logs and folds.
-    pub(in crate::machine) fn give(&mut self, command: &Command) -> Result<Reply, Rejection> {
+    pub(in crate::machine) fn give<'a>(
+        &mut self,
+        command: impl Into<AnyCommand<'a>>,
+    ) -> Result<Reply, Rejection> {
+        let command = command.into();
         self.tick();
-        self.machine.warm([command]);
+        if let AnyCommand::Caller(command) = command {
+            self.machine.warm([command]);
+        }
         let decision = self.machine.decide(command, self.now);
         self.machine.note_outcome(command, &decision.outcome);
         self.last = (decision.level, decision.rests_on);
@@ -212,22 +219,22 @@ impl Run {
                 String::new()
             }
             "cancel" => {
-                let command = Command::Cancel {
+                let command = Command::Cancel(Cancel {
                     queue: name(words[0]),
                     message: self.id(words[0], words[1]),
-                };
+                });
                 done(self.give(&command))
             }
             "reschedule" => {
-                let command = Command::Reschedule {
+                let command = Command::Reschedule(Reschedule {
                     queue: name(words[0]),
                     message: self.id(words[0], words[1]),
                     due: self.due(words[2]),
-                };
+                });
                 done(self.give(&command))
             }
             "move" => {
-                let command = Command::Move {
+                let command = Command::Move(Move {
                     from: name(words[0]),
                     to: match words[1].split_once("back=") {
                         Some((_, among)) => {
@@ -237,9 +244,9 @@ impl Run {
                         None => MoveTo::Queue(name(words[1])),
                     },
                     max: words[2].parse().unwrap(),
-                };
+                });
                 match self.give(&command) {
-                    Ok(Reply::Moved { moved, left, stuck }) => {
+                    Ok(Reply::Moved(Moved { moved, left, stuck })) => {
                         let stuck = stuck.map(|stuck| format!(", stuck {:?}", stuck.reason));
                         format!("moved {moved}, left {left}{}", stuck.unwrap_or_default())
                     }
@@ -252,25 +259,25 @@ impl Run {
                     "resume" => KeyAction::Resume,
                     _ => KeyAction::Drop,
                 };
-                done(self.give(&Command::Key {
+                done(self.give(&Command::ChangeKey(ChangeKey {
                     queue: name(words[0]),
                     key: Key::new(words[1]).unwrap(),
                     action,
-                }))
+                })))
             }
-            "purge" => done(self.give(&Command::Purge {
+            "purge" => done(self.give(&Command::Purge(Purge {
                 queue: name(words[0]),
-            })),
-            "delete" => done(self.give(&Command::DeleteQueue {
+            }))),
+            "delete" => done(self.give(&Command::DeleteQueue(DeleteQueue {
                 queue: name(words[0]),
-            })),
-            "pause" | "unpause" => done(self.give(&Command::Pause {
+            }))),
+            "pause" | "unpause" => done(self.give(&Command::Pause(Pause {
                 queue: name(words[0]),
                 paused: verb == "pause",
-            })),
+            }))),
             "damaged" => {
                 let queue = self.machine.queue_id(&name(words[0])).expect("a queue");
-                done(self.give(&Command::Damaged {
+                done(self.give(&EngineCommand::Damaged {
                     queue,
                     sequence: Sequence(words[1].parse().unwrap()),
                 }))
@@ -343,7 +350,7 @@ impl Run {
             "kill" => {}
             "power" => self.boot += 1,
             "clean" => {
-                self.give(&Command::EndTerm).expect("a term ends");
+                self.give(&EngineCommand::EndTerm).expect("a term ends");
             }
             other => panic!("no such restart: {other}"),
         }
@@ -373,12 +380,12 @@ impl Run {
             set(&mut settings, word);
         }
         if change {
-            return done(self.give(&Command::ChangeQueue {
+            return done(self.give(&Command::ChangeQueue(ChangeQueue {
                 queue,
                 settings: Some(Box::new(settings)),
                 annotations: None,
                 tags: None,
-            }));
+            })));
         }
         let create = CreateQueue {
             name: queue,
@@ -387,7 +394,7 @@ impl Run {
             tags: BTreeMap::new(),
         };
         match self.give(&Command::CreateQueue(Box::new(create))) {
-            Ok(Reply::Queue { existed: true, .. }) => "existed".to_owned(),
+            Ok(Reply::Queue(CreatedQueue { existed: true, .. })) => "existed".to_owned(),
             Ok(_) => "made".to_owned(),
             Err(rejection) => refused(&rejection),
         }
@@ -524,8 +531,8 @@ impl Run {
                 settles.push(self.settle(words[0], &words[1..]));
             }
         }
-        match self.give(&Command::Transact { settles, sends }) {
-            Ok(Reply::Transacted { sent }) => {
+        match self.give(&Command::Transact(Transact { settles, sends })) {
+            Ok(Reply::Transacted(sent)) => {
                 let answers = sent.into_iter().zip(queues);
                 let answers: Vec<_> = answers
                     .map(|(sent, queue)| self.sent(&queue, sent))
@@ -566,9 +573,9 @@ impl Run {
     }
 
     pub(super) fn describe(&self, queue: &str) -> crate::QueueDescription {
-        let query = Query::Queue { queue: name(queue) };
+        let query = Query::DescribeQueue(DescribeQueue { queue: name(queue) });
         match self.machine.query(&query, self.now) {
-            Ok(Answer::Queue(description)) => *description,
+            Ok(QueryReply::Queue(description)) => *description,
             other => panic!("{other:?}"),
         }
     }
@@ -613,12 +620,12 @@ impl Run {
     }
 
     fn key(&self, queue: &str, key: &str) -> String {
-        let query = Query::Key {
+        let query = Query::ExplainKey(ExplainKey {
             queue: name(queue),
             key: Key::new(key).unwrap(),
-        };
+        });
         match self.machine.query(&query, self.now) {
-            Ok(Answer::Key(status)) => match status.waits_for {
+            Ok(QueryReply::Key(status)) => match status.waits_for {
                 KeyWait::Lease {
                     sequence,
                     holder,
@@ -722,7 +729,7 @@ fn settled(outcome: Result<Reply, Rejection>) -> String {
 fn done(outcome: Result<Reply, Rejection>) -> String {
     match outcome {
         Ok(Reply::Done) => "done".to_owned(),
-        Ok(Reply::Dropped { messages }) => format!("dropped {messages}"),
+        Ok(Reply::Dropped(messages)) => format!("dropped {messages}"),
         Ok(other) => panic!("unexpected answer: {other:?}"),
         Err(rejection) => refused(&rejection),
     }

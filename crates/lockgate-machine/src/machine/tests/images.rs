@@ -23,8 +23,9 @@ use super::{
     random::{History, step},
 };
 use crate::{
-    Command, CreateQueue, Frozen, ImageError, ImageLoader, ImagePart, KeyAction, Machine,
-    MachineLimits, Query, QueueSettings, Receive, Reply, SendMessage, Settle, SettleAction,
+    ChangeKey, Command, CreateQueue, DeleteQueue, ExplainKey, Frozen, ImageError, ImageLoader,
+    ImagePart, KeyAction, Machine, MachineLimits, Purge, Query, QueueSettings, Receive, Reply,
+    SendMessage, Settle, SettleAction,
 };
 
 /// The pieces of an image.
@@ -261,13 +262,17 @@ fn walk(mut machine: Machine) {
                 };
                 let queue = queue.clone();
                 let _ = machine.query(
-                    &Query::Key {
+                    &Query::ExplainKey(ExplainKey {
                         queue: queue.clone(),
                         key: key.clone(),
-                    },
+                    }),
                     now,
                 );
-                let _ = give(&mut machine, now, &Command::Key { queue, key, action });
+                let _ = give(
+                    &mut machine,
+                    now,
+                    &Command::ChangeKey(ChangeKey { queue, key, action }),
+                );
             }
             let receive = Command::Receive(Receive {
                 queue: queue.clone(),
@@ -294,13 +299,17 @@ fn walk(mut machine: Machine) {
             }
             if span == 100_000 && queue.as_str().len().is_multiple_of(2) {
                 let queue = queue.clone();
-                let _ = give(&mut machine, now, &Command::Purge { queue });
+                let _ = give(&mut machine, now, &Command::Purge(Purge { queue }));
             }
             machine.housekeep(5);
         }
     }
     for queue in queues {
-        let _ = give(&mut machine, now, &Command::DeleteQueue { queue });
+        let _ = give(
+            &mut machine,
+            now,
+            &Command::DeleteQueue(DeleteQueue { queue }),
+        );
     }
     while machine.housekeep(100) {}
     let _ = machine.state_view();

@@ -3,7 +3,10 @@
 use lockgate_core::QueueName;
 
 use super::harness::{Run, check, name};
-use crate::{Answer, Command, CreateQueue, MachineLimits, Query, QueueSettings, Rejection};
+use crate::{
+    Command, CreateQueue, ListQueues, MachineLimits, Query, QueryReply, QueuePage, QueueSettings,
+    Rejection,
+};
 
 #[test]
 fn settings_are_checked() {
@@ -118,13 +121,13 @@ fn a_deleted_queue_is_gone_and_its_name_is_free() {
 fn queues_are_listed_in_pages() {
     let run = check("queue a1\nqueue a2\nqueue a3\nqueue b1");
     let list = |prefix: &str, after: Option<&str>, limit| {
-        let query = Query::Queues {
+        let query = Query::ListQueues(ListQueues {
             prefix: prefix.to_owned(),
             after: after.map(name),
             limit,
-        };
+        });
         match run.machine.query(&query, run.now).unwrap() {
-            Answer::Queues { queues, more } => {
+            QueryReply::Queues(QueuePage { queues, more }) => {
                 let names = queues.iter().map(|queue| queue.name.to_string());
                 (names.collect::<Vec<_>>().join(" "), more)
             }

@@ -9,8 +9,9 @@ use proptest::prelude::*;
 
 use super::harness::{Run, name};
 use crate::{
-    Command, CreateQueue, Delivery, Effect, KeyAction, KeyPolicy, KeyProfile, Machine,
-    MachineLimits, QueueSettings, Receive, Reply, SendMessage, Settle, SettleAction,
+    Cancel, ChangeKey, ChangeQueue, Command, CreateQueue, DeleteQueue, Delivery, Effect,
+    EngineCommand, KeyAction, KeyPolicy, KeyProfile, Machine, MachineLimits, Pause, Purge,
+    QueueSettings, Receive, Reply, Reschedule, SendMessage, Settle, SettleAction, Transact,
 };
 
 const QUEUES: [&str; 5] = ["strict", "sqs", "unkeyed", "parking", "memory"];
@@ -191,7 +192,9 @@ impl History {
                 let sends = (0..sends % 4)
                     .map(|more| self.message(queue, key, more % 2, 0, 0))
                     .collect();
-                let _ = self.run.give(&Command::Transact { settles, sends });
+                let _ = self
+                    .run
+                    .give(&Command::Transact(Transact { settles, sends }));
             }
             Step::Message {
                 which,
@@ -200,20 +203,20 @@ impl History {
             } => {
                 if let Some((queue, message)) = pick(&self.ids, which).cloned() {
                     let command = if cancel {
-                        Command::Cancel { queue, message }
+                        Command::Cancel(Cancel { queue, message })
                     } else {
                         let due = WallTime(self.run.now.wall.0 - 5000 + u64::from(delay) * 100);
-                        Command::Reschedule {
+                        Command::Reschedule(Reschedule {
                             queue,
                             message,
                             due,
-                        }
+                        })
                     };
                     let _ = self.run.give(&command);
                 }
             }
             Step::Key { queue, key, action } => {
-                let command = Command::Key {
+                let command = Command::ChangeKey(ChangeKey {
                     queue: queue_of(queue),
                     key: key_of(key),
                     action: match action % 4 {
@@ -221,7 +224,7 @@ impl History {
                         1 => KeyAction::Drop,
                         _ => KeyAction::Resume,
                     },
-                };
+                });
                 let _ = self.run.give(&command);
             }
             Step::Wait { machine, wall } => {
@@ -232,18 +235,18 @@ impl History {
             }
             Step::Purge { queue } => {
                 let queue = queue_of(queue);
-                let _ = self.run.give(&Command::Purge { queue });
+                let _ = self.run.give(&Command::Purge(Purge { queue }));
             }
             Step::Delete { queue } => {
                 let queue = queue_of(queue);
-                let _ = self.run.give(&Command::DeleteQueue {
+                let _ = self.run.give(&Command::DeleteQueue(DeleteQueue {
                     queue: queue.clone(),
-                });
+                }));
                 self.create(queue.as_str());
             }
             Step::Pause { queue, paused } => {
                 let queue = queue_of(queue);
-                let _ = self.run.give(&Command::Pause { queue, paused });
+                let _ = self.run.give(&Command::Pause(Pause { queue, paused }));
             }
             Step::Change {
                 queue,
@@ -256,19 +259,19 @@ impl History {
                 settings.in_flight_max = u32::from(limit % 8) + 1;
                 settings.dedup_window = u64::from(limit) * 100;
                 settings.key_sequences_max = u32::from(limit % 4);
-                let _ = self.run.give(&Command::ChangeQueue {
+                let _ = self.run.give(&Command::ChangeQueue(ChangeQueue {
                     queue,
                     settings: Some(Box::new(settings)),
                     annotations: None,
                     tags: None,
-                });
+                }));
             }
             Step::Damaged { which } => {
                 if let Some(&LeaseToken {
                     queue, sequence, ..
                 }) = pick(&self.tokens, which)
                 {
-                    let _ = self.run.give(&Command::Damaged { queue, sequence });
+                    let _ = self.run.give(&EngineCommand::Damaged { queue, sequence });
                 }
             }
             Step::Compact { which, stale } => self.compact(which, stale),
@@ -339,7 +342,7 @@ impl History {
             let foreign = MessageId::from_bits(stored.id.to_bits() ^ 1);
             assert!(!self.run.machine.lives_at(foreign, from));
             let before = self.run.log.len();
-            let command = Command::Compact {
+            let command = EngineCommand::Compact {
                 message: stored.clone(),
                 from,
             };

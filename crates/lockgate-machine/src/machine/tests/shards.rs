@@ -7,9 +7,9 @@ use lockgate_core::{
 
 use super::harness::{Run, name};
 use crate::{
-    Command, CreateQueue, Delivery, Effect, Effects, ImageLoader, Machine, MachineLimits, MoveTo,
-    Receive, Rejection, Reply, SendMessage, Settle, SettleAction, Settled, StaleReason,
-    StoredMessage,
+    Command, CreateQueue, CreatedQueue, Delivery, Effect, Effects, EngineCommand, ImageLoader,
+    Machine, MachineLimits, Move, MoveTo, Receive, Rejection, Reply, SendMessage, Settle,
+    SettleAction, Settled, StaleReason, StoredMessage, Transact,
 };
 
 fn shard(number: u16) -> ShardId {
@@ -45,8 +45,8 @@ fn ack(token: LeaseToken) -> Settle {
     Settle { token, action }
 }
 
-fn start(run: &Run, shard: ShardId) -> Command {
-    Command::StartTerm {
+fn start(run: &Run, shard: ShardId) -> EngineCommand {
+    EngineCommand::StartTerm {
         term: Term {
             shard,
             epoch: run.machine.term().epoch.next(),
@@ -147,10 +147,10 @@ fn a_token_of_another_shard_is_refused_and_changes_nothing() {
         };
         assert_eq!(run.give(&Command::Settle(settle)).unwrap_err(), refused);
     }
-    let transact = Command::Transact {
+    let transact = Command::Transact(Transact {
         settles: vec![ack(own), ack(other)],
         sends: vec![],
-    };
+    });
     assert_eq!(run.give(&transact).unwrap_err(), refused);
     assert!(run.machine.is_current(own) && !run.machine.is_current(other));
     assert_eq!(run.describe("q").totals.stale, 0);
@@ -262,7 +262,9 @@ fn messages_stay_where_they_are_if_the_other_queue_has_no_number_left() {
     send(&mut run, "dead").unwrap();
     let to = MoveTo::Queue(name("dead"));
     let (from, max) = (name("q"), 10);
-    let refused = run.give(&Command::Move { from, to, max }).unwrap_err();
+    let refused = run
+        .give(&Command::Move(Move { from, to, max }))
+        .unwrap_err();
     assert_eq!(refused, no_number_left());
     let tokens: Vec<_> = receive(&mut run, "q").iter().map(|it| it.token).collect();
     let action = SettleAction::Reject { reason: None };
@@ -296,7 +298,9 @@ fn queue_numbers_end_with_the_last_one() {
         })))
     };
     match create("last") {
-        Ok(Reply::Queue { description, .. }) => assert_eq!(description.id, QueueId::MAX),
+        Ok(Reply::Queue(CreatedQueue { description, .. })) => {
+            assert_eq!(description.id, QueueId::MAX);
+        }
         other => panic!("{other:?}"),
     }
     let refused = Rejection::ShardFull {

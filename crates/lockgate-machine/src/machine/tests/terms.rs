@@ -107,7 +107,7 @@ fn machine_time_does_not_go_back() {
     run.tick();
     assert_eq!(run.machine.clock_state().now.machine, logged);
     let decision = run.machine.decide(
-        &crate::Command::EndTerm,
+        &crate::EngineCommand::EndTerm,
         lockgate_core::Now {
             wall: run.now.wall,
             ..run.now

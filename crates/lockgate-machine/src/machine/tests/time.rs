@@ -4,7 +4,7 @@ use lockgate_core::{Message, QueueName};
 
 use super::harness::{Run, check};
 use crate::{
-    Command, Effect, Reply, SendMessage, Settled, StaleReason,
+    Command, Effect, Purge, Reply, SendMessage, Settled, StaleReason,
     machine::time::{MOVES_PER_STEP, TIMERS_PER_STEP},
 };
 
@@ -238,7 +238,7 @@ fn the_work_of_each_step_is_bounded() {
         }
         if is_purged {
             let queue = queue.clone();
-            run.give(&Command::Purge { queue }).unwrap();
+            run.give(&Command::Purge(Purge { queue })).unwrap();
         }
         run.now.wall = start.plus(spread);
         run.now.machine.0 += 3_600_000 + spread;

@@ -5,7 +5,7 @@ use lockgate_core::{HolderName, Key, Message};
 use super::harness::{Run, check, name};
 use crate::{
     Command, CreateQueue, Effect, QueueSettings, Receive, Rejection, Reply, SendMessage, Settle,
-    SettleAction,
+    SettleAction, Transact,
 };
 
 #[test]
@@ -130,10 +130,10 @@ fn it_touches_no_more_messages_than_a_record_can_name() {
         });
     }
     let mut transact = |settles: &[Settle]| {
-        run.give(&Command::Transact {
+        run.give(&Command::Transact(Transact {
             settles: settles.to_vec(),
             sends: vec![send(0)],
-        })
+        }))
     };
     let too_many = transact(&settles);
     assert!(matches!(too_many, Err(Rejection::OutOfRange { .. })));

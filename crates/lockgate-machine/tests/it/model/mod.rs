@@ -215,65 +215,86 @@ impl Model {
         spans
     }
 
-    /// Takes in the command that the machine decided so, with its record at `at`; panics where the
-    /// machine did or said anything else than it should.
-    pub(crate) fn take(&mut self, command: &Command, decision: &Decision, at: Position) {
-        self.at = at;
-        self.settled.clear();
-        let before = self.clone();
-        let expected: Result<Reply, Rejection> = match command {
-            Command::StartTerm { term, boot_id, .. } => {
+    fn for_engine(&mut self, command: &EngineCommand) -> Result<Reply, Rejection> {
+        match command {
+            EngineCommand::StartTerm { term, boot_id, .. } => {
                 self.start_term(*term, *boot_id);
                 Ok(Reply::Done)
             }
-            Command::EndTerm => {
+            EngineCommand::EndTerm => {
                 for queue in self.queues.values_mut() {
                     queue.reserved_below = 0;
                 }
                 Ok(Reply::Done)
             }
             // Whatever was due happened before.
-            Command::Advance => Ok(Reply::Done),
-            Command::CreateQueue(create) => self.create_queue(create),
-            Command::ChangeQueue {
+            EngineCommand::Advance => Ok(Reply::Done),
+            EngineCommand::Damaged { queue, sequence } => {
+                Ok(Reply::Dropped(self.damaged(*queue, *sequence)))
+            }
+            other => panic!("the model does not know {other:?}"),
+        }
+    }
+
+    /// Takes in the command that the machine decided so, with its record at `at`; panics where the
+    /// machine did or said anything else than it should.
+    pub(crate) fn take(&mut self, command: AnyCommand<'_>, decision: &Decision, at: Position) {
+        self.at = at;
+        self.settled.clear();
+        let before = self.clone();
+        let expected: Result<Reply, Rejection> = match command {
+            AnyCommand::Engine(command) => self.for_engine(command),
+            AnyCommand::Caller(Command::CreateQueue(create)) => self.create_queue(create),
+            AnyCommand::Caller(Command::ChangeQueue(ChangeQueue {
                 queue,
                 settings,
                 annotations,
                 tags,
-            } => self.change_queue(queue, settings.as_deref(), annotations, tags),
-            Command::DeleteQueue { queue } => match self.queues.remove(queue) {
-                Some(_) => Ok(Reply::Done),
-                None => Err(not_found(queue)),
-            },
-            Command::Purge { queue } => self.purge(queue),
-            Command::Pause { queue, paused } => self.found_mut(queue).map(|queue| {
-                queue.paused = *paused;
-                Reply::Done
-            }),
-            Command::Send(send) => self.send(send, decision).map(Reply::Sent),
-            Command::Receive(receive) => {
+            })) => self.change_queue(queue, settings.as_deref(), annotations, tags),
+            AnyCommand::Caller(Command::DeleteQueue(DeleteQueue { queue })) => {
+                match self.queues.remove(queue) {
+                    Some(_) => Ok(Reply::Done),
+                    None => Err(not_found(queue)),
+                }
+            }
+            AnyCommand::Caller(Command::Purge(Purge { queue })) => self.purge(queue),
+            AnyCommand::Caller(Command::Pause(Pause { queue, paused })) => {
+                self.found_mut(queue).map(|queue| {
+                    queue.paused = *paused;
+                    Reply::Done
+                })
+            }
+            AnyCommand::Caller(Command::Send(send)) => self.send(send, decision).map(Reply::Sent),
+            AnyCommand::Caller(Command::Receive(receive)) => {
                 self.receive(receive, decision);
                 self.note_what_is_gone(&before);
                 return;
             }
-            Command::Settle(settle) => self.settle(settle, decision).map(|outcome| {
-                Reply::Settled(match outcome {
-                    Ok(settled) => settled,
-                    Err(stale) => Settled::Stale(stale),
+            AnyCommand::Caller(Command::Settle(settle)) => {
+                self.settle(settle, decision).map(|outcome| {
+                    Reply::Settled(match outcome {
+                        Ok(settled) => settled,
+                        Err(stale) => Settled::Stale(stale),
+                    })
                 })
-            }),
-            Command::Transact { settles, sends } => self.transact(settles, sends, decision),
-            Command::Cancel { queue, message } => self.cancel(queue, *message),
-            Command::Reschedule {
+            }
+            AnyCommand::Caller(Command::Transact(Transact { settles, sends })) => {
+                self.transact(settles, sends, decision)
+            }
+            AnyCommand::Caller(Command::Cancel(Cancel { queue, message })) => {
+                self.cancel(queue, *message)
+            }
+            AnyCommand::Caller(Command::Reschedule(Reschedule {
                 queue,
                 message,
                 due,
-            } => self.reschedule(queue, *message, *due),
-            Command::Move { from, to, max } => self.redrive(from, to, *max, decision),
-            Command::Key { queue, key, action } => self.key(queue, key, *action),
-            Command::Damaged { queue, sequence } => Ok(Reply::Dropped {
-                messages: self.damaged(*queue, *sequence),
-            }),
+            })) => self.reschedule(queue, *message, *due),
+            AnyCommand::Caller(Command::Move(Move { from, to, max })) => {
+                self.redrive(from, to, *max, decision)
+            }
+            AnyCommand::Caller(Command::ChangeKey(ChangeKey { queue, key, action })) => {
+                self.key(queue, key, *action)
+            }
             other => panic!("the model does not know {other:?}"),
         };
         if expected.is_err() {
@@ -550,10 +571,10 @@ impl Model {
             self.queues.insert(create.name.clone(), queue);
         }
         let description = self.describe(&create.name).expect("it is there now");
-        Ok(Reply::Queue {
+        Ok(Reply::Queue(CreatedQueue {
             existed,
             description: Box::new(description),
-        })
+        }))
     }
 
     fn change_queue(
@@ -641,7 +662,7 @@ impl Model {
         if !queue.settings.dedup_survives_purge {
             queue.remembered.clear();
         }
-        Ok(Reply::Dropped { messages })
+        Ok(Reply::Dropped(messages))
     }
 
     fn cancel(&mut self, name: &QueueName, id: MessageId) -> Result<Reply, Rejection> {
@@ -739,7 +760,7 @@ impl Model {
                 }
                 // Nothing waits any more that it could be frozen for.
                 queue.parked.remove(key);
-                Ok(Reply::Dropped { messages })
+                Ok(Reply::Dropped(messages))
             }
         }
     }

@@ -311,7 +311,7 @@ impl Model {
         // It ended for a reason.
         let queue = &self.queues[from];
         let left = self.candidates(queue, &BTreeSet::new());
-        let Ok(Reply::Moved { stuck, .. }) = &decision.outcome else {
+        let Ok(Reply::Moved(Moved { stuck, .. })) = &decision.outcome else {
             panic!("a move was answered {:?}", decision.outcome)
         };
         if let Some(stuck) = stuck {
@@ -334,11 +334,11 @@ impl Model {
         }
         let ready = |message: &&Message| message.state == State::Ready;
         let left = queue.messages.iter().filter(ready).count() as u64;
-        Ok(Reply::Moved {
+        Ok(Reply::Moved(Moved {
             moved,
             left,
             stuck: *stuck,
-        })
+        }))
     }
 
     /// The queue that a message was dead-lettered from, if it can go back there.

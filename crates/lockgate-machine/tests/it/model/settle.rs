@@ -301,6 +301,6 @@ impl Model {
                 source: Box::new(source),
             })?);
         }
-        Ok(Reply::Transacted { sent })
+        Ok(Reply::Transacted(sent))
     }
 }

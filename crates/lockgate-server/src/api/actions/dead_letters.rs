@@ -1,9 +1,9 @@
 //! Dead letters: where they come from, and back there.
 
 use lockgate_core::QueueName;
-use lockgate_machine::{Command, MoveTo, Reply, StuckReason};
+use lockgate_machine::{Move, MoveTo, Moved, StuckReason};
 
-use super::{PAGE_DEFAULT, PAGE_MAX, in_range, mismatched, page_after, page_start_queue};
+use super::{PAGE_DEFAULT, PAGE_MAX, in_range, page_after, page_start_queue};
 use crate::{
     api::{
         Code, Problem, Request, Service,
@@ -68,26 +68,23 @@ impl Service {
         };
         loop {
             let rest = u64::from(max) - done.moved;
-            let step = rest.min(u64::from(Command::MOVES_MAX));
-            let command = Command::Move {
+            let step = rest.min(u64::from(Move::MESSAGES_MAX));
+            let command = Move {
                 from: from.clone(),
                 to: match (&to, &request.identity) {
                     (Some(to), _) => MoveTo::Queue(to.clone()),
                     (None, Some(key)) => key.origins(self.engine.directory()),
                     (None, None) => MoveTo::Origins,
                 },
-                max: u16::try_from(step).unwrap_or(Command::MOVES_MAX),
+                max: u16::try_from(step).unwrap_or(Move::MESSAGES_MAX),
             };
-            let reply = match self.engine.submit(command).await {
-                Ok(reply) => reply,
+            let Moved { moved, left, stuck } = match self.engine.submit(command).await {
+                Ok(moved) => moved,
                 // What was moved is moved: the caller hears of that first, and of this when it goes on.
                 Err(_) if done.moved > 0 => return Ok(done),
                 Err(error) => {
                     return Err(Problem::from(error).renamed("settings.dead_letter", "to"));
                 }
-            };
-            let Reply::Moved { moved, left, stuck } = reply else {
-                return Err(mismatched());
             };
             done.moved += moved;
             done.left = left;

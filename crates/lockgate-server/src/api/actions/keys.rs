@@ -2,9 +2,11 @@
 
 use lockgate_core::{Key, Millis};
 use lockgate_engine::QueueEntry;
-use lockgate_machine::{Answer, Command, KeyAction, KeyStatus, KeyWait, Query, Reply};
+use lockgate_machine::{
+    self as machine, ChangeKey, ExplainKey, KeyAction, KeyPage, KeyStatus, KeyWait,
+};
 
-use super::{PAGE_DEFAULT, PAGE_MAX, in_range, invalid_page, mismatched, page_after, page_start};
+use super::{PAGE_DEFAULT, PAGE_MAX, in_range, invalid_page, page_after, page_start};
 use crate::{
     api::{
         Code, Problem, Request, Service,
@@ -29,15 +31,13 @@ impl Service {
             None => None,
             Some(page) => Some(page_start(page)?.parse().map_err(|_| invalid_page())?),
         };
-        let query = Query::Keys {
+        let query = machine::ListKeys {
             queue: queue.name.clone(),
             parked: input.parked,
             after,
             limit: usize::from(limit),
         };
-        let Answer::Keys { keys, next } = self.engine.query(query).await? else {
-            return Err(mismatched());
-        };
+        let KeyPage { keys, next } = self.engine.query(query).await?;
         let keys = keys.into_iter().map(|key| self.in_words(&queue, key));
         Ok(Keys {
             keys: keys.collect(),
@@ -72,7 +72,7 @@ impl Service {
             KeyAction::Resume
         };
         self.engine
-            .submit(Command::Key {
+            .submit(ChangeKey {
                 queue: queue.name.clone(),
                 key: key.clone(),
                 action,
@@ -91,14 +91,13 @@ impl Service {
         let key = Key::new(key).map_err(|error| Problem::invalid("key", error))?;
         let mut dropped = 0;
         loop {
-            let command = Command::Key {
+            let command = ChangeKey {
                 queue: queue.name.clone(),
                 key: key.clone(),
                 action: KeyAction::Drop,
             };
             let messages = match self.engine.submit(command).await {
-                Ok(Reply::Dropped { messages }) => messages,
-                Ok(_) => return Err(mismatched()),
+                Ok(messages) => messages,
                 // The key was gone when a further step came.
                 Err(lockgate_engine::EngineError::Rejected(_)) if dropped > 0 => 0,
                 Err(error) => return Err(error.into()),
@@ -111,13 +110,12 @@ impl Service {
     }
 
     async fn explain(&self, queue: &QueueEntry, key: Key) -> Result<KeyExplanation, Problem> {
-        let query = Query::Key {
+        let query = ExplainKey {
             queue: queue.name.clone(),
             key: key.clone(),
         };
         let status = match self.engine.query(query).await {
-            Ok(Answer::Key(status)) => status,
-            Ok(_) => return Err(mismatched()),
+            Ok(status) => status,
             // A key that was just resumed and has no message is not there any more.
             Err(lockgate_engine::EngineError::Rejected(
                 lockgate_machine::Rejection::KeyNotFound { .. },

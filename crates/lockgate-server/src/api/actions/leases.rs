@@ -3,14 +3,14 @@
 use std::{num::NonZeroU64, time::Duration};
 
 use lockgate_core::{HolderName, Key, LeaseToken, QueueName};
-use lockgate_engine::{QueueEntry, Received};
+use lockgate_engine::{Batch, QueueEntry, Received};
 use lockgate_machine::{
-    Command, DeadLetterReason, Origin, QueueSettings, Receive, Reply, SendMessage, Settle,
-    SettleAction, Settled, StoredMessage,
+    DeadLetterReason, Origin, QueueSettings, Receive, SendMessage, Settle, SettleAction, Settled,
+    StoredMessage, Transact,
 };
 use serde::Deserialize;
 
-use super::{check_len, in_range, messages::BATCH_MAX, mismatched};
+use super::{check_len, in_range, messages::BATCH_MAX, unanswered};
 use crate::{
     answer,
     api::{
@@ -88,7 +88,7 @@ impl Service {
         check_len("settles", input.settles.len(), BATCH_MAX)?;
         check_entries("settles", &input.settles)?;
         let mut results = Vec::with_capacity(input.settles.len());
-        let mut commands = Vec::with_capacity(input.settles.len());
+        let mut commands = Batch::with_capacity(input.settles.len());
         for (at, settle) in input.settles.into_entries(entry).enumerate() {
             let settle = settle.map_err(|problem| problem.within(&format!("settles[{at}]")))?;
             let prepared = self.settle(settle).and_then(|settle| {
@@ -100,7 +100,7 @@ impl Service {
             });
             match prepared {
                 Ok(settle) => {
-                    commands.push(Command::Settle(settle));
+                    commands.push(settle);
                     results.push(None);
                 }
                 Err(problem) => results.push(Some(problem.within(&format!("settles[{at}]")))),
@@ -118,14 +118,14 @@ impl Service {
         let mut result = |(at, problem): (usize, Option<Problem>)| match problem {
             Some(problem) => refused(problem),
             None => match replies.next() {
-                Some(Ok(Reply::Settled(Settled::Stale(reason)))) => SettleResult::Stale {
+                Some(Ok(Settled::Stale(reason))) => SettleResult::Stale {
                     reason: reason.into(),
                 },
                 Some(Ok(_)) => SettleResult::Done,
                 Some(Err(rejection)) => {
                     refused(Problem::from(rejection).within(&format!("settles[{at}]")))
                 }
-                None => refused(mismatched()),
+                None => refused(unanswered()),
             },
         };
         Ok(SettleResults {
@@ -173,13 +173,11 @@ impl Service {
                 message,
             });
         }
-        let transact = Command::Transact { settles, sends };
-        match self.engine.submit(transact).await? {
-            Reply::Transacted { sent } => Ok(Transacted {
-                sent: sent.into_iter().map(Into::into).collect(),
-            }),
-            _ => Err(mismatched()),
-        }
+        let transact = Transact { settles, sends };
+        let sent = self.engine.submit(transact).await?;
+        Ok(Transacted {
+            sent: sent.into_iter().map(Into::into).collect(),
+        })
     }
 
     /// Checks a settle and turns it into the machine's form.

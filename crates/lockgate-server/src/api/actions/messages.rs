@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use lockgate_core::{Header, Key, Message, MessageId, UniqueId, WallTime};
-use lockgate_engine::QueueEntry;
-use lockgate_machine::{Command, Reply, SendMessage, Sent};
+use lockgate_engine::{Batch, QueueEntry};
+use lockgate_machine::{self as machine, Cancel, SendMessage, Sent};
 use sha2::{Digest as _, Sha256};
 
-use super::{check_len, mismatched};
+use super::{check_len, unanswered};
 use crate::{
     api::{
         Code, Problem, Request, Service,
@@ -42,15 +42,15 @@ impl Service {
         let within = |(at, problem): (usize, Problem)| problem.within(&format!("messages[{at}]"));
         input.messages.check(entry).map_err(within)?;
         let mut results = Vec::with_capacity(input.messages.len());
-        let mut commands = Vec::with_capacity(input.messages.len());
+        let mut commands = Batch::with_capacity(input.messages.len());
         for (at, message) in input.messages.into_entries(entry).enumerate() {
             let message = message.map_err(|problem| within((at, problem)))?;
             match self.message(&queue, message) {
                 Ok(message) => {
-                    commands.push(Command::Send(Box::new(SendMessage {
+                    commands.push(SendMessage {
                         queue: queue.name.clone(),
                         message,
-                    })));
+                    });
                     results.push(None);
                 }
                 Err(problem) => results.push(Some(problem.within(&format!("messages[{at}]")))),
@@ -66,11 +66,11 @@ impl Service {
             let reply = match refused {
                 Some(problem) => Err(problem),
                 None => match replies.next() {
-                    Some(Ok(Reply::Sent(sent))) => Ok(sent),
+                    Some(Ok(sent)) => Ok(sent),
                     Some(Err(rejection)) => {
                         Err(Problem::from(rejection).within(&format!("messages[{at}]")))
                     }
-                    _ => Err(mismatched()),
+                    None => Err(unanswered()),
                 },
             };
             match reply {
@@ -93,7 +93,7 @@ impl Service {
     ) -> Result<(), Problem> {
         let queue = self.queue(request, Verb::Receive, queue)?.name.clone();
         let message = message_id(id)?;
-        let cancel = Command::Cancel { queue, message };
+        let cancel = Cancel { queue, message };
         self.engine.submit(cancel).await?;
         Ok(())
     }
@@ -113,7 +113,7 @@ impl Service {
                 "due_at or delay_ms must be given",
             ));
         };
-        let reschedule = Command::Reschedule {
+        let reschedule = machine::Reschedule {
             queue,
             message,
             due,

@@ -49,9 +49,9 @@ impl Service {
     }
 }
 
-/// An answer of the engine to another command: cannot happen, and is no reason to panic.
-fn mismatched() -> Problem {
-    Problem::new(Code::UnknownOutcome, "the engine answered another command")
+/// The engine gives a result for each command. If there were fewer, that would be no reason to panic.
+fn unanswered() -> Problem {
+    Problem::new(Code::UnknownOutcome, "the engine left it without an answer")
 }
 
 /// A number that must lie in a range, if it is given.

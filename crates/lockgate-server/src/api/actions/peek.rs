@@ -2,12 +2,12 @@
 
 use lockgate_core::{Key, Sequence};
 use lockgate_engine::{Peek, Peeked, QueueEntry};
-use lockgate_machine::{Answer, MessageStatus, MessageWait, Query};
+use lockgate_machine::{self as machine, MessagePage, MessageStatus, MessageWait, Query};
 
 use super::{
     in_range, invalid_page, leases,
     messages::{message_id, named},
-    mismatched, page_after, page_start,
+    page_after, page_start,
 };
 use crate::{
     answer,
@@ -97,15 +97,13 @@ impl Service {
         page: Page,
         wanted: impl Fn(&MessageStatus) -> bool,
     ) -> Result<PeekedMessages, Problem> {
-        let query = Query::Messages {
+        let query = machine::ListMessages {
             queue: queue.name.clone(),
             key,
             after: page.after,
             limit: Query::LIMIT_MAX,
         };
-        let Answer::Messages { messages, mut next } = self.engine.query(query).await? else {
-            return Err(mismatched());
-        };
+        let MessagePage { messages, mut next } = self.engine.query(query).await?;
         let mut found = Vec::new();
         let mut bytes = 0;
         for status in messages.iter().filter(|&status| wanted(status)) {

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use lockgate_core::{Millis, QueueName};
 use lockgate_machine::{
-    Answer, Command, CreateQueue as Create, Query, QueueDescription, QueueSettings, Reply,
+    self as machine, CreatedQueue, DeleteQueue, DescribeQueue, Pause, Purge, QueueDescription,
+    QueuePage, QueueSettings,
 };
 
-use super::{PAGE_DEFAULT, PAGE_MAX, in_range, mismatched, page_after, page_start_queue};
+use super::{PAGE_DEFAULT, PAGE_MAX, in_range, page_after, page_start_queue};
 use crate::{
     answer::json_len,
     api::{
@@ -44,14 +45,12 @@ impl Service {
         // Pages are filled up where some queues are not for the caller to see, and step by step, because
         // the tags of one queue may take a hundred kilobytes.
         loop {
-            let asked = Query::Queues {
+            let asked = machine::ListQueues {
                 prefix: prefix.clone(),
                 after: after.clone(),
                 limit: (limit - queues.len()).min(PAGE_STEP),
             };
-            let Answer::Queues { queues: page, more } = self.engine.query(asked).await? else {
-                return Err(mismatched());
-            };
+            let QueuePage { queues: page, more } = self.engine.query(asked).await?;
             after = page.last().map(|queue| queue.name.clone());
             bytes += page.iter().map(tags_len).sum::<usize>();
             queues.extend(
@@ -96,19 +95,16 @@ impl Service {
             .map_err(|error| Problem::invalid("tags", error.message))?;
         input.settings.apply(&mut settings)?;
         self.check_dead_letter(request, &name, &settings)?;
-        let create = Command::CreateQueue(Box::new(Create {
+        let create = machine::CreateQueue {
             name,
             settings: settings.clone(),
             annotations: BTreeMap::new(),
             tags,
-        }));
-        let Reply::Queue {
+        };
+        let CreatedQueue {
             existed,
             description,
-        } = self.engine.submit(create).await?
-        else {
-            return Err(mismatched());
-        };
+        } = self.engine.submit(create).await?;
         if existed && !description.settings.is_what_asks(&settings) {
             return Err(Problem::new(
                 Code::QueueExists,
@@ -156,7 +152,7 @@ impl Service {
             self.check_dead_letter(request, &entry.name, &settings)?;
         }
         self.engine
-            .submit(Command::ChangeQueue {
+            .submit(machine::ChangeQueue {
                 queue: entry.name.clone(),
                 settings: Some(Box::new(settings)),
                 annotations: None,
@@ -172,7 +168,7 @@ impl Service {
         name: &str,
     ) -> Result<(), Problem> {
         let queue = self.queue(request, Verb::Purge, name)?.name.clone();
-        self.engine.submit(Command::DeleteQueue { queue }).await?;
+        self.engine.submit(DeleteQueue { queue }).await?;
         Ok(())
     }
 
@@ -182,10 +178,8 @@ impl Service {
         name: &str,
     ) -> Result<Purged, Problem> {
         let queue = self.queue(request, Verb::Purge, name)?.name.clone();
-        match self.engine.submit(Command::Purge { queue }).await? {
-            Reply::Dropped { messages } => Ok(Purged { messages }),
-            _ => Err(mismatched()),
-        }
+        let messages = self.engine.submit(Purge { queue }).await?;
+        Ok(Purged { messages })
     }
 
     pub(in crate::api) async fn pause_queue(
@@ -196,7 +190,7 @@ impl Service {
     ) -> Result<Queue, Problem> {
         let queue = self.queue(request, Verb::Manage, name)?.name.clone();
         self.engine
-            .submit(Command::Pause {
+            .submit(Pause {
                 queue: queue.clone(),
                 paused,
             })
@@ -216,13 +210,10 @@ impl Service {
     }
 
     pub(super) async fn describe(&self, queue: &QueueName) -> Result<QueueDescription, Problem> {
-        let query = Query::Queue {
+        let query = DescribeQueue {
             queue: queue.clone(),
         };
-        match self.engine.query(query).await? {
-            Answer::Queue(description) => Ok(*description),
-            _ => Err(mismatched()),
-        }
+        Ok(self.engine.query(query).await?)
     }
 
     /// Whoever names a dead-letter queue sends messages there, and that queue may say whose it takes.

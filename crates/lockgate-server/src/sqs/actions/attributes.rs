@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use lockgate_core::WallTime;
-use lockgate_machine::{Answer, Command, Query};
+use lockgate_machine::{ChangeQueue, DescribeQueue};
 
 use super::{Call, Service, queues::Reachable, required};
 use crate::{
     auth::Verb,
     sqs::{
-        error::{ErrorCode, SqsError},
+        error::SqsError,
         names,
         queue_attributes::{self, Attribute, Form},
         shapes::{
@@ -30,18 +30,10 @@ impl Service {
         let wanted = queue_attributes::wanted(names.iter().map(|name| &**name))?;
         // Only counts need the engine, and then all comes from its one answer.
         let counts = if wanted.iter().any(|attribute| attribute.is_count()) {
-            let query = Query::Queue {
+            let query = DescribeQueue {
                 queue: queue.name.clone(),
             };
-            match self.engine.query(query).await? {
-                Answer::Queue(description) => Some(description.counts),
-                _ => {
-                    return Err(SqsError::new(
-                        ErrorCode::InternalFailure,
-                        "The engine answered another question.",
-                    ));
-                }
-            }
+            Some(self.engine.query(query).await?.counts)
         } else {
             None
         };
@@ -92,7 +84,7 @@ impl Service {
         if form == before {
             return Ok(Nothing {});
         }
-        let change = Command::ChangeQueue {
+        let change = ChangeQueue {
             queue: name,
             settings: Some(Box::new(form.settings)),
             annotations: Some(form.annotations),

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use lockgate_core::QueueName;
-use lockgate_machine::Command;
+use lockgate_machine::ChangeQueue;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -206,7 +206,7 @@ impl Service {
             }
             annotations.insert(attribute.to_owned(), text);
         }
-        let change = Command::ChangeQueue {
+        let change = ChangeQueue {
             queue: name,
             settings: None,
             annotations: Some(annotations),

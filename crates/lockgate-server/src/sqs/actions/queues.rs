@@ -7,7 +7,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use lockgate_core::{MachineTime, Millis, QueueId, QueueName};
-use lockgate_machine::{Command, CreateQueue, Reply};
+use lockgate_machine::{CreateQueue, CreatedQueue, DeleteQueue, Purge};
 
 use super::{Call, Service, in_range_unnamed, tags};
 use crate::{
@@ -66,13 +66,13 @@ impl Service {
             self.check_same(&existing, &wanted, &attributes)?;
             return Ok(url);
         }
-        let create = Command::CreateQueue(Box::new(CreateQueue {
+        let create = CreateQueue {
             name,
             settings: wanted.settings.clone(),
             annotations: wanted.annotations.clone(),
             tags,
-        }));
-        if let Reply::Queue {
+        };
+        if let CreatedQueue {
             existed: true,
             description,
         } = self.engine.submit(create).await?
@@ -113,7 +113,7 @@ impl Service {
             .queue(call, Verb::Purge, input.queue_url.as_ref())?
             .name
             .clone();
-        self.engine.submit(Command::DeleteQueue { queue }).await?;
+        self.engine.submit(DeleteQueue { queue }).await?;
         Ok(Nothing {})
     }
 
@@ -134,7 +134,7 @@ impl Service {
                 ),
             ));
         }
-        let purge = Command::Purge {
+        let purge = Purge {
             queue: queue.name.clone(),
         };
         if let Err(error) = self.engine.submit(purge).await {

@@ -3,7 +3,7 @@
 use base64::decoded_len_estimate;
 use lockgate_core::{Header, Key, Message, Millis, UniqueId};
 use lockgate_engine::QueueEntry;
-use lockgate_machine::{Command, Reply, SendMessage, Sent};
+use lockgate_machine::{SendMessage, Sent};
 use sha2::{Digest as _, Sha256};
 
 use super::{
@@ -74,8 +74,8 @@ impl Service {
         let mut prepared = self.prepare(call, &queue, entry)?;
         let digests = message_attributes::body_digests(&[&prepared.message.body]);
         let command = prepared.command(&queue);
-        let reply = self.engine.submit(command).await?;
-        prepared.output(&queue, digests[0], &reply)
+        let sent = self.engine.submit(command).await?;
+        Ok(prepared.output(&queue, digests[0], sent))
     }
 
     /// Accepts several messages, each by itself.
@@ -136,12 +136,12 @@ impl Service {
             .collect();
         let results = self.engine.submit_all(commands).await?;
         for (((id, prepared), digest), result) in waiting.into_iter().zip(digests).zip(results) {
-            let sent = result
-                .map_err(SqsError::from)
-                .and_then(|reply| prepared.output(&queue, digest, &reply));
-            match sent {
-                Ok(sent) => output.successful.push(SentEntry { id, sent }),
-                Err(error) => output.failed.push(batch::failed(id, error)),
+            match result {
+                Ok(sent) => output.successful.push(SentEntry {
+                    id,
+                    sent: prepared.output(&queue, digest, sent),
+                }),
+                Err(rejection) => output.failed.push(batch::failed(id, rejection.into())),
             }
         }
         Ok(output)
@@ -204,39 +204,28 @@ impl Service {
 
 impl Prepared {
     /// The command that sends the message, which is taken out.
-    fn command(&mut self, queue: &QueueEntry) -> Command {
-        Command::Send(Box::new(SendMessage {
+    fn command(&mut self, queue: &QueueEntry) -> SendMessage {
+        SendMessage {
             queue: queue.name.clone(),
             message: std::mem::take(&mut self.message),
-        }))
+        }
     }
 
-    fn output(
-        &self,
-        queue: &QueueEntry,
-        body_digest: Md5Hex,
-        reply: &Reply,
-    ) -> Result<SendMessageOutput, SqsError> {
-        let Reply::Sent(Sent {
+    fn output(&self, queue: &QueueEntry, body_digest: Md5Hex, sent: Sent) -> SendMessageOutput {
+        let Sent {
             id,
             sequence,
             duplicate,
-        }) = *reply
-        else {
-            return Err(SqsError::new(
-                ErrorCode::InternalFailure,
-                "The engine answered another command.",
-            ));
-        };
+        } = sent;
         let fifo = kind_of(&queue.settings) == Kind::Fifo;
-        Ok(SendMessageOutput {
+        SendMessageOutput {
             message_id: id,
             body_digest,
             attributes_digest: self.attributes_digest,
             system_attributes_digest: self.system_attributes_digest,
             sequence_number: fifo.then_some(SequenceNumber(sequence)),
             duplicate: duplicate.then_some(true),
-        })
+        }
     }
 }
 

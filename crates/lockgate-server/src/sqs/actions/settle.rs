@@ -1,8 +1,8 @@
 //! Deleting messages and changing their visibility.
 
 use lockgate_core::LeaseToken;
-use lockgate_engine::QueueEntry;
-use lockgate_machine::{Command, Rejection, Reply, Settle, SettleAction, Settled, StaleReason};
+use lockgate_engine::{Batch, QueueEntry};
+use lockgate_machine::{Rejection, Settle, SettleAction, Settled, StaleReason};
 
 use super::{
     Call, Service, batch, filled, in_range,
@@ -112,7 +112,7 @@ impl Service {
     ) -> Result<BatchOutput<SettledEntry>, SqsError> {
         let mut output = batch::output(entries.len());
         let mut waiting = Vec::with_capacity(entries.len());
-        let mut commands = Vec::with_capacity(entries.len());
+        let mut commands = Batch::with_capacity(entries.len());
         for (number, (id, entry)) in (1..).zip(&entries) {
             let entry = entry.as_ref();
             let handle = entry
@@ -163,7 +163,7 @@ impl Service {
 }
 
 impl Wanted {
-    fn command(self, queue: &QueueEntry, token: LeaseToken) -> Command {
+    fn command(self, queue: &QueueEntry, token: LeaseToken) -> Settle {
         let action = match self {
             Self::Delete => SettleAction::Ack,
             Self::ChangeVisibility { seconds: 0 }
@@ -176,7 +176,7 @@ impl Wanted {
                 lease: seconds * 1000,
             },
         };
-        Command::Settle(Settle { token, action })
+        Settle { token, action }
     }
 
     /// What the caller is told of a settling.
@@ -184,10 +184,10 @@ impl Wanted {
         self,
         kind: Kind,
         handle: &str,
-        result: Result<Reply, Rejection>,
+        result: Result<Settled, Rejection>,
     ) -> Result<(), SqsError> {
         let stale = match result {
-            Ok(Reply::Settled(Settled::Stale(reason))) => reason,
+            Ok(Settled::Stale(reason)) => reason,
             Ok(_) => return Ok(()),
             Err(Rejection::OutOfRange { .. }) => {
                 return Err(match self {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lockgate_core::QueueName;
-use lockgate_machine::Command;
+use lockgate_machine::ChangeQueue;
 
 use super::{Call, Service, required};
 use crate::{
@@ -93,7 +93,7 @@ impl Service {
             if changed {
                 extension::check(&settings)?;
             }
-            let change = Command::ChangeQueue {
+            let change = ChangeQueue {
                 queue: name,
                 settings: changed.then(|| Box::new(settings)),
                 annotations: None,

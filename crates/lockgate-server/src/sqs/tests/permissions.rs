@@ -1,7 +1,7 @@
 //! Permissions: statements of a queue's policy.
 
 use lockgate_core::QueueName;
-use lockgate_machine::Command;
+use lockgate_machine::{ChangeQueue, Command};
 use serde_json::{Value, json};
 
 use super::{Shop, protocols::in_both_protocols, text};
@@ -143,12 +143,12 @@ async fn a_policy_beyond_what_may_be_set_is_told_as_what_it_is(shop: Shop) {
             ],
         ),
     ] {
-        let change = Command::ChangeQueue {
+        let change = Command::ChangeQueue(ChangeQueue {
             queue: QueueName::new("q").unwrap(),
             settings: None,
             annotations: Some([("Policy".to_owned(), policy)].into()),
             tags: None,
-        };
+        });
         shop.engine.submit(change).await.unwrap();
         let input = json!({"QueueUrl": url, "Label": "more", "AWSAccountIds": ["111111111111"],
             "Actions": ["SendMessage"]});

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use lockgate_core::{LeaseToken, Millis};
 use lockgate_engine::{Engine, EngineError, Received, ReceivedBatch};
-use lockgate_machine::{Command, Settle, SettleAction};
+use lockgate_machine::{Settle, SettleAction, Transact};
 
 pub(super) use self::{memory::Attempt, turns::Turn};
 use self::{
@@ -103,7 +103,7 @@ impl Attempts {
         // One command: of messages that are not all there any more, none is kept longer.
         let settles = kept.iter().map(extend).collect();
         let sends = vec![];
-        match engine.submit(Command::Transact { settles, sends }).await {
+        match engine.submit(Transact { settles, sends }).await {
             Ok(_) => {}
             Err(EngineError::Rejected(_)) => {
                 self.memory().forget(turn.attempt());
@@ -130,7 +130,7 @@ impl Attempts {
         // The last first, as they stand one behind the other. One that is not there any more needs
         // nothing.
         let back = rest.iter().rev();
-        let back = back.map(|received| Command::Settle(settle(received, SettleAction::GiveBack)));
+        let back = back.map(|received| settle(received, SettleAction::GiveBack));
         engine.submit_all(back.collect()).await?;
         Ok(Some((received, claim)))
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use lockgate_core::QueueName;
 use lockgate_engine::QueueEntry;
-use lockgate_machine::{Answer, Query};
+use lockgate_machine::DescribeQueue;
 use serde_json::{Value, json};
 
 pub(super) use self::runner::Mover;
@@ -83,13 +83,10 @@ impl Service {
                  queue arn at a given time.",
             ));
         }
-        let query = Query::Queue {
+        let query = DescribeQueue {
             queue: source.name.clone(),
         };
-        let to_move = match self.engine.query(query).await? {
-            Answer::Queue(description) => description.counts.ready,
-            _ => 0,
-        };
+        let to_move = self.engine.query(query).await?.counts.ready;
         let task = Task {
             id: self.request_id(),
             by: call.identity.map(|key| key.id.clone()),

@@ -11,7 +11,7 @@ use std::{
 
 use lockgate_core::{QueueId, QueueName};
 use lockgate_engine::{Engine, EngineError, QueueEntry};
-use lockgate_machine::{Answer, Command, MoveTo, Query, Rejection, Reply, StuckReason};
+use lockgate_machine::{ChangeQueue, DescribeQueue, Move, MoveTo, Moved, Rejection, StuckReason};
 use tokio::{
     sync::{Mutex, Notify},
     time::{Instant, sleep, sleep_until},
@@ -126,7 +126,7 @@ impl Mover {
         let mut annotations = source.annotations.clone();
         let text = serde_json::to_string(tasks).expect("texts and numbers are JSON");
         annotations.insert(task::ANNOTATION.to_owned(), text);
-        let change = Command::ChangeQueue {
+        let change = ChangeQueue {
             queue: source.name.clone(),
             settings: None,
             annotations: Some(annotations),
@@ -142,11 +142,11 @@ impl Mover {
             return Some(Ok(Status::Cancelled));
         }
         // After a restart only what is left tells how many were moved.
-        let query = Query::Queue {
+        let query = DescribeQueue {
             queue: source.clone(),
         };
         if start == Start::Again
-            && let Ok(Answer::Queue(description)) = self.engine.query(query).await
+            && let Ok(description) = self.engine.query(query).await
         {
             let moved = task.to_move.saturating_sub(description.counts.ready);
             run.moved.store(moved, Ordering::Relaxed);
@@ -163,13 +163,13 @@ impl Mover {
             let Some(to) = self.target(source, task) else {
                 return Some(Err(denied()));
             };
-            let step = Command::Move {
+            let step = Move {
                 from: source.clone(),
                 to,
                 max: pace.step,
             };
             match self.engine.submit(step).await {
-                Ok(Reply::Moved { moved, left, stuck }) => {
+                Ok(Moved { moved, left, stuck }) => {
                     run.moved.fetch_add(moved, Ordering::Relaxed);
                     if let Some(stuck) = stuck {
                         return Some(Err(stuck_reason(stuck.reason)));
@@ -178,7 +178,6 @@ impl Mover {
                         return Some(Ok(Status::Completed));
                     }
                 }
-                Ok(_) => return Some(Err("InternalFailure".to_owned())),
                 // It has room later, or never: a task has time.
                 Err(
                     EngineError::Overloaded
