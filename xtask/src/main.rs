@@ -25,7 +25,7 @@ Tasks:
   models --runs N   the models of what threads hand over, in N other orders each (default: 50000)
   instructions      what the machine executes for each message: `instructions --help`
   fuzz              every decoder under a coverage-guided fuzzer: `fuzz --help`
-  torture           every fault for as long as one likes, and docs/reliability.md: `torture --help`
+  torture           every fault for as long as one likes, and docs/internals/reliability.md: `torture --help`
 ";
 
 /// Crates that do no I/O, read no clock and draw no random number.

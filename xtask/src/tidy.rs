@@ -36,6 +36,10 @@ const RULES: [(&str, Rule); 13] = [
     ("links in documents lead somewhere", documents::links),
     ("documents name crates that exist", documents::crate_names),
     ("documents name tests that exist", documents::test_names),
+    (
+        "every rule of semantics.md has its tests",
+        documents::tested_rules,
+    ),
 ];
 
 /// Checks the workspace.

@@ -404,7 +404,8 @@ pub(crate) struct Source {
 /// Print the records of a data folder as JSON, one a line
 ///
 /// Each has its position, its number (they rise by one; missing ones belong to a segment that was given
-/// back, or are lost), the epoch it was written under, and its effects in the words of docs/format.md.
+/// back, or are lost), the epoch it was written under, and its effects in the words of
+/// docs/internals/format.md.
 /// Bodies, values of attributes and words of rejections are left out unless --bodies asks for them;
 /// keys and unique ids are shown. A stretch that cannot be read becomes a line of its own, and the
 /// command exits with 8.

@@ -4,7 +4,7 @@
 //! A backup is logical. It holds the image of the machine as of one instant, and after it, for each
 //! message there was, its payload. The positions in the image mean nothing in another log: a restore
 //! writes the payloads into a new one and folds where they are now. The bytes are described in
-//! `docs/format.md`, section "Backup".
+//! `docs/internals/format.md`, section "Backup".
 
 mod restore;
 mod stream;

@@ -1,6 +1,6 @@
 //! Makes right again what a decoder checks first: without that no change would get behind it.
 //!
-//! Follows `docs/format.md`, not the code that is tested.
+//! Follows `docs/internals/format.md`, not the code that is tested.
 
 use crc32c::{crc32c, crc32c_append};
 use lockgate_sim::SeededRandom;

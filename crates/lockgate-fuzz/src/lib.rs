@@ -8,7 +8,7 @@
 //!
 //! `cargo xtask fuzz` builds the program `lockgate-fuzz-driver`, in which libFuzzer calls a target, runs
 //! it for a bounded time, target by target, and keeps what it finds in `regressions/`. An ordinary test gives every input kept there to its target again, without
-//! libFuzzer. `docs/fuzzing.md` has more.
+//! libFuzzer. `docs/internals/fuzzing.md` has more.
 //!
 //! ```
 //! let target = lockgate_fuzz::find("receipt").expect("there is such a target");

@@ -2,7 +2,7 @@
 //!
 //! [`LocalLog`] keeps records in segment files of one folder, checksummed and numbered, and tells a
 //! torn tail from damage in the middle. [`FolderDisk`] is that folder on the operating system,
-//! [`SystemClock`] its clocks. The bytes are described in `docs/format.md`. Nothing here knows what a
+//! [`SystemClock`] its clocks. The bytes are described in `docs/internals/format.md`. Nothing here knows what a
 //! record means, and nothing starts a thread.
 //!
 //! ```

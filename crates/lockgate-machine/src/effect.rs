@@ -155,7 +155,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// What it is called, in `docs/format.md` and wherever people read it.
+    /// What it is called, in `docs/internals/format.md` and wherever people read it.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -256,7 +256,7 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    /// What it is called, in `docs/format.md` and wherever people read it.
+    /// What it is called, in `docs/internals/format.md` and wherever people read it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn the_overhead_is_what_a_record_takes() {
-        /// Of the local log, see docs/format.md.
+        /// Of the local log, see docs/internals/format.md.
         const LOG_HEADER: u64 = 44;
         for (key, body) in [(None, 0), (Some("user-123456"), 1024), (Some("k"), 100_000)] {
             let key = key.map(|key| Key::new(key).unwrap());

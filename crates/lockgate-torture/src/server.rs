@@ -20,7 +20,7 @@ const START_MAX: Duration = Duration::from_secs(60);
 /// A killed process is gone within this, unless the kernel holds it.
 const KILL_MAX: Duration = Duration::from_secs(60);
 
-/// How the name of a snapshot ends while it is written (docs/format.md).
+/// How the name of a snapshot ends while it is written (docs/internals/format.md).
 const SNAPSHOT_PART: &str = ".snapshot-part";
 
 /// How a server is started.

@@ -8,6 +8,10 @@ use crate::workspace::Workspace;
 /// Words that look like a crate's name and are not one.
 const NOT_CRATES: [&str; 1] = ["lockgate-data"];
 
+/// The rules that users read, and the tests that hold them.
+const SEMANTICS: &str = "docs/semantics.md";
+const RULE_TESTS: &str = "docs/internals/rules.md";
+
 /// A relative link leads to a file or folder of the tree, and to a heading in it if it names one.
 pub(super) fn links(workspace: &Workspace) -> Problems {
     let mut problems = Problems::new();
@@ -87,6 +91,26 @@ pub(super) fn test_names(workspace: &Workspace) -> Problems {
         }
     }
     problems
+}
+
+/// Each `- **N.M**` of the semantics has a row `| N.M |` in the list of tests, and each row a rule.
+pub(super) fn tested_rules(workspace: &Workspace) -> Problems {
+    let numbers = |page: &str, before: &str, after: &str| -> BTreeSet<String> {
+        let text = workspace.files.get(page).map_or("", String::as_str);
+        let rows = text.lines().filter_map(|line| line.strip_prefix(before));
+        rows.filter_map(|row| row.split_once(after))
+            .map(|(number, _)| number.to_owned())
+            .filter(|number| number.starts_with(|c: char| c.is_ascii_digit()))
+            .collect()
+    };
+    let rules = numbers(SEMANTICS, "- **", "**");
+    let tested = numbers(RULE_TESTS, "| ", " |");
+    let untested = rules.difference(&tested);
+    let gone = tested.difference(&rules);
+    untested
+        .map(|number| format!("{SEMANTICS}: {number}: name its tests in {RULE_TESTS}"))
+        .chain(gone.map(|number| format!("{RULE_TESTS}: {number}: {SEMANTICS} has no such rule")))
+        .collect()
 }
 
 fn documents(workspace: &Workspace) -> impl Iterator<Item = (&str, &str)> {
@@ -222,6 +246,16 @@ mod tests {
             ("a/b.py", "def there():"),
         ];
         assert_caught(&test_names(&tree(files)), &["a.md:2", "fn gone("]);
+    }
+
+    #[test]
+    fn a_rule_without_tests_is_caught() {
+        let rules = "- **1.1** One.\n- **1.2** Two.\n- **bold** no rule";
+        let tests = "| rule | tests |\n|---|---|\n| 1.1 | `a.rs::b` |";
+        assert_caught(
+            &tested_rules(&tree([(SEMANTICS, rules), (RULE_TESTS, tests)])),
+            &["1.2"],
+        );
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &[&str]) -> Result<()> {
         .json
         .map_or(folder.join("torture.json"), PathBuf::from);
     fs::write(&json, text).with_context(|| format!("could not write {}", json.display()))?;
-    let report = Workspace::root().join("docs/reliability.md");
+    let report = Workspace::root().join("docs/internals/reliability.md");
     fs::write(&report, report::text(&written)?)?;
     println!("written: {}, {}", json.display(), report.display());
     ensure!(failures.is_empty(), "{}", failures.join("; "));
@@ -98,8 +98,9 @@ pub(super) fn run(arguments: &[&str]) -> Result<()> {
 /// The report again, from figures of an earlier run.
 pub(super) fn report_again(json: &str) -> Result<()> {
     let written = read(Path::new(json))?;
-    let report = Workspace::root().join("docs/reliability.md");
-    fs::write(report, report::text(&written)?).context("could not write docs/reliability.md")
+    let report = Workspace::root().join("docs/internals/reliability.md");
+    fs::write(report, report::text(&written)?)
+        .context("could not write docs/internals/reliability.md")
 }
 
 fn real_servers(faults: &[&str], asked: &Asked<'_>, json: &Path) -> Result<()> {

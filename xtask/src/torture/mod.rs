@@ -12,12 +12,12 @@ Usage: cargo xtask torture [--hours H | --minutes M | --rounds N] [--only FAULTS
        cargo xtask torture report FILE
 
 Without a word of its own: everything, for a time or for so many faults of each kind (default: 100),
-and docs/reliability.md from its figures. Faults are cut, thin, freeze, full, kill, seeds; all but the
+and docs/internals/reliability.md from its figures. Faults are cut, thin, freeze, full, kill, seeds; all but the
 last two need root on Linux.
 
   seeds    random histories of the whole shard over a disk that fails in every way, one seed each;
            prints what was injected, what of it had an effect, and how to replay a seed that fails
-  report   docs/reliability.md from the figures of an earlier run
+  report   docs/internals/reliability.md from the figures of an earlier run
 ";
 
 /// Runs what comes after `torture`.

@@ -1,4 +1,4 @@
-//! `docs/reliability.md`, from the figures of a run.
+//! `docs/internals/reliability.md`, from the figures of a run.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ const HEAD: &str = "\
 # Reliability
 
 Written by `cargo xtask torture` from the figures of one run; not to be edited by hand. What is promised
-is in [semantics.md](semantics.md); here is what was done to break it.
+is in [semantics.md](../semantics.md); here is what was done to break it.
 
 Two harnesses do it, each with a checker that sees only what clients were told:
 

@@ -1,4 +1,4 @@
-//! Effects as JSON, in the words of `docs/format.md`.
+//! Effects as JSON, in the words of `docs/internals/format.md`.
 
 use bytes::Bytes;
 use lockgate_core::{MachineTime, Message, Now, QueueId, WallTime};

@@ -37,7 +37,7 @@ const TRACE_CONTEXT: u8 = 11;
 const LEVEL: u8 = 12;
 /// The number among its key's messages. Absent: none.
 const KEY_SEQUENCE: u8 = 16;
-// Taken for what no version writes yet, see docs/format.md:
+// Taken for what no version writes yet, see docs/internals/format.md:
 // 13  group (beside a key)
 // 14  origin queue
 // 15  dead-letter reason

@@ -1,5 +1,5 @@
 //! Effects as bytes: what a log record of a shard holds. The layout is specified byte by byte in
-//! `docs/format.md`, section "Record payload: effects".
+//! `docs/internals/format.md`, section "Record payload: effects".
 //!
 //! # Changing it
 //! Files written by any released version must stay readable, and an older version must either read
@@ -14,7 +14,7 @@
 //! - *A new variant of an enum:* a new number; older versions refuse it.
 //! - *A part that is no longer written:* keep reading it, and keep its number taken.
 //!
-//! Then: extend `docs/format.md`, the golden bytes and the strategies in `tests.rs` (they do not
+//! Then: extend `docs/internals/format.md`, the golden bytes and the strategies in `tests.rs` (they do not
 //! compile, or fail, until that is done).
 
 pub(crate) mod batch;

@@ -342,7 +342,7 @@ fn moves_by_an_operator_have_their_golden_bytes() {
 /// People who read a dump look names up there.
 #[test]
 fn every_kind_of_effect_stands_in_the_format_under_its_name() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/internals/format.md");
     let page = fs::read_to_string(page).unwrap();
     for effect in examples() {
         let kind = encode(std::slice::from_ref(&effect))[0];

@@ -8,7 +8,7 @@
 //! What is in an image is what follows from the log: everything but what is volatile (see the
 //! module above), and but the tables, which are built from the slabs again. Slots keep their
 //! indexes, free ones included, so a machine that was loaded is the one that was frozen in every
-//! later step. The layout is described in `docs/format.md`, section "Image".
+//! later step. The layout is described in `docs/internals/format.md`, section "Image".
 
 mod load;
 

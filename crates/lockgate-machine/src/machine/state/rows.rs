@@ -1,5 +1,5 @@
 //! What the machine holds as rows of an image. The columns' meaning is described in
-//! `docs/format.md`, section "Image"; their order and number are part of the format.
+//! `docs/internals/format.md`, section "Image"; their order and number are part of the format.
 
 use std::sync::Arc;
 
