@@ -16,7 +16,7 @@ type Problems = Vec<String>;
 
 type Rule = fn(&Workspace) -> Problems;
 
-const RULES: [(&str, Rule); 13] = [
+const RULES: [(&str, Rule); 14] = [
     ("files can be read in one sitting", sources::long_files),
     ("nothing is left for later", sources::leftovers),
     ("every source file is compiled", sources::dead_files),

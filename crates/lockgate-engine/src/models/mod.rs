@@ -94,7 +94,7 @@ fn run(
     config.stack_size = STACK_BYTES;
     config.max_steps = MaxSteps::FailAfter(STEPS_MAX);
     config.failure_persistence = failing;
-    // That atomics are taken for sequentially consistent is known: ARCHITECTURE.md says so.
+    // That atomics are taken for sequentially consistent is known: docs/internals/mechanisms.md says so.
     config.silence_warnings = true;
     Runner::new(scheduler, config).run(model);
 }
