@@ -15,8 +15,9 @@ use lockgate_core::{
     QueueName, ShardId, Term, UniqueId, WallTime,
 };
 use lockgate_machine::{
-    BatchDecoder, Command, CreateQueue, Effects, ImageLoader, Machine, MachineLimits,
-    QueueSettings, Receive, RecordBatch, Reply, SendMessage, Settle, SettleAction, encode_record,
+    AnyCommand, BatchDecoder, Command, CreateQueue, Effects, EngineCommand, ImageLoader, Machine,
+    MachineLimits, QueueSettings, Receive, RecordBatch, Reply, SendMessage, Settle, SettleAction,
+    encode_record,
 };
 
 /// Operations that are counted.
@@ -81,7 +82,7 @@ impl Bench {
             batch,
             record: Vec::new(),
         };
-        bench.run(&Command::StartTerm {
+        bench.run(&EngineCommand::StartTerm {
             term: Term {
                 shard: ShardId::default(),
                 epoch: Epoch(1),
@@ -230,7 +231,7 @@ impl Bench {
     }
 
     /// As a driver does it: decided, encoded, folded, durable.
-    fn run(&mut self, command: &Command) -> (Reply, Effects) {
+    fn run<'a>(&mut self, command: impl Into<AnyCommand<'a>>) -> (Reply, Effects) {
         while let Some(effect) = self.machine.tick(self.now) {
             self.machine.fold(&[effect], Position(self.position));
         }

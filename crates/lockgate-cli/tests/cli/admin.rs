@@ -406,9 +406,7 @@ fn dead_letters_go_back_or_are_dropped() {
     town.run("queue set dead --dead-letter purged").ok();
     let fourth = die("four");
     town.run("dlq redrive dead --to purged").ok();
-    let letters = town
-        .run("dlq list purged --source mail --json")
-        .json();
+    let letters = town.run("dlq list purged --source mail --json").json();
     assert_eq!(letters[0]["id"], fourth.as_str());
     town.run("dlq redrive purged").ok();
     assert_eq!(town.counts("purged")["ready"], 0);
