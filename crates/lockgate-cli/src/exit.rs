@@ -2,6 +2,8 @@
 
 use std::{fmt, io, process::ExitCode};
 
+use lockgate_core::LogError;
+
 /// Why the program ends, as its exit code. Part of the interface: never renumbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -50,6 +52,16 @@ impl Exit {
         (Self::Quit, "quit (SIGQUIT)"),
         (Self::Terminated, "terminated (SIGTERM)"),
     ];
+
+    /// How a command ends that a log's error ends: the data is refused, if it is at fault.
+    pub(crate) fn of_log(error: &LogError) -> Self {
+        match error {
+            LogError::NewerFormat { .. }
+            | LogError::Misnamed { .. }
+            | LogError::Unsupported { .. } => Self::Refused,
+            _ => Self::Failed,
+        }
+    }
 }
 
 /// Why a command did not do what was asked, for a person to read and a script to tell apart.

@@ -14,7 +14,6 @@ mod args;
 mod client;
 mod commands;
 mod exit;
-mod folder;
 #[doc(hidden)]
 pub mod fuzzing;
 mod output;

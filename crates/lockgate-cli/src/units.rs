@@ -6,7 +6,8 @@ pub(crate) use lockgate_core::units::{
     bytes as size, round_bytes as show_bytes, show_bytes as show_size,
 };
 use lockgate_core::{QueueName, units};
-use lockgate_machine::{QueueSettings, SettingValue};
+pub(crate) use lockgate_inspect::setting_json;
+use lockgate_machine::QueueSettings;
 
 /// Reads a duration as [`units::millis`] does.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -69,17 +70,6 @@ pub(crate) fn queue_name(text: &str) -> Result<String, String> {
 /// Writes a duration so that [`duration`] reads it back.
 pub(crate) fn show_duration(duration: Duration) -> String {
     units::show_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
-}
-
-/// The value of a queue's setting as JSON.
-pub(crate) fn setting_json(value: &SettingValue) -> serde_json::Value {
-    match value {
-        SettingValue::None => serde_json::Value::Null,
-        SettingValue::Flag(flag) => (*flag).into(),
-        SettingValue::Word(word) => (*word).into(),
-        SettingValue::Number(number) => (*number).into(),
-        SettingValue::Queue(queue) => queue.as_str().into(),
-    }
 }
 
 #[cfg(test)]

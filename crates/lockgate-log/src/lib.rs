@@ -52,6 +52,6 @@ pub use clock::SystemClock;
 pub use folder::FolderDisk;
 pub use inspect::{InspectedHeader, InspectedSegment, InspectedSnapshot, Inspection};
 pub use local::LocalLog;
-pub use names::{is_log_file, segment_file};
+pub use names::{LogFile, is_log_file, segment_file};
 pub use options::{LocalLogOptions, OpenError};
 pub use reserve::SharedReserve;

@@ -9,11 +9,42 @@ use crate::{
     format::{Point, first_record, segment_of},
 };
 
+/// What a file of a log is, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LogFile {
+    /// Holds records.
+    Segment,
+    Snapshot,
+    /// A segment or a snapshot that was set aside because something in it could not be read.
+    SetAside,
+    /// Kept for a segment to come.
+    Preallocated,
+    /// Tells something by its name, is the folder's lock, or was never finished.
+    Other,
+}
+
+impl LogFile {
+    /// `None`: it is not the log's.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        Some(match FileKind::of(name) {
+            FileKind::Segment(_) => Self::Segment,
+            FileKind::Snapshot(_) => Self::Snapshot,
+            FileKind::Damaged => Self::SetAside,
+            FileKind::PreallocatedFile { .. } => Self::Preallocated,
+            FileKind::Start(_) | FileKind::Synced(_) | FileKind::SnapshotPart => Self::Other,
+            FileKind::Other if name == LOCK_NAME => Self::Other,
+            FileKind::Other => return None,
+        })
+    }
+}
+
 /// Whether a file of this name in a data folder is Lockgate's: a part of the log, something kept beside
 /// it, or the folder's lock.
 #[must_use]
 pub fn is_log_file(name: &str) -> bool {
-    name == LOCK_NAME || FileKind::of(name) != FileKind::Other
+    LogFile::of(name).is_some()
 }
 
 /// The name of the file that holds the records of that position's segment.
@@ -36,11 +67,7 @@ pub(crate) fn damaged_name(segment: u32) -> String {
 /// number only tells preallocated files apart.
 pub(crate) fn preallocated_name(number: u32, is_written: bool) -> String {
     // What is known of its blocks is in the name, so that a new start need not write them again.
-    let suffix = if is_written {
-        "ready"
-    } else {
-        "preallocated_file"
-    };
+    let suffix = if is_written { "ready" } else { "preallocated" };
     format!("{number:08x}.{suffix}")
 }
 
@@ -126,7 +153,7 @@ impl FileKind {
         Some(match suffix {
             "log" => Self::Segment(hex_u32(stem)?),
             "damaged" => hex_u32(stem).map(|_| Self::Damaged)?,
-            "preallocated_file" | "ready" => Self::PreallocatedFile {
+            "preallocated" | "ready" => Self::PreallocatedFile {
                 number: hex_u32(stem)?,
                 is_written: suffix == "ready",
             },

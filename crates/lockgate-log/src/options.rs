@@ -1,5 +1,7 @@
 //! What can be chosen for a local log.
 
+use std::ops::RangeInclusive;
+
 use lockgate_core::LockError;
 #[cfg(doc)]
 use lockgate_core::{Log, Purpose};
@@ -79,6 +81,9 @@ const SEGMENT_BYTES_MIN: u32 = 8 << 10;
 const OTHER_FILES_MAX: usize = 32;
 
 impl LocalLogOptions {
+    /// What [`segment_bytes`](Self::segment_bytes) servers are given; smaller ones are for tests.
+    pub const SEGMENT_BYTES: RangeInclusive<u32> = 4 << 20..=1 << 30;
+
     /// How many files a log with these options has open at most. While the process can open no more
     /// files, a log that needs another one refuses to grow, as on a full disk; so whoever uses many
     /// descriptors for other things had better leave it these.

@@ -16,7 +16,7 @@ const BELOW_ENGINE: [&str; 4] = [
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 14] = [
+const LAYERS: [(&str, &[&str]); 15] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
@@ -37,6 +37,16 @@ const LAYERS: [(&str, &[&str]); 14] = [
     ),
     (
         "lockgate",
+        &[
+            "lockgate-core",
+            "lockgate-machine",
+            "lockgate-log",
+            "lockgate-engine",
+            "lockgate-postgres",
+        ],
+    ),
+    (
+        "lockgate-inspect",
         &[
             "lockgate-core",
             "lockgate-machine",
@@ -67,6 +77,7 @@ const LAYERS: [(&str, &[&str]); 14] = [
             "lockgate-log",
             "lockgate-engine",
             "lockgate-server",
+            "lockgate-inspect",
             "lockgate-postgres",
             "lockgate",
         ],

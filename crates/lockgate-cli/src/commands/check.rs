@@ -1,9 +1,11 @@
 //! `lockgate check`.
 
+use lockgate_inspect::{Findings, Granted, Unreadable, Verdict};
+
+use super::place;
 use crate::{
     args::Check,
     exit::{Exit, Failure},
-    folder::{Findings, Granted, Place, Unreadable, Verdict},
     output::{Output, Table, count},
     units::show_bytes,
 };
@@ -12,10 +14,10 @@ use crate::{
 const CHANGES_TOLD: usize = 8;
 
 pub(crate) fn run(args: &Check) -> Result<(), Failure> {
-    let (place, name) = Place::open(&args.source)?;
+    let (place, name) = place::open(&args.source)?;
     let what = format!("reading {name}");
     let findings = Findings::of(&place, name)
-        .map_err(|error| Failure::from_error(Exit::Failed, error).context(what))?;
+        .map_err(|error| Failure::from_error(Exit::of_log(&error), error).context(what))?;
     let mut output = Output::new();
     if args.json {
         output.json(&findings)?;

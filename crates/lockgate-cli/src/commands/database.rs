@@ -5,7 +5,6 @@ pub(crate) use with::{exit_of, url};
 
 #[cfg(feature = "postgres")]
 mod with {
-    use lockgate_core::LogError;
     use lockgate_postgres::OpenError;
 
     use super::super::{environment, resolve, table};
@@ -33,7 +32,7 @@ mod with {
         match error {
             OpenError::NoShard { .. } => Exit::NotFound,
             OpenError::NotNew { .. } | OpenError::BeingFilled { .. } => Exit::Conflict,
-            OpenError::Log(LogError::NewerFormat { .. }) => Exit::Refused,
+            OpenError::Log(error) => Exit::of_log(error),
             _ => Exit::Failed,
         }
     }

@@ -11,6 +11,7 @@ mod dump;
 mod key;
 mod message;
 mod peek;
+mod place;
 mod queue;
 mod queue_apply;
 mod receive;
@@ -19,6 +20,7 @@ pub(crate) mod send;
 mod serve;
 mod settle;
 mod transact;
+mod unfinished;
 
 use std::{future::Future, thread, time::Duration};
 

@@ -13,11 +13,13 @@ use lockgate_core::{ShardId, Storage};
 use lockgate_engine::{RestoreError, RestoreReport, restore};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 
-use super::{Watch, database};
+use super::{
+    Watch, database,
+    unfinished::{Unfinished, UnfinishedError},
+};
 use crate::{
     args::Restore,
     exit::{Exit, Failure},
-    folder::{Unfinished, UnfinishedError},
     output::{count, note},
 };
 

@@ -1,8 +1,9 @@
 //! The table of all settings.
 
-use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use lockgate_core::{Level, ShardId, ShardIdError};
+use lockgate_log::LocalLogOptions;
 
 use super::{About, AnySetting, Form, Scope, Setting};
 use crate::{client::Endpoint, queue_file::Format, telemetry::LogFormat, units};
@@ -487,8 +488,6 @@ pub(crate) static SYNC_WINDOW: Setting<Duration> = Setting {
 };
 
 /// What [`SEGMENT_SIZE`] may be.
-pub(crate) const SEGMENT_BYTES: RangeInclusive<u32> = 4 << 20..=1 << 30;
-
 pub(crate) static SEGMENT_SIZE: Setting<u32> = Setting {
     about: About {
         name: "segment-size",
@@ -505,7 +504,7 @@ pub(crate) static SEGMENT_SIZE: Setting<u32> = Setting {
         one(texts, |text| {
             let bytes = units::size(text)?;
             let fits = u32::try_from(bytes).ok();
-            fits.filter(|bytes| SEGMENT_BYTES.contains(bytes))
+            fits.filter(|bytes| LocalLogOptions::SEGMENT_BYTES.contains(bytes))
                 .ok_or_else(|| {
                     format!("{text:?} is no size from 4MiB to 1GiB (a number alone is bytes)")
                 })

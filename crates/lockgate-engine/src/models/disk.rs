@@ -12,6 +12,7 @@ use lockgate_core::{
     Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FileIdentity, FolderLock, LockError,
     OpenMode,
 };
+use lockgate_log::LogFile;
 use lockgate_sim::{FaultyDisk, PowerCut};
 use shuttle::rand::{Rng as _, RngCore as _, thread_rng};
 
@@ -136,7 +137,7 @@ pub(super) fn power_cut() -> PowerCut {
 
 /// Whether this is the name of a file that segments are made of.
 pub(super) fn is_preallocated(name: &str) -> bool {
-    name.ends_with(".preallocated") || name.ends_with(".ready")
+    LogFile::of(name) == Some(LogFile::Preallocated)
 }
 
 struct TurnFile {

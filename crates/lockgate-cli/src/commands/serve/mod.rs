@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{AppendError, LockError, LogError, Storage};
+use lockgate_core::{AppendError, LockError, Storage};
 use lockgate_engine::{Engine, EngineOptions, StartError, StartReport, Status, StopReason};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock};
 use lockgate_server::{
@@ -300,14 +300,7 @@ fn start_failure(error: StartError, settings: &Resolved) -> Failure {
         | StartError::Missing { .. }
         | StartError::OtherShard { .. }
         | StartError::UnfinishedRestore => true,
-        StartError::Recover(error) => {
-            matches!(
-                error,
-                LogError::NewerFormat { .. }
-                    | LogError::Misnamed { .. }
-                    | LogError::Unsupported { .. }
-            )
-        }
+        StartError::Recover(error) => Exit::of_log(error) == Exit::Refused,
         _ => false,
     };
     let is_missing = matches!(error, StartError::Missing { .. });

@@ -14,11 +14,10 @@ use lockgate_core::{
     Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FileIdentity, FolderLock, LockError,
     OpenMode,
 };
-use lockgate_log::{FolderDisk, is_log_file};
+use lockgate_log::{FolderDisk, LocalLogOptions, LogFile};
 use serde::Serialize;
 
-use super::unfinished::target_of;
-use crate::settings::table::SEGMENT_BYTES;
+use crate::RestoreName;
 
 /// Bytes of a block, the unit in which changes are kept.
 const BLOCK: usize = 4096;
@@ -26,7 +25,7 @@ const BLOCK: usize = 4096;
 /// A folder and what was changed since it was opened, in memory.
 ///
 /// As long as it lives the folder is locked for readers: no server starts on it.
-pub(crate) struct Overlay {
+pub struct Overlay {
     /// Only ever read.
     base: FolderDisk,
     /// By their names now.
@@ -39,7 +38,7 @@ pub(crate) struct Overlay {
 /// What would have been done to a file that was there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "change")]
-pub(crate) enum Change {
+pub enum Change {
     /// Cut to `len` bytes.
     Cut { name: String, len: u64 },
     /// Renamed.
@@ -94,7 +93,7 @@ impl Overlay {
     ///
     /// # Errors
     /// [`LockError::Held`] if a server owns it, else if it cannot be read.
-    pub(crate) fn open(path: &Path) -> Result<Self, LockError> {
+    pub fn open(path: &Path) -> Result<Self, LockError> {
         let base = FolderDisk::open_existing(path)?;
         let lock = base.share()?;
         let was_used = base.was_owned()?;
@@ -118,32 +117,31 @@ impl Overlay {
     }
 
     /// Whether the folder has a lock file: whether a server ever had it.
-    pub(crate) fn was_used(&self) -> bool {
+    pub fn was_used(&self) -> bool {
         self.was_used
     }
 
     /// The size of the segments of the server that was here last, by the files it kept ready for them. They
     /// must be looked at before a start is tried here.
-    pub(crate) fn segment_bytes(&self) -> Option<u32> {
+    pub fn segment_bytes(&self) -> Option<u32> {
         let sizes = self.sizes().into_iter();
-        let is_ready = |name: &str| name.ends_with(".preallocated") || name.ends_with(".ready");
-        let ready = sizes.filter(|(name, _)| is_log_file(name) && is_ready(name));
+        let ready = sizes.filter(|(name, _)| LogFile::of(name) == Some(LogFile::Preallocated));
         let largest = ready
             .filter_map(|(_, bytes)| u32::try_from(bytes).ok())
             .max();
-        largest.filter(|bytes| SEGMENT_BYTES.contains(bytes))
+        largest.filter(|bytes| LocalLogOptions::SEGMENT_BYTES.contains(bytes))
     }
 
     /// The folder that a restore was to make of this one, if this is what it left.
-    pub(crate) fn unfinished_restore_of(&self) -> Option<String> {
+    pub fn unfinished_restore_of(&self) -> Option<String> {
         // However it was called, such as `.`.
         let path = fs::canonicalize(self.base.path()).ok()?;
-        let target = path.with_file_name(target_of(path.file_name()?)?);
+        let target = path.with_file_name(RestoreName::target_of(path.file_name()?)?);
         Some(target.display().to_string())
     }
 
     /// Every file but the lock, by name, with its bytes as they would be now.
-    pub(crate) fn sizes(&self) -> Vec<(String, u64)> {
+    pub fn sizes(&self) -> Vec<(String, u64)> {
         let files = lock(&self.files);
         files
             .iter()
@@ -152,7 +150,7 @@ impl Overlay {
     }
 
     /// What would have been done to the files that were there.
-    pub(crate) fn changes(&self) -> Vec<Change> {
+    pub fn changes(&self) -> Vec<Change> {
         let mut changes = lock(&self.changes).clone();
         for (name, content) in lock(&self.files).iter() {
             let len = lock(&content.state).len;

@@ -6,7 +6,7 @@ use lockgate_core::{
     Clock as _, Location, LogError, Position, ReadError, Scanned, SnapshotStore, with_sources,
 };
 use lockgate_engine::{MissingPart, StartError, StartReport, WithoutQueue};
-use lockgate_log::{SystemClock, is_log_file, segment_file};
+use lockgate_log::{LogFile, SystemClock, segment_file};
 use lockgate_machine::{
     Effect, ImageLoader, ListQueues, Machine, MachineLimits, Query, QueryReply, QueueDescription,
     QueuePage, QueueTotals, decode_record,
@@ -17,49 +17,49 @@ use super::{Change, Granted, Overlay, Place, Tried};
 
 /// What is in a folder or shard, what is wrong with it, and what a start would do.
 #[derive(Debug, Serialize)]
-pub(crate) struct Findings {
+pub struct Findings {
     /// Which, in words.
-    pub(crate) folder: String,
-    pub(crate) verdict: Verdict,
+    pub folder: String,
+    pub verdict: Verdict,
     /// The standby that it was read from, if it was one: what its primary did later is not in it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) standby: Option<StandbyFound>,
+    pub standby: Option<StandbyFound>,
     /// The folder that a restore was to make when it left this one behind.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) unfinished_restore_of: Option<String>,
+    pub unfinished_restore_of: Option<String>,
     /// A restore into this shard was begun and has not ended; what it made is not in the shard.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) unfinished_restore: bool,
+    pub unfinished_restore: bool,
     /// Those of a folder.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) files: Option<Files>,
+    pub files: Option<Files>,
     /// Newest first.
-    pub(crate) snapshots: Vec<SnapshotFound>,
+    pub snapshots: Vec<SnapshotFound>,
     /// What a start would do.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) start: Option<Start>,
+    pub start: Option<Start>,
     /// Why a start would be refused. What `start` says holds for one with the loss accepted, if it is for
     /// what is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) refused: Option<String>,
+    pub refused: Option<String>,
     /// Parts of the log that are not there and that a start would not go without, unless told to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) missing: Vec<MissingFound>,
+    pub missing: Vec<MissingFound>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) records: Option<Records>,
+    pub records: Option<Records>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) queues: Option<Vec<QueueFound>>,
+    pub queues: Option<Vec<QueueFound>>,
     /// Bytes of memory that the state takes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) state_bytes: Option<u64>,
+    pub state_bytes: Option<u64>,
     /// What the limits of the queues add up to.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) granted: Option<Granted>,
+    pub granted: Option<Granted>,
 }
 
 /// How far a standby of PostgreSQL has come, in its own words.
 #[derive(Debug, Serialize)]
-pub(crate) struct StandbyFound {
+pub struct StandbyFound {
     replayed: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     received: Option<String>,
@@ -69,7 +69,7 @@ pub(crate) struct StandbyFound {
 
 impl StandbyFound {
     #[cfg(feature = "postgres")]
-    pub(crate) fn of(standby: &lockgate_postgres::Standby) -> Self {
+    pub fn of(standby: &lockgate_postgres::Standby) -> Self {
         Self {
             replayed: standby.replayed.clone(),
             received: standby.received.clone(),
@@ -94,7 +94,7 @@ impl fmt::Display for StandbyFound {
 /// What to think of the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// All that was promised is there.
     Clean,
     /// A start would serve, without some of it.
@@ -105,116 +105,116 @@ pub(crate) enum Verdict {
 
 /// The folder's files.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Files {
-    pub(crate) segments: u64,
-    pub(crate) snapshots: u64,
-    /// Segments that an earlier start set aside because of damage.
-    pub(crate) set_aside: u64,
-    pub(crate) bytes: u64,
+pub struct Files {
+    pub segments: u64,
+    pub snapshots: u64,
+    /// Segments and snapshots that an earlier start set aside because of damage.
+    pub set_aside: u64,
+    pub bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct SnapshotFound {
+pub struct SnapshotFound {
     #[serde(serialize_with = "as_text")]
-    pub(crate) position: Position,
-    pub(crate) bytes: u64,
-    pub(crate) pieces: u64,
+    pub position: Position,
+    pub bytes: u64,
+    pub pieces: u64,
     /// What is wrong with it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) damage: Option<String>,
+    pub damage: Option<String>,
     /// The state in it, if that makes sense.
     #[serde(skip)]
-    pub(crate) machine: Option<Machine>,
+    pub machine: Option<Machine>,
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct Start {
+pub struct Start {
     /// The number of the shard.
-    pub(crate) shard: u16,
+    pub shard: u16,
     /// The epoch it would begin.
-    pub(crate) epoch: u64,
+    pub epoch: u64,
     /// The snapshot it would begin with.
-    pub(crate) snapshot: Option<String>,
+    pub snapshot: Option<String>,
     /// Records behind it.
-    pub(crate) records: u64,
-    pub(crate) bytes: u64,
-    pub(crate) tail_bytes_cut: u64,
-    pub(crate) undecodable: u64,
-    pub(crate) damaged: Vec<Stretch>,
+    pub records: u64,
+    pub bytes: u64,
+    pub tail_bytes_cut: u64,
+    pub undecodable: u64,
+    pub damaged: Vec<Stretch>,
     /// Messages that are in the log and that it could not use, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) without_queue: Option<WithoutQueueFound>,
-    pub(crate) after_crash: bool,
-    pub(crate) possibly_lost: u64,
-    pub(crate) changes: Vec<Change>,
+    pub without_queue: Option<WithoutQueueFound>,
+    pub after_crash: bool,
+    pub possibly_lost: u64,
+    pub changes: Vec<Change>,
 }
 
 /// Messages whose queue's creation is lost.
 #[derive(Debug, Serialize)]
-pub(crate) struct WithoutQueueFound {
-    pub(crate) messages: u64,
+pub struct WithoutQueueFound {
+    pub messages: u64,
     /// How many queues. Their names are lost.
-    pub(crate) queues: u64,
+    pub queues: u64,
     /// The same in words.
     #[serde(skip)]
-    pub(crate) told: WithoutQueue,
+    pub told: WithoutQueue,
 }
 
 /// A part of the log that cannot be read.
 #[derive(Debug, Serialize)]
-pub(crate) struct Stretch {
+pub struct Stretch {
     #[serde(serialize_with = "as_text")]
-    pub(crate) from: Position,
+    pub from: Position,
     #[serde(serialize_with = "as_text")]
-    pub(crate) to: Position,
+    pub to: Position,
     /// Records lost with it, as far as they can be counted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) records: Option<u64>,
+    pub records: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) kept_as: Option<String>,
+    pub kept_as: Option<String>,
 }
 
 /// What a reading of all segments found.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Records {
-    pub(crate) records: u64,
-    pub(crate) bytes: u64,
+pub struct Records {
+    pub records: u64,
+    pub bytes: u64,
     /// Stretches that do not verify, beside those that a start would report.
-    pub(crate) damaged: Vec<Stretch>,
+    pub damaged: Vec<Stretch>,
     /// Messages there are.
-    pub(crate) messages: u64,
+    pub messages: u64,
     /// Those whose payload cannot be read.
-    pub(crate) unreadable: u64,
+    pub unreadable: u64,
     /// Where these had it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) unreadable_in: Vec<Unreadable>,
+    pub unreadable_in: Vec<Unreadable>,
 }
 
 /// A part of the log that has not the payloads it should have.
 #[derive(Debug, Serialize)]
-pub(crate) struct Unreadable {
+pub struct Unreadable {
     #[serde(serialize_with = "as_text")]
-    pub(crate) from: Position,
-    pub(crate) messages: u64,
+    pub from: Position,
+    pub messages: u64,
     /// Its file, if it is a folder's.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) file: Option<String>,
+    pub file: Option<String>,
     /// Whether all of it is missing.
-    pub(crate) is_missing: bool,
+    pub is_missing: bool,
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct QueueFound {
-    pub(crate) name: String,
-    pub(crate) ready: u64,
-    pub(crate) in_flight: u64,
-    pub(crate) delayed: u64,
-    pub(crate) bytes: u64,
-    pub(crate) keys: u64,
-    pub(crate) parked_keys: u64,
-    pub(crate) unique_ids: u64,
+pub struct QueueFound {
+    pub name: String,
+    pub ready: u64,
+    pub in_flight: u64,
+    pub delayed: u64,
+    pub bytes: u64,
+    pub keys: u64,
+    pub parked_keys: u64,
+    pub unique_ids: u64,
     /// Whether what came is what went and what is there.
-    pub(crate) conserved: bool,
+    pub conserved: bool,
 }
 
 impl Findings {
@@ -222,7 +222,7 @@ impl Findings {
     ///
     /// # Errors
     /// If the folder cannot be read, which says nothing of what is in it.
-    pub(crate) fn of(place: &Place, folder: String) -> Result<Self, LogError> {
+    pub fn of(place: &Place, folder: String) -> Result<Self, LogError> {
         let files = place.overlay().map(Files::of);
         let mut snapshots = snapshots(&*place.snapshots())?;
         for found in &mut snapshots {
@@ -301,7 +301,7 @@ impl Findings {
     }
 
     /// Whether anything else is damaged than snapshots that a start does without.
-    pub(crate) fn lacks_something(&self) -> bool {
+    pub fn lacks_something(&self) -> bool {
         (self.start.iter()).any(|start| !start.damaged.is_empty() || start.undecodable > 0)
             || (self.records.iter()).any(|found| !found.damaged.is_empty() || found.unreadable > 0)
             || self.queues.iter().flatten().any(|queue| !queue.conserved)
@@ -312,12 +312,12 @@ impl Files {
     fn of(overlay: &Overlay) -> Self {
         let mut files = Self::default();
         let all = overlay.sizes().into_iter();
-        for (name, bytes) in all.filter(|(name, _)| is_log_file(name)) {
+        for (kind, bytes) in all.filter_map(|(name, bytes)| Some((LogFile::of(&name)?, bytes))) {
             files.bytes += bytes;
-            match name.rsplit_once('.').map(|(_, ending)| ending) {
-                Some("log") => files.segments += 1,
-                Some("snapshot") => files.snapshots += 1,
-                Some("damaged") => files.set_aside += 1,
+            match kind {
+                LogFile::Segment => files.segments += 1,
+                LogFile::Snapshot => files.snapshots += 1,
+                LogFile::SetAside => files.set_aside += 1,
                 _ => {}
             }
         }
@@ -329,7 +329,7 @@ impl Files {
 ///
 /// # Errors
 /// If the folder cannot be read; what is wrong with a snapshot is no error.
-pub(crate) fn snapshots(store: &dyn SnapshotStore) -> Result<Vec<SnapshotFound>, LogError> {
+pub fn snapshots(store: &dyn SnapshotStore) -> Result<Vec<SnapshotFound>, LogError> {
     store
         .list()?
         .into_iter()
@@ -499,21 +499,21 @@ impl Records {
 
 /// A part of the log that is not there.
 #[derive(Debug, Serialize)]
-pub(crate) struct MissingFound {
+pub struct MissingFound {
     /// What it is called: a file, or rows.
-    pub(crate) name: String,
+    pub name: String,
     #[serde(serialize_with = "as_text")]
-    pub(crate) from: Position,
+    pub from: Position,
     /// Whether something was done there that no snapshot covers.
-    pub(crate) holds_records: bool,
+    pub holds_records: bool,
     /// Messages that have their bytes there.
-    pub(crate) messages: u64,
+    pub messages: u64,
     /// Whose they are, most messages first.
-    pub(crate) queues: Vec<MissingOf>,
+    pub queues: Vec<MissingOf>,
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct MissingOf {
+pub struct MissingOf {
     queue: String,
     messages: u64,
 }
@@ -547,7 +547,7 @@ fn live_payloads(machine: &Machine, position: Position, effects: &[Effect]) -> u
 }
 
 /// All queues of a state, in order of their names.
-pub(crate) fn queues(machine: &Machine) -> Vec<QueueFound> {
+pub fn queues(machine: &Machine) -> Vec<QueueFound> {
     descriptions(machine).iter().map(QueueFound::of).collect()
 }
 
@@ -601,6 +601,9 @@ fn is_conserved(totals: &QueueTotals, pending: u64) -> bool {
 }
 
 /// Positions as messages show them: a number of 64 bits would lose digits in many JSON readers.
-fn as_text<S: Serializer>(position: &Position, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn as_text<S: Serializer>(
+    position: &Position,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_str(position)
 }

@@ -1,7 +1,25 @@
 //! A data folder, or a shard in PostgreSQL, looked at without a server: what is in it, and what a start
 //! would make of it.
 //!
-//! Nothing here changes a byte of it; see [`Overlay`].
+//! [`Findings::of`] checks it, [`records`] reads it record by record. Nothing here changes a byte of it: what a
+//! start would write stays in memory (see [`Overlay`]).
+//!
+//! ```
+//! use lockgate_inspect::{Findings, OpenError, Place, Verdict};
+//!
+//! # let temp = tempfile::tempdir()?;
+//! # let folder = temp.path().join("data");
+//! assert!(matches!(Place::folder(&folder), Err(OpenError::NoFolder(_))));
+//! # let log = lockgate_log::LocalLog::open(
+//! #     std::sync::Arc::new(lockgate_log::FolderDisk::open(&folder)?),
+//! #     Default::default(),
+//! # )?;
+//! # drop(log);
+//! let place = Place::folder(&folder)?;
+//! let findings = Findings::of(&place, "the folder".to_owned())?;
+//! assert_eq!(findings.verdict, Verdict::Clean);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod effects;
 mod findings;
@@ -9,9 +27,13 @@ mod granted;
 #[cfg(test)]
 mod histories;
 mod overlay;
-mod unfinished;
+mod records;
+mod restore_name;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use lockgate_core::{
     Clock as _, Epoch, Incarnation, LockError, Log, LogError, LogReader, LogSource, Position,
@@ -23,45 +45,61 @@ use lockgate_engine::{Beginning, Driver, EngineOptions, StartError, StartReport}
 use lockgate_log::{LocalLog, LocalLogOptions, SystemClock, is_log_file};
 use lockgate_machine::Machine;
 
-pub(crate) use effects::{Bodies, EffectJson, effect_json, queues_of};
-pub(crate) use findings::{Findings, StandbyFound, Unreadable, Verdict, queues, snapshots};
-pub(crate) use granted::Granted;
-pub(crate) use overlay::{Change, Overlay};
-pub(crate) use unfinished::{Unfinished, UnfinishedError};
-
-use crate::{
-    args::Source,
-    commands::database,
-    exit::{Exit, Failure},
+pub use effects::{Bodies, EffectJson, setting_json};
+pub use findings::{
+    Files, Findings, MissingFound, MissingOf, QueueFound, Records, SnapshotFound, StandbyFound,
+    Start, Stretch, Unreadable, Verdict, WithoutQueueFound, queues, snapshots,
 };
+pub use granted::Granted;
+pub use overlay::{Change, Overlay};
+pub use records::{DamagedStretch, Line, RecordJson, RecordsError, Wanted, records};
+pub use restore_name::RestoreName;
 
 /// What is looked at.
-pub(crate) enum Place {
+pub enum Place {
     Folder(Arc<Overlay>),
     #[cfg(feature = "postgres")]
     Database(lockgate_postgres::PostgresView),
 }
 
+/// Why a folder is not looked at.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    #[error("{folder} is in use by a running server{}", .holder.as_ref().map_or_else(String::new, |holder| format!(", {holder}")))]
+    InUse {
+        folder: String,
+        holder: Option<String>,
+    },
+    #[error("there is no folder {}", .0.display())]
+    NoFolder(PathBuf),
+    #[error("{} holds no data of Lockgate's", .0.display())]
+    NoData(PathBuf),
+    /// It cannot be read.
+    #[error(transparent)]
+    Lock(LockError),
+}
+
 impl Place {
-    /// Opens it, with what to call it.
-    pub(crate) fn open(source: &Source) -> Result<(Self, String), Failure> {
-        match (&source.folder, &source.postgres_shard) {
-            (Some(path), _) => {
-                let name = path.display().to_string();
-                Ok((Self::Folder(open_folder(path)?), name))
-            }
-            (None, Some(shard)) => {
-                let place = open_database(source.postgres.as_deref(), shard)?;
-                Ok((place, format!("the shard {shard:?} in PostgreSQL")))
-            }
-            (None, None) => Err(Failure::usage(
-                "a place is needed: a folder or --postgres-shard",
-            )),
+    /// Opens a data folder for looking. No server starts on it as long as this lives.
+    ///
+    /// # Errors
+    /// If there is none, a server is running on it, or it holds nothing of Lockgate's.
+    pub fn folder(path: &Path) -> Result<Self, OpenError> {
+        let overlay = Overlay::open(path).map_err(|error| match error {
+            LockError::Held { folder, holder } => OpenError::InUse { folder, holder },
+            LockError::Disk(error) if error.is_not_found() => OpenError::NoFolder(path.to_owned()),
+            error => OpenError::Lock(error),
+        })?;
+        let mut names = overlay.sizes().into_iter().map(|(name, _)| name);
+        if !overlay.was_used() && !names.any(|name| is_log_file(&name)) {
+            return Err(OpenError::NoData(path.to_owned()));
         }
+        Ok(Self::Folder(Arc::new(overlay)))
     }
 
     /// What can be read of it, as often as it is wanted.
-    pub(crate) fn source(&self) -> Box<dyn LogSource> {
+    pub fn source(&self) -> Box<dyn LogSource> {
         match self {
             Self::Folder(overlay) => Box::new(local_log(overlay)),
             #[cfg(feature = "postgres")]
@@ -70,7 +108,7 @@ impl Place {
     }
 
     /// The snapshots beside it.
-    pub(crate) fn snapshots(&self) -> Arc<dyn SnapshotStore> {
+    pub fn snapshots(&self) -> Arc<dyn SnapshotStore> {
         match self {
             Self::Folder(overlay) => local_log(overlay).snapshots(),
             #[cfg(feature = "postgres")]
@@ -79,24 +117,29 @@ impl Place {
     }
 
     /// The same, recovered from there on.
-    pub(crate) fn recovered(
+    pub fn recovered(
         &self,
         from: Position,
     ) -> Result<(Box<dyn LogSource>, RecoveryReport), LogError> {
-        if let Self::Folder(overlay) = self {
-            // What a start would cut is not to be read.
-            let mut log = local_log(overlay);
-            let report = log.recover(from, Epoch(0), &mut |_, _| {})?;
-            log.apply_recovery()?;
-            return Ok((Box::new(log), report));
+        match self {
+            Self::Folder(overlay) => {
+                // What a start would cut is not to be read.
+                let mut log = local_log(overlay);
+                let report = log.recover(from, Epoch(0), &mut |_, _| {})?;
+                log.apply_recovery()?;
+                Ok((Box::new(log), report))
+            }
+            #[cfg(feature = "postgres")]
+            Self::Database(_) => {
+                let mut source = self.source();
+                let report = source.recover(from, Epoch(0), &mut |_, _| {})?;
+                Ok((source, report))
+            }
         }
-        let mut source = self.source();
-        let report = source.recover(from, Epoch(0), &mut |_, _| {})?;
-        Ok((source, report))
     }
 
     /// The standby it is read from, if it is one's.
-    pub(crate) fn standby(&self) -> Option<StandbyFound> {
+    pub fn standby(&self) -> Option<StandbyFound> {
         match self {
             Self::Folder(_) => None,
             #[cfg(feature = "postgres")]
@@ -105,7 +148,7 @@ impl Place {
     }
 
     /// Whether a restore into the shard left something beside it, or is under way.
-    pub(crate) fn has_unfinished_restore(&self) -> bool {
+    pub fn has_unfinished_restore(&self) -> bool {
         match self {
             Self::Folder(_) => false,
             #[cfg(feature = "postgres")]
@@ -123,47 +166,6 @@ impl Place {
     }
 }
 
-#[cfg(feature = "postgres")]
-fn open_database(url: Option<&str>, shard: &str) -> Result<Place, Failure> {
-    use lockgate_postgres::{PostgresLogOptions, PostgresView};
-
-    let url = database::url(url)?;
-    let view = PostgresView::open(&url, shard, PostgresLogOptions::default())
-        .map_err(|error| Failure::from_error(database::exit_of(&error), error))?;
-    Ok(Place::Database(view))
-}
-
-#[cfg(not(feature = "postgres"))]
-fn open_database(_url: Option<&str>, _shard: &str) -> Result<Place, Failure> {
-    Err(database::missing())
-}
-
-/// Opens a data folder for looking.
-///
-/// # Errors
-/// If there is none, a server is running on it, or it holds nothing of Lockgate's.
-fn open_folder(path: &Path) -> Result<Arc<Overlay>, Failure> {
-    let overlay = Overlay::open(path).map_err(|error| match error {
-        LockError::Held { folder, holder } => {
-            let by = holder.map_or_else(String::new, |holder| format!(", {holder}"));
-            let what = format!("{folder} is in use by a running server{by}");
-            Failure::new(Exit::Conflict, what)
-                .hint("stop it first; `lockgate backup` works while it runs")
-        }
-        LockError::Disk(error) if error.is_not_found() => Failure::new(
-            Exit::NotFound,
-            format!("there is no folder {}", path.display()),
-        ),
-        error => Failure::from_error(Exit::Failed, error),
-    })?;
-    let mut names = overlay.sizes().into_iter().map(|(name, _)| name);
-    if !overlay.was_used() && !names.any(|name| is_log_file(&name)) {
-        let what = format!("{} holds no data of Lockgate's", path.display());
-        return Err(Failure::new(Exit::NotFound, what));
-    }
-    Ok(Arc::new(overlay))
-}
-
 fn local_log(overlay: &Arc<Overlay>) -> LocalLog {
     let usual = LocalLogOptions::default();
     // Files of another size would be removed.
@@ -177,8 +179,8 @@ fn local_log(overlay: &Arc<Overlay>) -> LocalLog {
 }
 
 /// A start that was tried.
-pub(crate) struct Tried {
-    pub(crate) report: StartReport,
+pub struct Tried {
+    pub report: StartReport,
     on: On,
 }
 
@@ -190,7 +192,7 @@ enum On {
 }
 
 impl Tried {
-    pub(crate) fn machine(&self) -> &Machine {
+    pub fn machine(&self) -> &Machine {
         match &self.on {
             On::Folder(driver) => driver.machine(),
             #[cfg(feature = "postgres")]
@@ -199,7 +201,7 @@ impl Tried {
     }
 
     /// Frees what purges left, so that only what counts is counted.
-    pub(crate) fn housekeep(&mut self) {
+    pub fn housekeep(&mut self) {
         match &mut self.on {
             On::Folder(driver) => while driver.housekeep(usize::MAX) {},
             #[cfg(feature = "postgres")]
@@ -207,7 +209,7 @@ impl Tried {
         }
     }
 
-    pub(crate) fn reader(&self) -> Arc<dyn LogReader> {
+    pub fn reader(&self) -> Arc<dyn LogReader> {
         match &self.on {
             On::Folder(driver) => driver.reader(),
             #[cfg(feature = "postgres")]
@@ -215,7 +217,7 @@ impl Tried {
         }
     }
 
-    pub(crate) fn tail(&self) -> Position {
+    pub fn tail(&self) -> Position {
         match &self.on {
             On::Folder(driver) => driver.tail(),
             #[cfg(feature = "postgres")]
@@ -226,7 +228,7 @@ impl Tried {
 
 /// Starts there as a server would, up to where it would serve; what it changes stays in memory. The loss of
 /// what is missing is accepted or not.
-pub(crate) fn start(place: &Place, accept_loss: bool) -> Result<Tried, StartError> {
+pub fn start(place: &Place, accept_loss: bool) -> Result<Tried, StartError> {
     match start_as(place, accept_loss, ShardId::default()) {
         // As the shard that it is.
         Err(StartError::OtherShard { held, .. }) => start_as(place, accept_loss, held),

@@ -2,22 +2,22 @@
 
 use bytes::Bytes;
 use lockgate_core::{MachineTime, Message, Now, QueueId, WallTime};
-use lockgate_machine::{DeadLetterReason, Effect, QueueSettings, SETTINGS, StoredMessage};
+use lockgate_machine::{
+    DeadLetterReason, Effect, QueueSettings, SETTINGS, SettingValue, StoredMessage,
+};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::units::setting_json;
-
 /// Whether what users wrote is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bodies {
+pub enum Bodies {
     Shown,
     Hidden,
 }
 
 /// An effect by its name, with what it says.
 #[derive(Debug, Serialize)]
-pub(crate) struct EffectJson {
+pub struct EffectJson {
     effect: &'static str,
     #[serde(flatten)]
     fields: Value,
@@ -299,4 +299,15 @@ fn time(at: WallTime) -> Value {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The value of a queue's setting as JSON.
+pub fn setting_json(value: &SettingValue) -> Value {
+    match value {
+        SettingValue::None => Value::Null,
+        SettingValue::Flag(flag) => (*flag).into(),
+        SettingValue::Word(word) => (*word).into(),
+        SettingValue::Number(number) => (*number).into(),
+        SettingValue::Queue(queue) => queue.as_str().into(),
+    }
 }

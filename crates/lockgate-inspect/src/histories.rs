@@ -1,6 +1,6 @@
 //! Random histories: after each crash, what a start says, what a check says and what is true are the same.
 //!
-//! For long: `LOCKGATE_SEEDS=2000 cargo test -p lockgate-cli --lib histories`, from `LOCKGATE_FIRST_SEED` on.
+//! For long: `LOCKGATE_SEEDS=2000 cargo test -p lockgate-inspect histories`, from `LOCKGATE_FIRST_SEED` on.
 //! Those of `lockgate-sim` (`a_start_misses_what_is_missing_and_nothing_else`) take files away.
 
 use std::{collections::BTreeMap, fs};
@@ -112,7 +112,7 @@ impl History {
         for (name, bytes) in self.disk.image() {
             fs::write(folder.path().join(name), bytes).unwrap();
         }
-        let place = Place::Folder(open_folder(folder.path()).unwrap());
+        let place = Place::folder(folder.path()).unwrap();
         let found = Findings::of(&place, String::new()).unwrap();
         let (driver, report) = open(&self.disk.kill(), &self.clock);
         let (messages, unreadable) = truth(&driver);

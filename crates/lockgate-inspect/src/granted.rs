@@ -7,23 +7,23 @@ use serde::Serialize;
 
 /// The sums of the limits of all queues.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Granted {
+pub struct Granted {
     /// Messages; `None` if a queue has no limit.
-    pub(crate) messages_max: Option<u64>,
+    pub messages_max: Option<u64>,
     /// Bytes of bodies and headers, which are kept on disk; `None` if a queue has no limit.
-    pub(crate) message_bytes_max: Option<u64>,
+    pub message_bytes_max: Option<u64>,
     /// Bytes of memory for all of it; `None` if a queue has no limit of messages.
-    pub(crate) memory_bytes_max: Option<u64>,
+    pub memory_bytes_max: Option<u64>,
     /// Bytes of memory for remembered unique ids, which always have a limit.
-    pub(crate) unique_ids_bytes_max: u64,
+    pub unique_ids_bytes_max: u64,
     /// The queues without a limit of messages, in order of their names.
-    pub(crate) messages_without_limit: Vec<String>,
+    pub messages_without_limit: Vec<String>,
     /// The queues without a limit of bytes.
-    pub(crate) bytes_without_limit: Vec<String>,
+    pub bytes_without_limit: Vec<String>,
 }
 
 impl Granted {
-    pub(crate) fn of(queues: &[QueueDescription]) -> Self {
+    pub fn of(queues: &[QueueDescription]) -> Self {
         // What is moved there is past the quota.
         let takes_dead_letters: BTreeSet<_> = (queues.iter())
             .filter_map(|queue| queue.settings.dead_letter.as_ref())

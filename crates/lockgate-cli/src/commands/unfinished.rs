@@ -1,23 +1,18 @@
 //! The folder of a restore that is not finished, and those that killed ones left.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fs::{self, Permissions},
     io,
-    os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
 use lockgate_core::{Disk as _, LockError, with_sources};
+use lockgate_inspect::RestoreName;
 use lockgate_log::{FolderDisk, is_log_file};
 
 use crate::output::note;
-
-/// Behind a dot and the name of the folder that it will be; random characters follow.
-const MARK: &str = ".lockgate-restore-";
-
-/// How many.
-const RANDOM_LEN: usize = 6;
 
 /// So often the folder is emptied before it is left.
 const REMOVALS_MAX: usize = 1_000;
@@ -60,17 +55,15 @@ impl Unfinished {
         for entry in fs::read_dir(parent).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            if is_folder && target_of(&entry.file_name()) == Some(name) {
+            if is_folder && RestoreName::target_of(&entry.file_name()) == Some(name) {
                 remove_leftover(&entry.path(), &target)?;
             }
         }
-        let mut prefix = OsString::from(".");
-        prefix.push(name);
-        prefix.push(MARK);
+        let prefix = RestoreName::prefix(name);
         // For this user only, as a data folder is.
         let made = tempfile::Builder::new()
             .prefix(&prefix)
-            .rand_bytes(RANDOM_LEN)
+            .rand_bytes(RestoreName::RANDOM_LEN)
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(parent);
         Ok(Self {
@@ -108,15 +101,6 @@ impl Drop for Unfinished {
             }
         }
     }
-}
-
-/// The name of the folder that a restore was to make, if that is the name of what it wrote into.
-pub(crate) fn target_of(name: &OsStr) -> Option<&OsStr> {
-    let name = name.as_bytes().strip_prefix(b".")?;
-    let (name, random) = name.split_at_checked(name.len().checked_sub(RANDOM_LEN)?)?;
-    let name = name.strip_suffix(MARK.as_bytes())?;
-    let is_random = random.iter().all(u8::is_ascii_alphanumeric);
-    (is_random && !name.is_empty()).then(|| OsStr::from_bytes(name))
 }
 
 /// Removes a folder that a restore into `target` made, unless that is under way. If it cannot be, it
@@ -180,35 +164,5 @@ impl From<LockError> for Kept {
 impl From<io::Error> for Kept {
     fn from(error: io::Error) -> Self {
         Self::Other(error.to_string())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn target(name: &str) -> Option<&str> {
-        target_of(OsStr::new(name)).map(|name| name.to_str().unwrap())
-    }
-
-    #[test]
-    fn only_what_a_restore_made_is_taken_for_it() {
-        assert_eq!(target(".data.lockgate-restore-a1B2c3"), Some("data"));
-        let nested = "..x.lockgate-restore-a1B2c3.lockgate-restore-000000";
-        assert_eq!(target(nested), Some(".x.lockgate-restore-a1B2c3"));
-        for other in [
-            "",
-            ".",
-            "data",
-            "..lockgate-restore-a1B2c",
-            ".lockgate-restore-a1B2c3",
-            "data.lockgate-restore-a1B2c3",
-            ".data.lockgate-restore-a1B2c",
-            ".data.lockgate-restore-a1B2c3d",
-            ".data.lockgate-restore-a1.2c3",
-            ".data.lockgate-restore-é1B2c",
-        ] {
-            assert_eq!(target(other), None, "{other}");
-        }
     }
 }
