@@ -6,11 +6,11 @@ use std::{collections::BTreeSet, mem, sync::Arc};
 use lockgate_core::{
     AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogProgress, LogReader, MachineTime,
     Millis, Now, Position, Purpose, QueueId, RecordGroup, ReserveError, Sequence, SnapshotStore,
-    Storage, Term, WallTime, with_sources,
+    Storage, Term, WallTime,
 };
 use lockgate_machine::{
-    AnyCommand, Command, Deadlines, Delivery, Effect, EngineCommand, Machine, Receive, Rejection,
-    Reply, SyncWindow, Transact, encode_record,
+    AnyCommand, Command, Deadlines, Delivery, Effect, EngineCommand, Housekeeping, Machine,
+    Receive, Rejection, Reply, SyncWindow, Transact, encode_record,
 };
 use smallvec::SmallVec;
 
@@ -343,7 +343,7 @@ impl<T: Ticket> Driver<T> {
                 self.reached(durable);
                 Ok(())
             }
-            Err(error) => Err(self.fail(&error)),
+            Err(error) => Err(self.fail(error)),
         }
     }
 
@@ -407,8 +407,8 @@ impl<T: Ticket> Driver<T> {
         next
     }
 
-    /// Frees memory of purged and deleted messages, at most `budget` of them. Whether there is more.
-    pub fn housekeep(&mut self, budget: usize) -> bool {
+    /// Frees memory of purged and deleted messages, at most `budget` of them.
+    pub fn housekeep(&mut self, budget: usize) -> Housekeeping {
         self.machine.housekeep(budget)
     }
 
@@ -762,7 +762,7 @@ impl<T: Ticket> Driver<T> {
             Err(ReserveError::Full { needed, free }) => Err(Rejection::LogFull { needed, free }),
             Err(ReserveError::OutOfDescriptors(_)) => Err(Rejection::OutOfDescriptors),
             Err(error) => {
-                self.fail(&error);
+                self.fail(error);
                 let needed = bytes;
                 Err(Rejection::LogFull { needed, free: 0 })
             }
@@ -827,9 +827,9 @@ impl<T: Ticket> Driver<T> {
         let bytes = mem::take(&mut self.group_payload_bytes);
         let compacted = mem::take(&mut self.group_compacted_bytes);
         let written = self.group.bytes().len() as u64;
-        let error = match &self.stopped {
+        let (reason, is_unknown) = match &self.stopped {
             // Storage failed while room was reserved.
-            Some(_) => self.stopped_error(),
+            Some(reason) => (reason.clone(), false),
             None => match self.log.submit(self.epoch, self.tail, &mut self.group) {
                 Ok(()) => {
                     self.tail = self.cursor;
@@ -842,19 +842,22 @@ impl<T: Ticket> Driver<T> {
                     return;
                 }
                 Err(error) => {
-                    let reason = self.fail(&error);
-                    match error {
-                        // All other errors are certain that nothing was written.
-                        AppendError::Unknown(_) => reason.unknown_outcome(),
-                        _ => self.stopped_error(),
-                    }
+                    // All other errors are certain that nothing was written.
+                    let is_unknown = matches!(error, AppendError::Unknown(_));
+                    (self.fail(error), is_unknown)
                 }
             },
         };
         self.after_submit
             .retain_mut(|output| match &mut output.kind {
                 OutputKind::Answer { result, .. } => {
-                    *result = Err(copy(&error));
+                    *result = Err(if is_unknown {
+                        reason.unknown_outcome()
+                    } else {
+                        EngineError::Stopped {
+                            reason: reason.clone(),
+                        }
+                    });
                     output.written = Position::default();
                     output.durable = Position::default();
                     true
@@ -885,7 +888,10 @@ impl<T: Ticket> Driver<T> {
     }
 
     /// The first failure stops the driver; whoever runs it tells who waits.
-    pub(crate) fn fail(&mut self, error: &(dyn std::error::Error + 'static)) -> StopReason {
+    pub(crate) fn fail(
+        &mut self,
+        error: impl std::error::Error + Send + Sync + 'static,
+    ) -> StopReason {
         self.stopped
             .get_or_insert_with(|| StopReason::of(error))
             .clone()
@@ -896,21 +902,6 @@ impl<T: Ticket> Driver<T> {
         EngineError::Stopped {
             reason: reason.unwrap_or(StopReason::ShutDown),
         }
-    }
-}
-
-/// The same error for another caller of the group. Only for the two that concern all.
-fn copy(error: &EngineError) -> EngineError {
-    match error {
-        EngineError::UnknownOutcome { reason } => EngineError::UnknownOutcome {
-            reason: reason.clone(),
-        },
-        EngineError::Stopped { reason } => EngineError::Stopped {
-            reason: reason.clone(),
-        },
-        other => EngineError::UnknownOutcome {
-            reason: with_sources(other).into(),
-        },
     }
 }
 

@@ -10,7 +10,7 @@ use lockgate_machine::{
 
 use crate::{
     BackupError, BackupReport, Directory, EngineError, EngineMetrics, EngineOptions, Peek, Peeked,
-    ReceivedBatch, StartError, StartReport, StopReason,
+    ReceivedBatch, StartError, StartReport, StopReason, UnknownCause,
     inbox::{AnswerSender, GuardedAnswer, GuardedPage, Inbox, millis},
     request::{Answer, Batch, Request, Work},
     runtime::{self, Shared},
@@ -408,16 +408,16 @@ impl Engine {
             shared.count_refused(&error);
             return Err(error);
         }
-        let unknown = |reason: &str| EngineError::UnknownOutcome {
-            reason: reason.into(),
+        let unknown = || EngineError::UnknownOutcome {
+            cause: UnknownCause::NoAnswer,
         };
         // The owner answers everything it takes. If it is gone without an answer it has panicked,
         // perhaps after the append.
         let Ok(answer) = answer.await else {
-            return Err(unknown("the engine's thread ended without an answer"));
+            return Err(unknown());
         };
         // Works and commands are answered in their kind; one that is not is no reason to panic in a caller's task.
-        pick(answer?).ok_or_else(|| unknown("the engine gave an answer of another kind"))
+        pick(answer?).ok_or_else(unknown)
     }
 }
 

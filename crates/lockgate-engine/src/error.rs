@@ -25,8 +25,8 @@ pub enum EngineError {
     #[error("the engine has stopped ({reason}): nothing was done")]
     Stopped { reason: StopReason },
     /// The engine failed after the request may have been written: only the next start can tell.
-    #[error("whether it was done is unknown: {reason}")]
-    UnknownOutcome { reason: Arc<str> },
+    #[error("whether it was done is unknown: {cause}")]
+    UnknownOutcome { cause: UnknownCause },
     /// No payload of a receive could be read, because storage failed. The leases were given back.
     #[error("reading the message at {at}; its lease was given back")]
     Unreadable {
@@ -35,6 +35,16 @@ pub enum EngineError {
         #[source]
         source: ReadError,
     },
+}
+
+/// Why nobody can say whether a request was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UnknownCause {
+    /// The engine stopped while the request was on its way to the log.
+    Stopped(StopReason),
+    /// The thread that had the request gave no answer to it: it has panicked.
+    NoAnswer,
 }
 
 /// Why an engine serves no more.
@@ -48,10 +58,45 @@ pub enum StopReason {
         /// The lowest epoch that it can have.
         by: Epoch,
     },
-    /// It failed; the folder must be opened anew. What was answered before stays true, unless this says that
+    /// The log failed; the folder must be opened anew. What was answered before stays true, unless this says that
     /// files were removed.
-    Failed(Arc<str>),
+    Storage(StorageFailure),
+    /// A part of the engine has panicked; the folder must be opened anew. What was answered before stays true.
+    Panicked,
 }
+
+/// What the log failed with, for everybody whom that concerns. Displays the error with its sources.
+#[derive(Clone)]
+pub struct StorageFailure(Arc<dyn Error + Send + Sync>);
+
+impl StorageFailure {
+    /// The error itself, such as a [`LogError`] or an [`AppendError`].
+    #[must_use]
+    pub fn error(&self) -> &(dyn Error + Send + Sync + 'static) {
+        &*self.0
+    }
+}
+
+impl fmt::Display for StorageFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&with_sources(&*self.0))
+    }
+}
+
+impl fmt::Debug for StorageFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// By what they tell.
+impl PartialEq for StorageFailure {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for StorageFailure {}
 
 impl StopReason {
     /// Whether something went wrong, so that a process should end with an error.
@@ -61,8 +106,8 @@ impl StopReason {
     }
 
     /// What a failure of the log means for who serves it.
-    pub(crate) fn of(error: &(dyn Error + 'static)) -> Self {
-        let mut cause = Some(error);
+    pub fn of(error: impl Error + Send + Sync + 'static) -> Self {
+        let mut cause: Option<&(dyn Error + 'static)> = Some(&error);
         while let Some(error) = cause {
             if let Some(LogError::Deposed { by }) = error.downcast_ref() {
                 return Self::Deposed { by: *by };
@@ -72,16 +117,22 @@ impl StopReason {
             }
             cause = error.source();
         }
-        Self::Failed(with_sources(error).into())
+        Self::Storage(StorageFailure(Arc::new(error)))
     }
 
-    /// In words, for those whose requests it leaves unknown.
+    /// For those whose requests it leaves unknown.
     pub(crate) fn unknown_outcome(&self) -> EngineError {
         EngineError::UnknownOutcome {
-            reason: match self {
-                Self::Failed(reason) => reason.clone(),
-                reason => reason.to_string().into(),
-            },
+            cause: UnknownCause::Stopped(self.clone()),
+        }
+    }
+}
+
+impl fmt::Display for UnknownCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stopped(reason) => reason.fmt(f),
+            Self::NoAnswer => f.write_str("a thread of the engine gave no answer"),
         }
     }
 }
@@ -91,7 +142,10 @@ impl fmt::Display for StopReason {
         match self {
             Self::ShutDown => f.write_str("it was shut down"),
             Self::Deposed { by } => LogError::Deposed { by: *by }.fmt(f),
-            Self::Failed(reason) => f.write_str(reason),
+            Self::Storage(failure) => failure.fmt(f),
+            Self::Panicked => {
+                f.write_str("the engine panicked; the panic's message is on standard error")
+            }
         }
     }
 }
@@ -105,13 +159,14 @@ pub enum StartError {
     Recover(#[source] LogError),
     /// A record was written by a newer version; serving without it would break promises.
     #[error(
-        "the record at {at} was written by a newer version ({reason}): use that version or a later one"
+        "what the log holds at {at} was written by a newer version: use that version or a later one"
     )]
     NewerFormat {
         /// The first such record.
         at: Position,
-        /// What is not known.
-        reason: String,
+        /// What is not known: a [`DecodeError`](lockgate_machine::DecodeError) of the record, or an
+        /// [`ImageError`](lockgate_machine::ImageError) of the snapshot.
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The log is that of a shard of another number. Nothing was changed.
     #[error(
@@ -161,11 +216,8 @@ pub enum StartError {
     #[error("syncing the log before the first answer")]
     Sync(#[source] LogError),
     /// The operating system gave no random bytes.
-    #[error("drawing random bytes: {reason}")]
-    Random {
-        /// In its words.
-        reason: String,
-    },
+    #[error("drawing random bytes")]
+    Random(#[source] getrandom::Error),
     /// A thread could not be started.
     #[error("starting the engine's threads")]
     Threads(#[source] std::io::Error),

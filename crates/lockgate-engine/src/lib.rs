@@ -81,7 +81,7 @@ pub use backup::{BackupError, BackupReport, RestoreError, RestoreReport, restore
 pub use directory::{Directory, QueueEntry};
 pub use driver::{Driver, DriverCounts, Output, OutputKind, Ticket};
 pub use engine::{Engine, Status};
-pub use error::{EngineError, StartError, StopReason};
+pub use error::{EngineError, StartError, StopReason, StorageFailure, UnknownCause};
 pub use leases::{Received, ReceivedBatch};
 pub use maintenance::{
     MaintenanceCounts, MaintenanceTask, TaskRest, TaskStep, threads::MaintenanceThreads,

@@ -127,6 +127,17 @@ fn bytes(output: &Output<AnswerSender>) -> usize {
     size_of_val(output) + outcome
 }
 
+/// What the owner does after it has filed.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filed {
+    /// It waits until there is something to do.
+    Wait,
+    /// It looks again at once: a sync ended while it decided, when nobody waited for a message yet, so
+    /// that nobody told it; and the one who waits now may wait for just that.
+    LookAgain,
+}
+
 /// What the owner tells after a group.
 pub(crate) struct Filing<'a> {
     /// Answers that wait.
@@ -322,14 +333,11 @@ impl PendingAnswers {
 
     /// Takes in what a group has brought. Hands back at once what need not wait (any more).
     ///
-    /// Whether the owner must look again at once: a sync ended while it decided, when nobody waited
-    /// for a message yet, so that nobody told it; and the one who waits now may wait for just that.
-    #[must_use]
     pub(crate) fn file(
         &self,
         filing: Filing<'_>,
         mut deliver: impl FnMut(Output<AnswerSender>),
-    ) -> bool {
+    ) -> Filed {
         let mut state = self.lock();
         // What the sync thread has not seen yet it will be told of, and then it tells the owner.
         let written = state.progress.written.max(filing.written);
@@ -367,7 +375,11 @@ impl PendingAnswers {
             self.work.notify_one();
         }
         filing.outputs.drain(..).for_each(&mut deliver);
-        look_again
+        if look_again {
+            Filed::LookAgain
+        } else {
+            Filed::Wait
+        }
     }
 
     /// Fails everything that waits, and the sync thread's further work. The first reason is kept.
@@ -469,12 +481,14 @@ impl PendingAnswers {
                 self.reached.notify_all();
             }
             // A sync is never tried again: the pages may be gone, and the next try would succeed.
-            let reason = match (&started, &failure) {
+            let is_certain = failure
+                .as_ref()
+                .is_some_and(|why| !matches!(why, AppendError::Unknown(_)));
+            let reason = match (started, failure) {
                 (Err(error), _) => Some(StopReason::of(error)),
                 (_, Some(failure)) => Some(StopReason::of(failure)),
                 _ => None,
             };
-            let is_certain = failure.is_some_and(|why| !matches!(why, AppendError::Unknown(_)));
             let reason = reason.map(|reason| {
                 let failed = Failed {
                     reason,
@@ -611,9 +625,10 @@ mod tests {
         pending
             .run(&SyncsUpTo(END), |_| {}, || panic!("nobody waits"))
             .unwrap();
-        assert!(!pending.file(filing(&mut outputs, Position(1), 0), |_| {}));
-        assert!(pending.file(filing(&mut outputs, Position(1), 1), |_| {}));
-        assert!(!pending.file(filing(&mut outputs, END, 1), |_| {}));
+        let mut file = |known, waiters| pending.file(filing(&mut outputs, known, waiters), |_| {});
+        assert_eq!(file(Position(1), 0), Filed::Wait);
+        assert_eq!(file(Position(1), 1), Filed::LookAgain);
+        assert_eq!(file(END, 1), Filed::Wait);
     }
 
     /// Nobody waits for them, so nothing but their window has them synced, or the end.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    EngineError,
+    EngineError, UnknownCause,
     sync::{Condvar, Mutex, MutexGuard, oneshot, thread},
 };
 
@@ -66,7 +66,7 @@ impl Readers {
         }))?;
         // Only a panic leaves it unanswered.
         done.await.map_err(|_gone| EngineError::UnknownOutcome {
-            reason: "the thread that read ended without an answer".into(),
+            cause: UnknownCause::NoAnswer,
         })
     }
 

@@ -266,7 +266,7 @@ fn look_first(
             Err(error @ DecodeError::NewerFormat { .. }) => {
                 return Err(StartError::NewerFormat {
                     at: record.position,
-                    reason: with_sources(&error),
+                    source: error.into(),
                 });
             }
             // What cannot be decoded is counted, by the start.
@@ -311,8 +311,8 @@ fn refusing(at: Position, error: LoadError) -> Result<String, StartError> {
             Err(StartError::Recover(source))
         }
         LoadError::Image(error @ ImageError::NewerFormat { .. }) => {
-            let reason = with_sources(&error);
-            Err(StartError::NewerFormat { at, reason })
+            let source = error.into();
+            Err(StartError::NewerFormat { at, source })
         }
         error => Ok(with_sources(&error)),
     }
@@ -394,8 +394,9 @@ impl Survey {
         if folding.begins_compacted && recovered.damaged.is_empty() {
             return Err(StartError::UnfinishedRestore);
         }
-        if let Some((at, reason)) = folding.newer {
-            return Err(StartError::NewerFormat { at, reason });
+        if let Some((at, error)) = folding.newer {
+            let source = error.into();
+            return Err(StartError::NewerFormat { at, source });
         }
         let is_all_known = recovered.damaged.is_empty() && folding.undecodable == 0;
         let lacking = Lacking::find(&machine, source, &recovered, is_all_known);
@@ -533,8 +534,8 @@ fn load_snapshot(store: &dyn SnapshotStore, limits: &MachineLimits) -> Result<Lo
                 return Err(StartError::Recover(error.into()));
             }
             Err(LoadError::Image(error @ ImageError::NewerFormat { .. })) => {
-                let reason = with_sources(&error);
-                return Err(StartError::NewerFormat { at, reason });
+                let source = error.into();
+                return Err(StartError::NewerFormat { at, source });
             }
             Err(error) => {
                 let reason = with_sources(&error);
@@ -682,7 +683,7 @@ struct Folding {
     /// A message lives here that no owner ever accepted: what a restore left that did not come to
     /// its snapshot.
     begins_compacted: bool,
-    newer: Option<(Position, String)>,
+    newer: Option<(Position, DecodeError)>,
     /// The record folded last.
     last: Position,
     /// The records with an effect that named something that is not there, in order.
@@ -724,8 +725,7 @@ impl Folding {
         match record.error {
             None => {}
             Some(error @ DecodeError::NewerFormat { .. }) => {
-                self.newer
-                    .get_or_insert_with(|| (position, with_sources(error)));
+                self.newer.get_or_insert_with(|| (position, error.clone()));
             }
             // Its checksum is good, so it was written like this: by a fault of ours or of memory.
             // Stopping here would hold everything else hostage.

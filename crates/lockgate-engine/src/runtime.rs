@@ -29,7 +29,7 @@ use crate::{
         threads::{MaintenanceThreads, Notifier, Place},
         work::Maintenance,
     },
-    pending::{Filing, PendingAnswers, Room},
+    pending::{Filed, Filing, PendingAnswers, Room},
     readers::Readers,
     reading::Reading,
     recover::machine_time,
@@ -76,7 +76,6 @@ const OVERDUE_RECHECK: Duration = Duration::from_millis(20);
 const HOUSEKEEPING_BUDGET: usize = 1_000;
 
 /// What callers are told when a thread of the engine has panicked.
-const PANICKED: &str = "the engine panicked; the panic's message is on standard error";
 
 /// Starts an engine: recovery here, service on threads of its own.
 pub(crate) fn start(
@@ -85,9 +84,7 @@ pub(crate) fn start(
     options: EngineOptions,
 ) -> Result<(Arc<Shared>, StartReport), StartError> {
     let mut random = [0; 40];
-    getrandom::fill(&mut random).map_err(|error| StartError::Random {
-        reason: error.to_string(),
-    })?;
+    getrandom::fill(&mut random).map_err(StartError::Random)?;
     let (incarnation, secret) = random.split_first_chunk::<8>().expect("40 is more than 8");
     let secret = secret.try_into().expect("40 is 8 and 32");
     let begin = || Beginning {
@@ -149,7 +146,7 @@ pub(crate) fn start(
                     || shared.inbox.poke(),
                 )
             }))
-            .unwrap_or_else(|_panic| Err(panicked()));
+            .unwrap_or_else(|_panic| Err(StopReason::Panicked));
             if let Err(reason) = synced {
                 shared.failed(reason);
             }
@@ -187,10 +184,6 @@ pub(crate) fn start(
     Ok((shared, report))
 }
 
-fn panicked() -> StopReason {
-    StopReason::Failed(PANICKED.into())
-}
-
 fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
     thread::Builder::new()
         .name(name)
@@ -212,8 +205,8 @@ fn own(shared: &Shared, driver: Driver<AnswerSender>, helpers: Helpers, options:
     }));
     shared.readers.end();
     let reason = ended.unwrap_or_else(|_panic| {
-        shared.failed(panicked());
-        panicked()
+        shared.failed(StopReason::Panicked);
+        StopReason::Panicked
     });
     // The log is free for another owner before anybody is told that this one has stopped.
     shared.status.send_replace(Status::Stopped { reason });
@@ -229,7 +222,7 @@ fn serve_and_end(
     // A panic is a bug of ours. Callers must be told all the same, and none may wait for ever.
     let served = panic::catch_unwind(AssertUnwindSafe(|| serve(shared, &mut driver, options)));
     if served.is_err() {
-        shared.failed(panicked());
+        shared.failed(StopReason::Panicked);
         // Dropping their tickets tells them that the outcome is unknown.
         let mut taken = Taken::default();
         while !mem::take(&mut taken).finished {
@@ -250,7 +243,7 @@ fn serve_and_end(
             .log_maintenance()
             .map(|log_maintenance| log_maintenance.check_storage())
     {
-        failed = Some(driver.fail(&error));
+        failed = Some(driver.fail(error));
     }
     if failed.is_none() && served.is_ok() {
         // Everything is durable, and nobody else is at the log any more.
@@ -362,7 +355,7 @@ fn serve(shared: &Shared, driver: &mut Driver<AnswerSender>, options: &EngineOpt
             waiters: driver.waiting(),
             maintenance: driver.maintenance_counts(),
         };
-        let look_again = shared.pending.file(filing, |output| shared.deliver(output));
+        let filed = shared.pending.file(filing, |output| shared.deliver(output));
         if let Some(reason) = driver.stopped() {
             let reason = reason.clone();
             shared.failed(reason.clone());
@@ -371,13 +364,13 @@ fn serve(shared: &Shared, driver: &mut Driver<AnswerSender>, options: &EngineOpt
         if taken.finished {
             return;
         }
-        let freeing = driver.housekeep(HOUSEKEEPING_BUDGET);
+        let freeing = driver.housekeep(HOUSEKEEPING_BUDGET).is_unfinished();
         // What was appended, or freed just now, may be worth a maintenance task.
         let seen = mem::replace(&mut groups, driver.counts().groups);
         if mem::replace(&mut housekeeping, freeing) || groups != seen {
             shared.maintenance.notify();
         }
-        timeout = if freeing || driver.is_behind() || look_again {
+        timeout = if freeing || driver.is_behind() || filed == Filed::LookAgain {
             Some(Duration::ZERO)
         } else {
             until_next(driver, driver.past(shared.now()))
@@ -509,7 +502,7 @@ impl Shared {
                 .as_ref()
                 .map_or(Ok(()), |log| log.check_storage());
             checked.map_err(|error| BackupError::Stopped {
-                reason: StopReason::of(&error),
+                reason: StopReason::of(error),
             })
         };
         backup::write(source, &*self.reader, out, &go_on, &confirm)
@@ -579,7 +572,7 @@ impl Shared {
 
     /// A part of the engine has panicked.
     pub(crate) fn panicked(&self) {
-        self.failed(panicked());
+        self.failed(StopReason::Panicked);
     }
 
     /// Ends service: nothing more gets in, and whoever waits for the disk is told that it is unknown.

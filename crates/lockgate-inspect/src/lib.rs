@@ -203,9 +203,9 @@ impl Tried {
     /// Frees what purges left, so that only what counts is counted.
     pub fn housekeep(&mut self) {
         match &mut self.on {
-            On::Folder(driver) => while driver.housekeep(usize::MAX) {},
+            On::Folder(driver) => while driver.housekeep(usize::MAX).is_unfinished() {},
             #[cfg(feature = "postgres")]
-            On::Database(trial, _) => while trial.machine.housekeep(usize::MAX) {},
+            On::Database(trial, _) => while trial.machine.housekeep(usize::MAX).is_unfinished() {},
         }
     }
 

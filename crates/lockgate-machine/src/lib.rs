@@ -88,8 +88,8 @@ pub use command::{
 pub use effect::{DeadLetterReason, DropReason, Effect, Effects, StoredMessage};
 pub use live::{LiveMessage, LiveRange};
 pub use machine::{
-    ClockState, Deadlines, Frozen, ImageLoader, ImagePart, KeyView, LeaseView, Machine,
-    MachineLimits, MessageState, MessageView, QueueView, StateView, Upcoming,
+    ClockState, Deadlines, Frozen, Housekeeping, ImageLoader, ImagePart, KeyView, LeaseView,
+    Machine, MachineLimits, MessageState, MessageView, QueueView, StateView, Upcoming,
 };
 pub use query::{
     DescribeQueue, ExplainKey, FindMessage, ListKeys, ListMessages, ListQueues, Query, TypedQuery,

@@ -124,7 +124,7 @@ pub fn restore(
         kind = stream.block(&mut content)?;
     }
     let mut machine = loader.finish_checked()?;
-    while machine.housekeep(usize::MAX) {}
+    while machine.housekeep(usize::MAX).is_unfinished() {}
 
     let epoch = machine.term().epoch.max(head.epoch).next();
     let begun = storage.log.begin_epoch(epoch);
@@ -179,7 +179,7 @@ pub fn verify_backup(input: &mut dyn Read) -> Result<BackupReport, RestoreError>
     }
     stream.end()?;
     let mut machine = loader.finish_checked()?;
-    while machine.housekeep(usize::MAX) {}
+    while machine.housekeep(usize::MAX).is_unfinished() {}
     Ok(BackupReport {
         created: head.created,
         messages,

@@ -100,7 +100,7 @@ impl<T: Ticket> Driver<T> {
         let source = Source::of(self, now);
         let written = self.log.progress().wait_written(source.position);
         written.map_err(|error| BackupError::Stopped {
-            reason: StopReason::of(&error),
+            reason: StopReason::of(error),
         })?;
         write(source, &*self.reader(), out, &|| Ok(()), &|| Ok(()))
     }

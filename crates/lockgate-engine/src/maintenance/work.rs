@@ -140,7 +140,7 @@ impl Maintenance {
 
     /// Nobody has to wait for the next append to be told.
     fn log_has_failed(&self, error: LogError) -> Ended {
-        let _ended = self.ask(move |driver, _| driver.fail(&error));
+        let _ended = self.ask(move |driver, _| driver.fail(error));
         Ended
     }
 

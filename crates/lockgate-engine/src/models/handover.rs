@@ -29,7 +29,7 @@ use crate::{
     Answer, DriverCounts, EngineError, EngineOptions, MaintenanceCounts, Output, OutputKind,
     Request, StopReason, Work,
     inbox::{AnswerSender, GuardedAnswer, Inbox, Taken},
-    pending::{Filing, PendingAnswers, Room},
+    pending::{Filed, Filing, PendingAnswers, Room},
     sync::{Condvar, Mutex},
 };
 
@@ -394,14 +394,14 @@ impl Shard {
                 waiters: waiting.len(),
                 maintenance: MaintenanceCounts::default(),
             };
-            let look_again = self.pending.file(filing, |output| self.deliver(output));
+            let filed = self.pending.file(filing, |output| self.deliver(output));
             if let Some(reason) = &stopped {
                 self.failed(reason.clone());
             }
             if taken.finished {
                 return;
             }
-            let look_again = look_again && self.log.bug != Some(Bug::NotLookedAgain);
+            let look_again = filed == Filed::LookAgain && self.log.bug != Some(Bug::NotLookedAgain);
             timeout = look_again.then_some(Duration::ZERO);
         }
     }
@@ -622,8 +622,9 @@ fn window(after: Option<u64>) {
         waiters: 0,
         maintenance: MaintenanceCounts::default(),
     };
-    assert!(
-        !shard.pending.file(filing, |_| {}),
+    assert_eq!(
+        shard.pending.file(filing, |_| {}),
+        Filed::Wait,
         "nobody waits for a message"
     );
     // Nothing but the wait, or the window's end, has it synced.

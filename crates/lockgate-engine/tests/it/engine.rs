@@ -669,7 +669,7 @@ async fn an_engine_whose_last_sync_fails_takes_no_snapshot() {
     shard.controls.panic_at_sync();
     shard.engine.shutdown().await;
     let reason = shard.engine.stopped().await;
-    assert!(matches!(reason, StopReason::Failed(_)), "{reason:?}");
+    assert!(matches!(reason, StopReason::Storage(_)), "{reason:?}");
     let is_snapshot = |name: &&String| name.contains(".snapshot");
     let image = shard.disk.image();
     assert_eq!(image.keys().find(is_snapshot), None);
@@ -690,7 +690,7 @@ async fn an_engine_whose_log_failed_in_its_maintenance_stops() {
     until(|| matches!(shard.engine.status(), Status::Stopped { .. })).await;
     assert!(matches!(
         shard.engine.stopped().await,
-        StopReason::Failed(_)
+        StopReason::Storage(_)
     ));
 }
 
@@ -799,11 +799,11 @@ async fn a_shutdown_tells_that_files_were_removed() {
     shard.engine.submit(send("q", text("a"))).await.unwrap();
     shard.disk.remove("00000001.log").unwrap();
     shard.engine.shutdown().await;
-    let StopReason::Failed(reason) = shard.engine.stopped().await else {
+    let StopReason::Storage(reason) = shard.engine.stopped().await else {
         panic!("it ended in good order");
     };
     let told = "00000001.log in the faulty disk: removed or replaced";
-    assert!(reason.contains(told), "{reason}");
+    assert!(reason.to_string().contains(told), "{reason}");
 }
 
 #[tokio::test]

@@ -258,7 +258,7 @@ fn a_log_that_is_purged_and_then_left_alone_keeps_no_more() {
     let before = appended(&shard);
     let queue = QueueName::new("q").unwrap();
     shard.run(Command::Purge(Purge { queue })).unwrap();
-    while shard.driver.housekeep(1_000) {}
+    while shard.driver.housekeep(1_000).is_unfinished() {}
     shard.keep();
     let held = shard.space().used_bytes;
     let most = RESERVE + 2 * SEGMENT + SNAPSHOTS;
@@ -289,7 +289,7 @@ fn a_young_log_that_is_purged_and_then_left_alone_keeps_no_more() {
     assert_eq!(shard.store().list().unwrap(), []);
     let queue = QueueName::new("q").unwrap();
     shard.run(Command::Purge(Purge { queue })).unwrap();
-    while shard.driver.housekeep(1_000) {}
+    while shard.driver.housekeep(1_000).is_unfinished() {}
     shard.keep();
     let held = shard.space().used_bytes;
     assert!(held <= RESERVE + 2 * SEGMENT + SNAPSHOTS, "{held}");
@@ -711,7 +711,7 @@ fn what_was_purged_is_not_missed() {
     shard
         .run(Command::Purge(Purge { queue: name("q") }))
         .unwrap();
-    while shard.driver.housekeep(1_000) {}
+    while shard.driver.housekeep(1_000).is_unfinished() {}
     shard.keep();
     let released = shard.driver.maintenance_counts().ranges_released;
     assert!(released > 0, "{:?}", shard.driver.maintenance_counts());

@@ -5,6 +5,23 @@ use lockgate_core::MachineTime;
 use super::{Machine, compact::hash_id, order};
 use crate::{dedup::DedupWindow, slab::NONE, table::hash_pair};
 
+/// How far [`Machine::housekeep`] has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Housekeeping {
+    /// Nothing is left to be freed.
+    Finished,
+    /// There is more to be freed.
+    Unfinished,
+}
+
+impl Housekeeping {
+    /// Whether there is more to be freed.
+    #[must_use]
+    pub fn is_unfinished(self) -> bool {
+        self == Self::Unfinished
+    }
+}
+
 /// What a purge left behind.
 #[derive(Debug)]
 pub(super) struct PurgedContent {
@@ -14,10 +31,10 @@ pub(super) struct PurgedContent {
 
 impl Machine {
     /// Frees memory of purged and deleted content, about `budget` messages or unique ids of it, and
-    /// gives a little of what tables no longer need back. Returns whether there is more to free.
+    /// gives a little of what tables no longer need back.
     ///
     /// Changes nothing that can be seen, is not logged, and may be called at any time or never.
-    pub fn housekeep(&mut self, budget: usize) -> bool {
+    pub fn housekeep(&mut self, budget: usize) -> Housekeeping {
         let mut left = budget;
         while left > 0
             && let Some(purged) = self.purged.front_mut()
@@ -39,7 +56,11 @@ impl Machine {
             }
         }
         self.shrink_tables();
-        !self.purged.is_empty()
+        if self.purged.is_empty() {
+            Housekeeping::Finished
+        } else {
+            Housekeeping::Unfinished
+        }
     }
 
     /// Frees one message, or one parked key, of a dead content. False: there is none left.

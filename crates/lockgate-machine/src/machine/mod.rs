@@ -78,6 +78,7 @@ use crate::{
 /// the first of them must still be near when the last of them is folded.
 const FOLDED_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 
+pub use self::housekeeping::Housekeeping;
 pub(crate) use self::image::IMAGE_VERSION;
 pub use self::image::{Frozen, ImageLoader, ImagePart};
 pub use self::state_view::{KeyView, LeaseView, MessageState, MessageView, QueueView, StateView};

@@ -344,10 +344,10 @@ impl World {
         self.note(format!("{what} given up: {error:?}"));
         self.maintenance.snapshot = None;
         self.tally.count("snapshots and releases given up", 1);
-        if let LogError::Stopped { reason } = &error {
+        if matches!(error, LogError::Stopped { .. }) {
             let mut told = Vec::new();
             let driver = &mut self.shard_mut().driver;
-            let reason = StopReason::Failed(reason.as_str().into());
+            let reason = StopReason::of(error);
             driver.stop(reason, &mut |output| told.push(output));
             self.take(told)?;
             return self.check_running();

@@ -303,10 +303,9 @@ impl World {
                 self.note(format!("sync failed: {error}"));
                 let mut told = Vec::new();
                 let shard = self.shard_mut();
-                shard.driver.stop(
-                    StopReason::Failed(error.to_string().into()),
-                    &mut |output| told.push(output),
-                );
+                shard
+                    .driver
+                    .stop(StopReason::of(error), &mut |output| told.push(output));
                 shard.held.clear();
                 self.take(told)?;
                 self.check_running()

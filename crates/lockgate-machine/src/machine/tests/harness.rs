@@ -336,7 +336,7 @@ impl Run {
                 String::new()
             }
             "housekeep" => {
-                while self.machine.housekeep(1) {}
+                while self.machine.housekeep(1).is_unfinished() {}
                 String::new()
             }
             other => panic!("no such command: {other}"),

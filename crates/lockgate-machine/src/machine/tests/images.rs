@@ -311,7 +311,7 @@ fn walk(mut machine: Machine) {
             &Command::DeleteQueue(DeleteQueue { queue }),
         );
     }
-    while machine.housekeep(100) {}
+    while machine.housekeep(100).is_unfinished() {}
     let _ = machine.state_view();
 }
 
@@ -400,7 +400,7 @@ fn locations_are_those_of_the_instant() {
         &[crate::Effect::Purged { queue }],
         lockgate_core::Position(1 << 40),
     );
-    while machine.housekeep(100) {}
+    while machine.housekeep(100).is_unfinished() {}
     let found: Vec<_> = sequences()
         .map(|number| frozen.location(queue, number))
         .collect();
@@ -424,7 +424,7 @@ fn the_estimate_is_near_and_comes_back_to_nothing() {
         &[crate::Effect::QueueDeleted { queue }],
         lockgate_core::Position(1 << 40),
     );
-    while machine.housekeep(1_000) {}
+    while machine.housekeep(1_000).is_unfinished() {}
     assert_eq!(machine.image_bytes(), empty);
 }
 

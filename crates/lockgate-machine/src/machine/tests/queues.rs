@@ -78,7 +78,7 @@ fn purged_memory_is_freed_in_steps() {
         ",
     );
     let mut steps = 0;
-    while run.machine.housekeep(1) {
+    while run.machine.housekeep(1).is_unfinished() {
         run.check_invariants("a step");
         steps += 1;
     }
