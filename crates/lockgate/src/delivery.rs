@@ -1,4 +1,4 @@
-//! Receiving and settling.
+//! Receives messages and settles them.
 
 use std::{
     fmt,
@@ -21,10 +21,16 @@ use lockgate_machine::{Origin, Receive, Settle, SettleAction, Settled, StaleReas
 
 use crate::{Error, ErrorKind, error::kind, queue::millis};
 
-/// A receive about to be made: await it.
+/// Builds a receive. Await it to receive.
 ///
-/// Cancellation safe: leases given to a receive that nobody waits for any more go back, and the
-/// attempts do not count.
+/// It returns as soon as there are messages, and empty if `wait` passes without one. It returns
+/// before `max` messages are there: it takes what is available, at most 16 MiB.
+///
+/// Cancellation safe: if the future is dropped, its leases go back and the attempts do not count.
+///
+/// # Errors
+/// [`Error::Name`] if the holder's name is not allowed; a rejection if the queue is gone, or if
+/// `max` or `lease` is out of range; otherwise as [`Error::kind`] says.
 #[derive(Clone)]
 #[must_use = "nothing is received before it is awaited"]
 pub struct ReceiveBuilder {
@@ -36,10 +42,14 @@ pub struct ReceiveBuilder {
     holder: Option<String>,
 }
 
-/// A leased message: its holder's alone until it is settled or the lease ends.
+/// A leased message. It is yours alone until you settle it or the lease ends.
 ///
-/// Settling consumes it, so it cannot happen twice; if settling fails it comes back in the error.
-/// Dropping it unsettled does nothing: the message is delivered again when the lease has ended.
+/// Settling consumes the delivery, so it cannot happen twice. If settling fails, the error returns
+/// the delivery. Dropping a delivery does not settle it: the message comes again when the lease has
+/// ended.
+///
+/// If the future of a settle is dropped, the settle may have happened or not. If it did not, the
+/// message comes again when the lease has ended.
 pub struct Delivery {
     engine: Engine,
     received: Box<Received>,
@@ -55,26 +65,26 @@ struct LeaseEnd {
     deadline: AtomicU64,
 }
 
-/// A settling that did not take place, with the delivery.
+/// A settle that failed, with the delivery.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettleError {
-    /// The lease is not current any more: nothing was changed, and somebody else may have the
-    /// message.
+    /// The lease does not count any more, mostly because it has ended. Nothing was changed, and
+    /// somebody else may have the message.
     #[error("the lease is not current any more ({reason:?}): nothing was changed")]
     Stale {
-        /// Why.
+        /// Why the lease does not count any more.
         reason: StaleReason,
-        /// What was to be settled.
+        /// The delivery that was to be settled.
         delivery: Delivery,
     },
-    /// The engine refused it, or could not do it.
+    /// The engine refused the settle, or could not do it.
     #[error("settling failed")]
     Engine {
-        /// Why.
+        /// What the engine says about it.
         #[source]
         source: EngineError,
-        /// What was to be settled.
+        /// The delivery that was to be settled.
         delivery: Delivery,
     },
 }
@@ -91,25 +101,26 @@ impl ReceiveBuilder {
         }
     }
 
-    /// At most so many messages; 1 to 1,000. Default: 1.
+    /// Sets how many messages to receive at most, from 1 to 1,000. Default: 1.
     pub fn max(mut self, max: u16) -> Self {
         self.max = max;
         self
     }
 
-    /// How long to wait for a first message. Default: not at all.
+    /// Sets how long to wait for a first message. Default: zero, which does not wait.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
-    /// How long the leases last; up to 12 h. Default: the queue's.
+    /// Sets how long the leases last, up to 12 h. Default: the queue's `lease`.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(millis(lease));
         self
     }
 
-    /// Who will hold the messages, for whoever asks why a key does not move. Default: `embedded`.
+    /// Sets the name of the holder, up to 128 bytes. [`Queue::explain`](crate::Queue::explain)
+    /// shows it to whoever asks why a key does not move. Default: `embedded`.
     pub fn holder(mut self, name: impl Into<String>) -> Self {
         self.holder = Some(name.into());
         self
@@ -162,137 +173,141 @@ impl IntoFuture for ReceiveBuilder {
 }
 
 impl Delivery {
-    /// The payload.
+    /// Returns the body of the message.
     #[must_use]
     pub fn body(&self) -> &Bytes {
         &self.message().body
     }
 
-    /// The whole message, as it was sent.
+    /// Returns the whole message, as it was sent.
     #[must_use]
     pub fn message(&self) -> &Message {
         &self.received.stored.message
     }
 
-    /// Its key, in a keyed queue.
+    /// Returns the key of the message. Every message of a keyed queue has one, and no other.
     #[must_use]
     pub fn key(&self) -> Option<&Key> {
         self.message().key.as_ref()
     }
 
-    /// Its group, in an unkeyed queue, if it has one.
+    /// Returns the group of the message, if it has one. Only messages of unkeyed queues have
+    /// groups.
     #[must_use]
     pub fn group(&self) -> Option<&Key> {
         self.message().group.as_ref()
     }
 
-    /// Its unique id.
+    /// Returns the unique id that the producer chose, if it chose one.
     #[must_use]
     pub fn unique_id(&self) -> Option<&UniqueId> {
         self.message().unique_id.as_ref()
     }
 
-    /// Its headers.
+    /// Returns the headers, in the producer's order.
     #[must_use]
     pub fn headers(&self) -> &[Header] {
         &self.message().headers
     }
 
-    /// The id its send was answered with.
+    /// Returns the id that the send returned. It stays the same when the message is moved.
     #[must_use]
     pub fn id(&self) -> MessageId {
         self.received.delivery.id
     }
 
-    /// Its number in the queue it was received from.
+    /// Returns the number of the message in the queue it was received from, from 1.
     #[must_use]
     pub fn sequence(&self) -> Sequence {
         self.received.delivery.token.sequence
     }
 
-    /// How many leases it has had in this queue, this one included.
+    /// Returns how many leases the message has had in this queue, this one included.
     #[must_use]
     pub fn attempt(&self) -> u16 {
         self.received.delivery.attempt
     }
 
-    /// When the queue that first had it accepted it.
+    /// Returns when the first queue accepted the message.
     #[must_use]
     pub fn accepted(&self) -> WallTime {
         self.received.stored.accepted
     }
 
-    /// Where it comes from, if it was moved here: a dead-letter queue's "why".
+    /// Returns where the message comes from if it was moved here. For a dead letter that says why.
     #[must_use]
     pub fn origin(&self) -> Option<&Origin> {
         self.received.delivery.origin.as_ref()
     }
 
-    /// How much longer the lease lasts; zero if it has ended.
+    /// Returns how much longer the lease lasts; zero if it has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let deadline = self.ends[self.place].deadline.load(Relaxed);
         self.engine.remaining(MachineTime(deadline))
     }
 
-    /// Whether the lease still lasts, by the engine's clock. A purge of the queue, or a settle
-    /// under way, is not seen here: only settling itself is certain.
+    /// Tells whether the lease still lasts, by the engine's clock. It does not see a purge of the
+    /// queue or a settle under way: only settling itself is certain.
     #[must_use]
     pub fn is_current(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// Done: the message leaves the queue.
+    /// Acknowledges: the work is done, and the message leaves the queue.
     ///
     /// # Errors
-    /// See [`SettleError`]; the delivery comes back in it.
+    /// [`SettleError::Stale`] if the lease does not count any more. The error returns the delivery.
     pub async fn ack(self) -> Result<(), SettleError> {
         self.settle(SettleAction::Ack).await
     }
 
-    /// Failed: the message returns to its place and may be leased again after `delay`.
+    /// Gives the message back as failed. It returns to its place and may be leased again after
+    /// `delay`. The attempt counts.
     ///
     /// # Errors
-    /// See [`SettleError`]; the delivery comes back in it.
+    /// [`SettleError::Stale`] if the lease does not count any more. The error returns the delivery.
     pub async fn nack(self, delay: Duration) -> Result<(), SettleError> {
         let delay = millis(delay);
         self.settle(SettleAction::Nack { delay }).await
     }
 
-    /// Not now: the message returns to its place, may be leased again after `delay`, and the attempt
-    /// does not count. In a keyed queue it holds its key until then.
+    /// Puts the message off. It returns to its place and may be leased again after `delay`. The
+    /// attempt does not count. In a keyed queue the message holds its key until then.
     ///
     /// # Errors
-    /// See [`SettleError`]; the delivery comes back in it.
+    /// [`SettleError::Stale`] if the lease does not count any more. The error returns the delivery.
     pub async fn defer(self, delay: Duration) -> Result<(), SettleError> {
         let delay = millis(delay);
         self.settle(SettleAction::Defer { delay }).await
     }
 
-    /// Can never succeed: the message goes to the dead-letter queue at once, or is dropped where
-    /// there is none.
+    /// Rejects a message that can never be processed. It goes to the dead-letter queue at once,
+    /// with the reason. If there is no dead-letter queue, it is dropped.
     ///
     /// # Errors
-    /// See [`SettleError`]; the delivery comes back in it.
+    /// [`SettleError::Stale`] if the lease does not count any more. The error returns the delivery.
     pub async fn reject(self, reason: impl Into<Arc<str>>) -> Result<(), SettleError> {
         let reason = Some(reason.into());
         self.settle(SettleAction::Reject { reason }).await
     }
 
-    /// Never tried: the message returns to its place, and the attempt does not count.
+    /// Gives the message back untried. It returns to its place, and the attempt does not count.
     ///
     /// # Errors
-    /// See [`SettleError`]; the delivery comes back in it.
+    /// [`SettleError::Stale`] if the lease does not count any more. The error returns the delivery.
     pub async fn give_back(self) -> Result<(), SettleError> {
         self.settle(SettleAction::GiveBack).await
     }
 
-    /// The lease lasts `lease` from now on. In a queue of the strict profile so do the leases of all
-    /// messages of its key that came with it, and their deliveries know it: extend one of a batch at a time,
-    /// since the answer handled last counts for [`remaining`](Self::remaining).
+    /// Makes the lease last `lease` from now on, up to 12 h. In a queue of the strict profile this
+    /// also extends the leases of all messages of its key that came with it, and their deliveries
+    /// know it. Extend one delivery of a batch at a time, because [`remaining`](Self::remaining)
+    /// follows the answer that was handled last.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] if `lease` is out of range; [`ExtendError::Stale`] if it has ended.
+    /// [`ErrorKind::Input`] if `lease` is out of range; [`ExtendError::Stale`] if the lease has
+    /// ended.
     pub async fn extend(&mut self, lease: Duration) -> Result<(), ExtendError> {
         let lease = millis(lease);
         match self.submit(SettleAction::Extend { lease }).await? {
@@ -339,24 +354,24 @@ impl Delivery {
     }
 }
 
-/// An extension that did not take place.
+/// An extension that failed. The lease ends when it would have ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtendError {
-    /// The lease is not current any more: nothing was changed, and somebody else may have the
-    /// message.
+    /// The lease does not count any more, mostly because it has ended. Nothing was changed, and
+    /// somebody else may have the message.
     #[error("the lease is not current any more ({reason:?}): nothing was changed")]
     Stale {
-        /// Why.
+        /// Why the lease does not count any more.
         reason: StaleReason,
     },
-    /// The engine refused it, or could not do it.
+    /// The engine refused the extension, or could not do it.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
 impl SettleError {
-    /// What was to be settled.
+    /// Returns the delivery that was to be settled.
     #[must_use]
     pub fn into_delivery(self) -> Delivery {
         match self {
@@ -364,7 +379,8 @@ impl SettleError {
         }
     }
 
-    /// What to do about it; `None` if the lease is stale and nothing can be done.
+    /// Returns what to do about the error; `None` if the lease has ended, since nothing can be done
+    /// then.
     #[must_use]
     pub fn kind(&self) -> Option<ErrorKind> {
         match self {

@@ -1,44 +1,45 @@
-//! What can go wrong once a folder is open.
+//! The errors of operations on open queues.
 
 use lockgate_core::{NameError, QueueName};
 use lockgate_engine::EngineError;
 use lockgate_machine::Rejection;
 
-/// Why an operation did not succeed. [`kind`](Self::kind) says what to do about it.
+/// Says why an operation did not succeed. [`kind`](Self::kind) says what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A name is not allowed.
+    /// A queue, key or holder name is empty, too long, or has a character that is not allowed.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The queue is there already, with other settings; nothing was changed.
+    /// The queue exists with other settings; nothing was changed.
     #[error("queue {queue} exists with other settings: open it, or change it with `configure`")]
     QueueDiffers {
-        /// Its name.
+        /// The name of the queue.
         queue: QueueName,
     },
-    /// The engine refused it, or could not do it.
+    /// The engine refused the operation, or could not do it.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
-/// What a caller can do about an error.
+/// Says what a caller can do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The request can never succeed as it is: fix it.
+    /// The request can never succeed as it is. Fix it.
     Input,
-    /// Nothing happened, and it may succeed later: try again with a growing, jittered delay.
+    /// Nothing happened, and the request may succeed later. Try again with a growing, jittered
+    /// delay.
     Retry,
-    /// It may have happened or not: try again only if doing it twice is harmless (a unique id makes
-    /// a send so).
+    /// The request may have happened or not. Try again only if doing it twice is harmless; a unique
+    /// id makes a send harmless.
     Unknown,
-    /// The folder serves no more: open it anew.
+    /// The engine has stopped. Open the folder again.
     Closed,
 }
 
 impl Error {
-    /// What to do about it.
+    /// Returns what to do about the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

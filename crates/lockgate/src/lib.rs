@@ -1,17 +1,17 @@
 //! Durable keyed queues inside a service.
 //!
-//! [`Lockgate::open`] makes a folder into a set of queues: messages survive a crash of the process
-//! and of the computer, messages of one key stay in order with one holder at a time, and every
+//! [`Lockgate::open`] makes a folder into a set of queues. Messages survive a crash of the process
+//! and of the computer. Messages of one key stay in order, with one holder at a time, and every
 //! other key flows. Timers, expiry and long polls run in the library; there is no server to start.
 //!
-//! What is promised, and what is not:
+//! What is promised:
 //!
-//! - A send that was answered is there after a power cut (level `disk`, the default), after a kill
-//!   of the process (`process`), or usually (`memory`). See [`Level`].
-//! - Delivery is *at least once*: a message comes again if its lease ends before it is settled.
-//!   Sends with a unique id are accepted once within the queue's window.
-//! - In a keyed queue the messages of one key are delivered in order, and none of them to anybody
-//!   while one is held.
+//! - A send that was answered is there after a power cut (level `disk`, the default) or after a
+//!   kill of the process (`process`). At `memory` it may be lost. See [`Level`].
+//! - Delivery is *at least once*: a message comes again if its lease ends before somebody settles
+//!   it. Sends with a unique id are accepted once within the queue's window.
+//! - In a keyed queue the messages of one key are delivered in order. While somebody holds one,
+//!   nobody else gets another.
 //! - A folder belongs to one process at a time. To share queues between processes, run the server.
 //!
 //! ```
@@ -30,7 +30,7 @@
 //! orders.send(Message::new("post").with_key(user.clone())).await?;
 //! orders.send(Message::new("delete").with_key(user)).await?;
 //!
-//! // Both are of one key: they come in order, to one holder.
+//! // Both have one key: they come in order, to one holder.
 //! let deliveries = orders
 //!     .receive()
 //!     .max(10)
@@ -47,7 +47,7 @@
 //! # }
 //! ```
 //!
-//! With the feature `postgres` the queues can be kept in a PostgreSQL database instead of a folder:
+//! With the feature `postgres`, a PostgreSQL database can keep the queues instead of a folder:
 //! `Lockgate::postgres(url, shard)`.
 
 // Users read these docs.

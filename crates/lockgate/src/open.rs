@@ -1,4 +1,4 @@
-//! A folder of queues.
+//! Opens a folder of queues, and closes it.
 
 use std::{
     fmt, io,
@@ -14,9 +14,9 @@ use tokio::sync::oneshot;
 
 use crate::{QueueBuilder, Transaction, queue::Queue};
 
-/// An open folder of queues. Cheap to clone.
+/// An open folder, or database shard, of queues. Clones are cheap and share it.
 ///
-/// When the last clone, queue and delivery is dropped, the folder is closed in the background;
+/// When the last clone, queue and delivery is dropped, the folder closes in the background.
 /// [`shutdown`](Self::shutdown) closes it in good order and waits for that.
 #[derive(Clone)]
 pub struct Lockgate {
@@ -24,7 +24,7 @@ pub struct Lockgate {
     report: Arc<StartReport>,
 }
 
-/// Opens a folder with other than the default options.
+/// Opens a folder with options of your own. [`Lockgate::builder`] makes one.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Builder {
@@ -33,75 +33,80 @@ pub struct Builder {
     log: LocalLogOptions,
 }
 
-/// Why a folder could not be opened.
+/// Says why a folder or a shard could not be opened. Nothing is served then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The folder cannot be made or read.
+    /// The folder cannot be made or read, or it holds files but none of Lockgate's.
     #[error("opening the data folder {}", .path.display())]
     Folder {
-        /// Which.
+        /// The folder that was to be opened.
         path: PathBuf,
-        /// What failed.
+        /// What the layer below says about it.
         #[source]
         source: DiskError,
     },
-    /// The folder is in use, by this or another process, or the log's options are wrong.
+    /// This or another process has the folder open, or the log's options are wrong.
     #[error("taking the data folder {}", .path.display())]
     Log {
-        /// Which.
+        /// The folder that was to be opened.
         path: PathBuf,
-        /// What failed.
+        /// What the layer below says about it.
         #[source]
         source: lockgate_log::OpenError,
     },
-    /// What is in the folder cannot be served.
+    /// The folder is open, but the engine cannot serve what is in it.
     #[error("starting from the data folder {}", .path.display())]
     Start {
-        /// Which.
+        /// The folder that was to be opened.
         path: PathBuf,
-        /// What failed.
+        /// What the layer below says about it.
         #[source]
         source: StartError,
     },
-    /// The database cannot be reached, or would not keep what a log promises.
+    /// The database cannot be reached, or it is set up so that it would not keep what a log
+    /// promises.
     #[cfg(feature = "postgres")]
     #[error("opening the shard {shard:?} of the database")]
     Database {
-        /// Which.
+        /// The name of the shard that was to be opened.
         shard: String,
-        /// What failed.
+        /// What the layer below says about it.
         #[source]
         source: lockgate_postgres::OpenError,
     },
-    /// What is in the shard cannot be served.
+    /// The shard is open, but the engine cannot serve what is in it.
     #[cfg(feature = "postgres")]
     #[error("starting from the shard {shard:?} of the database")]
     StartShard {
-        /// Which.
+        /// The name of the shard that was to be opened.
         shard: String,
-        /// What failed.
+        /// What the layer below says about it.
         #[source]
         source: StartError,
     },
-    /// The thread that opens it could not be started, or died.
+    /// The thread that opens the folder or shard could not be started, or it panicked.
     #[error("starting a thread to open it")]
     Thread(#[source] io::Error),
 }
 
 impl Lockgate {
-    /// Opens the folder at `path`, making it (mode 0700) if it is not there. A folder that holds only files of
-    /// others is refused ([`OpenError::Folder`]): give the log one of its own.
+    /// Opens the folder at `path` with the default options. Makes the folder (mode 0700) if it is
+    /// missing. Refuses a folder that holds only other programs' files ([`OpenError::Folder`]):
+    /// give the log a folder of its own.
     ///
-    /// Recovery reads the log; it runs on a thread of its own, not in the caller's task.
+    /// Recovery reads the newest snapshot and the log since then, on a thread of its own.
+    ///
+    /// Cancellation safe: if the future is dropped, the folder closes again as soon as it is open.
     ///
     /// # Errors
-    /// See [`OpenError`]; in particular if the folder is open already.
+    /// [`OpenError::Log`] if the folder is open already, here or in another process; the others as
+    /// [`OpenError`] says.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         Self::builder(path).open().await
     }
 
-    /// Opens the folder at `path` with other than the default options.
+    /// Starts to open the folder at `path` with options of your own.
     pub fn builder(path: impl AsRef<Path>) -> Builder {
         Builder {
             path: path.as_ref().to_owned(),
@@ -110,12 +115,14 @@ impl Lockgate {
         }
     }
 
-    /// Starts to make, or open, the queue of that name.
+    /// Starts to create or open the queue with this name. Nothing happens before
+    /// [`create`](QueueBuilder::create), [`open`](QueueBuilder::open) or
+    /// [`configure`](QueueBuilder::configure), which also check the name.
     pub fn queue(&self, name: &str) -> QueueBuilder {
         QueueBuilder::new(self.engine.clone(), name)
     }
 
-    /// The names of all queues, in order.
+    /// Returns all queues, in the order of their names.
     #[must_use]
     pub fn queues(&self) -> Vec<Queue> {
         let entries = self.engine.directory().all();
@@ -125,91 +132,98 @@ impl Lockgate {
             .collect()
     }
 
-    /// Starts a transaction: settles and sends that all happen, or none.
+    /// Starts a transaction: acknowledgements and sends that all happen, or none.
     pub fn transact(&self) -> Transaction {
         Transaction::new(self.engine.clone())
     }
 
-    /// What opening found and did: how much was recovered, and whether anything was damaged.
+    /// Tells what opening found and did: how much it recovered, and whether anything was damaged or
+    /// lost.
     #[must_use]
     pub fn start_report(&self) -> &StartReport {
         &self.report
     }
 
-    /// Whether it takes work, or why not.
+    /// Tells whether the engine accepts work, or why it does not.
     #[must_use]
     pub fn status(&self) -> Status {
         self.engine.status()
     }
 
-    /// What was counted since it was opened.
+    /// Returns the engine's counters since it was opened. Counters of a queue are in
+    /// [`Queue::describe`].
     #[must_use]
     pub fn metrics(&self) -> EngineMetrics {
         self.engine.metrics()
     }
 
-    /// The engine below, for what this crate has no word for.
+    /// Gives access to the engine below, for operations that this crate has no method for.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Closes the folder: answers what was asked, ends waiting receives empty, syncs, and gives the
-    /// folder free. Leases go on until they end or the next opener's consumers settle them.
+    /// Closes the folder in good order: answers requests that it has, ends waiting receives empty,
+    /// syncs, and releases the folder. Leases go on until they end, or until consumers of the next
+    /// opener settle them.
     ///
-    /// May be called more than once. Cancellation safe: it closes also if nobody waits.
+    /// You may call it more than once. Cancellation safe: the folder also closes if nobody waits.
     pub async fn shutdown(&self) {
         self.engine.shutdown().await;
     }
 }
 
 impl Builder {
-    /// Limits and windows of the engine.
+    /// Sets limits, sync window and threads of the engine. Default: [`EngineOptions::default`].
     pub fn engine_options(mut self, options: EngineOptions) -> Self {
         self.engine = options;
         self
     }
 
-    /// The number of the shard that the folder is, 0 without this. The first opening of a new folder writes it
-    /// down; an opening under another number is refused with
-    /// [`StartError::OtherShard`](crate::StartError::OtherShard). Folders that one process opens get different
-    /// numbers, if their messages' ids are to differ for sure.
+    /// Sets the number of the shard in this folder. Default: 0. The first opening of a new folder
+    /// writes the number down; an opening under another number fails with
+    /// [`StartError::OtherShard`](crate::StartError::OtherShard). Give folders different numbers if
+    /// the ids of their messages must differ.
     pub fn shard_number(mut self, shard: ShardId) -> Self {
         self.engine.shard = shard;
         self
     }
 
-    /// Sizes and limits of the log.
+    /// Sets segment size, limits and preallocation of the log. Default:
+    /// [`LocalLogOptions::default`].
     pub fn log_options(mut self, options: LocalLogOptions) -> Self {
         self.log = options;
         self
     }
 
-    /// Opens it although files of the folder are not there that are needed: messages have their bytes in them, or
-    /// what was done since the last snapshot stands there. Without this the opening is refused with
-    /// [`StartError::Missing`](crate::StartError::Missing), which lists them, and nothing is changed. With it
-    /// those messages are dropped as damaged, durably and for good, and messages elsewhere to queues whose creation
-    /// stood there are lost too ([`StartReport::without_queue`](crate::StartReport::without_queue)); putting the files back later brings
-    /// nothing back. For one opening, by somebody who knows what is lost.
+    /// Opens the folder although files are missing that are needed: messages have their bytes in
+    /// them, or they held what was done since the last snapshot. Without this, opening fails with
+    /// [`StartError::Missing`](crate::StartError::Missing), which lists the files, and changes
+    /// nothing.
+    ///
+    /// With it, opening drops those messages as damaged, durably and for good. Messages in other
+    /// files are lost too if their queue was created in a missing one
+    /// ([`StartReport::without_queue`](crate::StartReport::without_queue)). Putting the files back
+    /// later brings nothing back. It holds for one opening; use it only if you know what you lose.
     pub fn accept_loss(mut self) -> Self {
         self.engine.accept_loss = true;
         self
     }
 
-    /// Opens the folder. See [`Lockgate::open`].
+    /// Opens the folder on a thread of its own. See [`Lockgate::open`].
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// As [`OpenError`] says.
     pub async fn open(self) -> Result<Lockgate, OpenError> {
         let name = self.engine.thread_name.clone();
         on_a_thread(&name, move || self.open_blocking()).await
     }
 
-    /// Opens the folder on the caller's thread, which may take as long as reading the log: not for
-    /// an async task.
+    /// Opens the folder on the caller's thread. It blocks as long as recovery reads the log: do not
+    /// call it from an async task.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// As [`OpenError`] says.
     pub fn open_blocking(self) -> Result<Lockgate, OpenError> {
         let Self { path, engine, log } = self;
         let disk = match FolderDisk::open(&path) {

@@ -1,4 +1,4 @@
-//! Queues in a PostgreSQL database.
+//! Keeps queues in a PostgreSQL database.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::{
     open::{on_a_thread, start},
 };
 
-/// Opens a shard of a database with other than the default options.
+/// Opens a shard of a database. [`Lockgate::postgres`] makes one.
 #[derive(Clone)]
 #[must_use]
 pub struct PostgresBuilder {
@@ -22,11 +22,13 @@ pub struct PostgresBuilder {
 }
 
 impl Lockgate {
-    /// Starts to open the queues that are kept as the shard of that name in a PostgreSQL database,
-    /// making tables and shard if they are not there.
+    /// Starts to open the queues that a PostgreSQL database keeps as the shard with this name. Makes
+    /// the tables and the shard if they are missing. `url` is as in
+    /// `postgres://USER:PASSWORD@HOST:PORT/DATABASE`; the name has up to 255 bytes.
     ///
-    /// Whoever opens a shard last owns it: an instance that has it open is refused at its next append or
-    /// sync and stops. `docs/logs.md` says what the database must be like and what the levels mean there.
+    /// The last one to open a shard owns it: an instance that has the shard open fails at its next
+    /// append or sync, and stops. `docs/logs.md` says what the database must be like, and what the
+    /// levels mean there.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), lockgate::OpenError> {
@@ -48,52 +50,58 @@ impl Lockgate {
 }
 
 impl PostgresBuilder {
-    /// Limits and windows of the engine.
+    /// Sets limits, sync window and threads of the engine. Default: [`EngineOptions::default`].
     pub fn engine_options(mut self, options: EngineOptions) -> Self {
         self.engine = options;
         self
     }
 
-    /// The number of the shard, beside its name in the database; 0 without this. The first opening of a new
-    /// shard writes it down; an opening under another number is refused with
-    /// [`StartError::OtherShard`](crate::StartError::OtherShard). Shards that one process opens get different
-    /// numbers, if their messages' ids are to differ for sure.
+    /// Sets the number of the shard, beside its name in the database. Default: 0. The first opening
+    /// of a new shard writes the number down; an opening under another number fails with
+    /// [`StartError::OtherShard`](crate::StartError::OtherShard). Give shards different numbers if
+    /// the ids of their messages must differ.
     pub fn shard_number(mut self, shard: ShardId) -> Self {
         self.engine.shard = shard;
         self
     }
 
-    /// Deadlines, sizes and limits of the log.
+    /// Sets deadlines, sizes and limits of the log. Default: [`PostgresLogOptions::default`].
     pub fn log_options(mut self, options: PostgresLogOptions) -> Self {
         self.log = options;
         self
     }
 
-    /// Opens it although rows of the shard are not there that are needed: messages have their bytes in them, or
-    /// what was done since the last snapshot stands there. Without this the opening is refused with
-    /// [`StartError::Missing`](crate::StartError::Missing), which lists them, and nothing is changed. With it
-    /// those messages are dropped as damaged, durably and for good, and messages elsewhere to queues whose creation
-    /// stood there are lost too ([`StartReport::without_queue`](crate::StartReport::without_queue)); putting the rows back later brings
-    /// nothing back. For one opening, by somebody who knows what is lost.
+    /// Opens the shard although rows are missing that are needed: messages have their bytes in
+    /// them, or they held what was done since the last snapshot. Without this, opening fails with
+    /// [`StartError::Missing`](crate::StartError::Missing), which lists the rows, and changes
+    /// nothing.
+    ///
+    /// With it, opening drops those messages as damaged, durably and for good. Messages in other
+    /// rows are lost too if their queue was created in a missing one
+    /// ([`StartReport::without_queue`](crate::StartReport::without_queue)). Putting the rows back
+    /// later brings nothing back. It holds for one opening; use it only if you know what you lose.
     pub fn accept_loss(mut self) -> Self {
         self.engine.accept_loss = true;
         self
     }
 
-    /// Opens the shard; reading it takes place on a thread of its own.
+    /// Opens the shard on a thread of its own, and takes it over from its present owner.
+    ///
+    /// Cancellation safe: if the future is dropped, the shard closes again as soon as it is open.
+    /// The present owner may be deposed by then.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// As [`OpenError`] says.
     pub async fn open(self) -> Result<Lockgate, OpenError> {
         let name = self.engine.thread_name.clone();
         on_a_thread(&name, move || self.open_blocking()).await
     }
 
-    /// Opens the shard on the caller's thread, which may take as long as reading it: not for an async
-    /// task.
+    /// Opens the shard on the caller's thread. It blocks as long as recovery reads the shard: do
+    /// not call it from an async task.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// As [`OpenError`] says.
     pub fn open_blocking(self) -> Result<Lockgate, OpenError> {
         let Self {
             url,
@@ -108,7 +116,7 @@ impl PostgresBuilder {
     }
 }
 
-/// Without the URL, which may hold a password.
+/// Leaves the URL out, which may hold a password.
 impl fmt::Debug for PostgresBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresBuilder")

@@ -1,4 +1,4 @@
-//! One queue: making it, sending to it, looking at it.
+//! Creates a queue, sends to it, receives from it and looks at it.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -12,15 +12,19 @@ use lockgate_machine::{
 
 use crate::{Error, ReceiveBuilder};
 
-/// A queue. Cheap to clone.
+/// A queue. Clones are cheap.
+///
+/// If the future of a method is dropped after the request got to the engine, the request may have
+/// happened or not. A query changes nothing in any case.
 #[derive(Clone)]
 pub struct Queue {
     engine: Engine,
     name: QueueName,
 }
 
-/// Makes a queue, or opens one that is there. What is not set has the default of
-/// [`QueueSettings`].
+/// Creates a queue, opens one that exists, or changes its settings. A setting without a call here
+/// has the default of [`QueueSettings`]. Times are rounded up to whole milliseconds. Values out of
+/// range are refused by [`create`](Self::create) and [`configure`](Self::configure).
 #[derive(Clone)]
 #[must_use]
 pub struct QueueBuilder {
@@ -42,115 +46,125 @@ impl QueueBuilder {
         }
     }
 
-    /// Messages of one key are kept in order, with one holder at a time; every message needs a key.
-    /// Fixed once the queue is made. Default: not keyed: a message with a key is refused, one with a
-    /// group ([`Message::with_group`]) takes turns with other groups.
+    /// Makes the queue keyed: messages of one key keep their order and have one holder at a time,
+    /// and every message needs a key. This is fixed once the queue exists.
+    ///
+    /// Default: not keyed. Then a message with a key is refused, and messages with a group
+    /// ([`Message::with_group`]) take turns with other groups.
     pub fn keyed(mut self) -> Self {
         self.settings.keyed = true;
         self
     }
 
-    /// What an answered send or settle survives. Default: [`Level::Disk`].
+    /// Sets what an answered send or settle survives. Default: [`Level::Disk`].
     pub fn level(mut self, level: Level) -> Self {
         self.settings.level = level;
         self
     }
 
-    /// How long a lease lasts when the receive does not say; up to 12 h. Default: 30 s.
+    /// Sets how long a lease lasts if the receive does not say, up to 12 h. Default: 30 s.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = millis(lease);
         self
     }
 
-    /// How long every message waits before its first delivery when it does not say itself. Default:
-    /// not at all.
+    /// Sets how long a message waits before its first delivery if it does not say itself. Default:
+    /// zero.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.settings.delay = millis(delay);
         self
     }
 
-    /// How long a message is kept; at least 1 s. Default: 4 days.
+    /// Sets how long the queue keeps a message, counted from its due time; at least 1 s. Default: 4
+    /// days.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.settings.retention = millis(retention);
         self
     }
 
-    /// Messages that are rejected, or had [`attempts_max`](Self::attempts_max) leases, go to the queue of that
-    /// name, which must be there, and be keyed exactly if this one is. Default: none, they are tried for ever.
+    /// Sets the queue for messages that are rejected, or that had
+    /// [`attempts_max`](Self::attempts_max) leases. It must exist, and be keyed exactly if this one
+    /// is. Default: none; then messages are tried for ever, and rejected ones are dropped.
     pub fn dead_letter(mut self, queue: &str) -> Self {
         self.dead_letter = Some(queue.to_owned());
         self
     }
 
-    /// What a failing message does to its key. Default: `skip` with a dead-letter queue, else
-    /// `block`.
+    /// Sets what a failing message does to its key. Default: [`KeyPolicy::Skip`] with a dead-letter
+    /// queue, else [`KeyPolicy::Block`].
     pub fn key_policy(mut self, policy: KeyPolicy) -> Self {
         self.settings.key_policy = Some(policy);
         self
     }
 
-    /// How many attempts a message has before it goes to the dead-letter queue, or before
-    /// [`KeyPolicy::Park`] freezes its key; 1 to 1,000. Default: 5.
+    /// Sets how many attempts a message has, from 1 to 1,000. After that it goes to the dead-letter
+    /// queue, or [`KeyPolicy::Park`] freezes its key. Default: 5.
     pub fn attempts_max(mut self, attempts: u16) -> Self {
         self.settings.attempts_max = attempts;
         self
     }
 
-    /// Which rules a batch of one key follows. Default: [`KeyProfile::Strict`].
+    /// Sets the rules for several messages of one key in one receive. Default:
+    /// [`KeyProfile::Strict`].
     pub fn key_profile(mut self, profile: KeyProfile) -> Self {
         self.settings.key_profile = profile;
         self
     }
 
-    /// How long a unique id is remembered; zero: not at all. Default: 5 min.
+    /// Sets how long the queue remembers a unique id, up to ten years; zero switches deduplication
+    /// off. Default: 5 min.
     pub fn dedup_window(mut self, window: Duration) -> Self {
         self.settings.dedup_window = millis(window);
         self
     }
 
-    /// Within what a unique id is unique. Default: the queue.
+    /// Sets whether a unique id is unique in the queue or in its key. Default: the queue.
     pub fn dedup_scope(mut self, scope: DedupScope) -> Self {
         self.settings.dedup_scope = scope;
         self
     }
 
-    /// The largest message in bytes, body and headers; 1 to 16 MiB. Default: 1 MiB.
+    /// Sets the size of the largest message in bytes, body and headers, from 1 to 16 MiB. Default:
+    /// 1 MiB.
     pub fn message_bytes_max(mut self, bytes: u32) -> Self {
         self.settings.message_bytes_max = bytes;
         self
     }
 
-    /// How many messages the queue may hold; sends beyond it are refused. 1 or more; default: no limit.
+    /// Sets how many messages the queue may hold, in any state; 1 or more. Sends beyond that are
+    /// refused. Default: no limit.
     pub fn quota_messages(mut self, max: u64) -> Self {
         self.settings.quota_messages = Some(max);
         self
     }
 
-    /// How many bytes of bodies and headers the queue may hold; sends beyond it are refused. 1 or more;
-    /// default: no limit.
+    /// Sets how many bytes of bodies and headers the queue may hold; 1 or more. Sends beyond that
+    /// are refused. Default: no limit.
     pub fn quota_bytes(mut self, max: u64) -> Self {
         self.settings.quota_bytes = Some(max);
         self
     }
 
-    /// A tag, for whoever operates the queue.
+    /// Adds a tag: a name and a value for whoever operates the queue. Lockgate keeps it and does
+    /// nothing else with it.
     pub fn tag(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.tags.insert(name.into(), value.into());
         self
     }
 
-    /// All settings at once, for those without a method here.
+    /// Sets all settings at once, for those without a method here. It replaces what earlier calls
+    /// set.
     pub fn settings(mut self, settings: QueueSettings) -> Self {
         self.settings = settings;
         self
     }
 
-    /// Makes the queue. If it is there with the same settings it is opened; its tags stay as they
-    /// are then.
+    /// Creates the queue. If it exists with the same settings, this opens it and leaves its tags as
+    /// they are.
     ///
     /// # Errors
-    /// [`Error::QueueDiffers`] if it is there with other settings; a rejection if the settings do
-    /// not fit together.
+    /// [`Error::QueueDiffers`] if the queue exists with other settings; [`Error::Name`] if a name
+    /// is not allowed; a rejection if the settings do not fit together.
     pub async fn create(self) -> Result<Queue, Error> {
         let settings = self.checked_settings()?;
         let name = QueueName::new(&self.name)?;
@@ -168,10 +182,12 @@ impl QueueBuilder {
         }
     }
 
-    /// Opens the queue if it is there, whatever its settings are.
+    /// Opens the queue if it exists, whatever its settings are. Asks the engine's list of queues,
+    /// and waits for nothing.
     ///
     /// # Errors
-    /// [`Rejection::QueueNotFound`] if it is not.
+    /// [`Rejection::QueueNotFound`] if it does not exist; [`Error::Name`] if the name is not
+    /// allowed.
     pub fn open(self) -> Result<Queue, Error> {
         let queue = QueueName::new(&self.name)?;
         match self.engine.directory().get(&queue) {
@@ -180,11 +196,10 @@ impl QueueBuilder {
         }
     }
 
-    /// Gives the queue that is there these settings. Its tags stay as they are if none are set
-    /// here.
+    /// Gives the existing queue these settings. It keeps its tags if none are set here.
     ///
     /// # Errors
-    /// A rejection if it is not there, or if the settings do not fit together.
+    /// A rejection if the queue does not exist, or if the settings do not fit together.
     pub async fn configure(self) -> Result<Queue, Error> {
         let settings = self.checked_settings()?;
         let queue = QueueName::new(&self.name)?;
@@ -212,31 +227,34 @@ impl Queue {
         Self { engine, name }
     }
 
-    /// Its name.
+    /// Returns the name of the queue.
     #[must_use]
     pub fn name(&self) -> &QueueName {
         &self.name
     }
 
-    /// Sends a message; answers when it has reached its level. A message with a unique id that the
-    /// queue remembers is not added again: the answer is that of the first one, marked as
+    /// Sends a message, and returns when it has reached its level. If the queue remembers the
+    /// message's unique id, it adds nothing and returns the answer of the first send, marked as
     /// [`duplicate`](Sent::duplicate).
     ///
-    /// Cancelled after it got to the engine, it may have been accepted.
+    /// If the future is dropped after the message got to the engine, the message may have been
+    /// accepted or not.
     ///
     /// # Errors
-    /// A rejection by the queue's rules and limits ([`Rejection::KeyRequired`] and
-    /// [`Rejection::GroupNotTaken`] by a keyed queue, [`Rejection::KeyNotTaken`] by another), or the
-    /// engine's state; see [`Error::kind`].
+    /// A rejection by the queue's rules and limits: [`Rejection::KeyRequired`] and
+    /// [`Rejection::GroupNotTaken`] by a keyed queue, [`Rejection::KeyNotTaken`] by an unkeyed one.
+    /// Otherwise an error about the engine's state; see [`Error::kind`].
     pub async fn send(&self, message: Message) -> Result<Sent, Error> {
         Ok(self.engine.submit(self.to_send(message)).await?)
     }
 
-    /// Sends messages in order, each on its own: one may be refused and the others accepted. Much
-    /// cheaper than one by one: they are written and synced together.
+    /// Sends messages in order, each on its own: one may be refused and the others accepted. It
+    /// writes and syncs them together, so it is much cheaper than sending them one by one. Returns
+    /// one result for each message, in order.
     ///
     /// # Errors
-    /// As [`send`](Self::send), for all of them; what concerns one stands in its result.
+    /// As [`send`](Self::send), if the engine could do none of them. A refusal of one message is in
+    /// its result.
     pub async fn send_all(
         &self,
         messages: impl IntoIterator<Item = Message>,
@@ -246,60 +264,61 @@ impl Queue {
         Ok(self.engine.submit_all(sends).await?)
     }
 
-    /// Starts a receive, which is an awaitable builder.
+    /// Starts a receive. Set what it asks for on the builder, then await that.
     pub fn receive(&self) -> ReceiveBuilder {
         ReceiveBuilder::new(self.engine.clone(), self.name.clone())
     }
 
-    /// All about the queue: settings, what it holds, what came and went.
+    /// Returns everything about the queue: its settings, what it holds, and what came and went.
     ///
     /// # Errors
-    /// A rejection if it is not there any more.
+    /// A rejection if the queue does not exist any more.
     pub async fn describe(&self) -> Result<QueueDescription, Error> {
         let queue = self.name.clone();
         Ok(self.engine.query(DescribeQueue { queue }).await?)
     }
 
-    /// Removes all messages, also those in flight and delayed. Answers with how many there were.
+    /// Removes all messages, also those in flight and delayed. Returns how many there were.
     ///
     /// # Errors
-    /// A rejection if it is not there any more.
+    /// A rejection if the queue does not exist any more.
     pub async fn purge(&self) -> Result<u64, Error> {
         let queue = self.name.clone();
         Ok(self.engine.submit(Purge { queue }).await?)
     }
 
-    /// Removes the queue and all it holds.
+    /// Deletes the queue and all it holds. Its name is free at once.
     ///
     /// # Errors
-    /// A rejection if it is not there any more.
+    /// A rejection if the queue does not exist any more.
     pub async fn delete(&self) -> Result<(), Error> {
         let queue = self.name.clone();
         self.engine.submit(DeleteQueue { queue }).await?;
         Ok(())
     }
 
-    /// Gives no more leases until [`resume`](Self::resume); sends and settles go on. Survives a
-    /// restart.
+    /// Pauses the queue: it gives no more leases until [`resume`](Self::resume). Sends and settles
+    /// go on. The pause survives a restart.
     ///
     /// # Errors
-    /// A rejection if it is not there any more.
+    /// A rejection if the queue does not exist any more.
     pub async fn pause(&self) -> Result<(), Error> {
         self.set_paused(true).await
     }
 
-    /// Gives leases again.
+    /// Ends a pause: the queue gives leases again.
     ///
     /// # Errors
-    /// A rejection if it is not there any more.
+    /// A rejection if the queue does not exist any more.
     pub async fn resume(&self) -> Result<(), Error> {
         self.set_paused(false).await
     }
 
-    /// Removes a message that is not in flight.
+    /// Removes a message that is not in flight, by the id that its send returned.
     ///
     /// # Errors
-    /// [`Rejection::MessageInFlight`], or [`Rejection::MessageNotFound`].
+    /// [`Rejection::MessageInFlight`] if somebody holds it; [`Rejection::MessageNotFound`] if it is
+    /// gone.
     pub async fn cancel(&self, message: MessageId) -> Result<(), Error> {
         let queue = self.name.clone();
         let cancel = Cancel { queue, message };
@@ -307,10 +326,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Gives a message that is not in flight another due time; it counts as accepted when it is due.
+    /// Gives a message that is not in flight another due time. Its place in the order of its key,
+    /// and its retention, then count from that time.
     ///
     /// # Errors
-    /// [`Rejection::MessageInFlight`], or [`Rejection::MessageNotFound`].
+    /// [`Rejection::MessageInFlight`] if somebody holds it; [`Rejection::MessageNotFound`] if it is
+    /// gone.
     pub async fn reschedule(&self, message: MessageId, due: WallTime) -> Result<(), Error> {
         let queue = self.name.clone();
         let reschedule = Reschedule {
@@ -322,7 +343,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Why a key does, or does not, move: who holds it, and for how much longer.
+    /// Tells why a key moves, or does not: who holds it, and for how much longer.
     ///
     /// # Errors
     /// [`Rejection::KeyNotFound`] if the queue has nothing under that key.
@@ -331,8 +352,8 @@ impl Queue {
         Ok(self.engine.query(ExplainKey { queue, key }).await?)
     }
 
-    /// Freezes a key, durably: no more leases until [`resume_key`](Self::resume_key). The key need
-    /// not have messages yet.
+    /// Parks a key, durably: it gives no more leases until [`resume_key`](Self::resume_key). The
+    /// key need not have messages yet.
     ///
     /// # Errors
     /// [`Rejection::KeyNotFound`] if the queue is not keyed.
@@ -340,7 +361,7 @@ impl Queue {
         self.key(key, KeyAction::Park).await.map(drop)
     }
 
-    /// Unfreezes a key; attempts of its first message count from zero.
+    /// Resumes a parked key. The attempts of its first message count from zero.
     ///
     /// # Errors
     /// [`Rejection::KeyNotFound`] if the queue has nothing under that key.
@@ -348,10 +369,11 @@ impl Queue {
         self.key(key, KeyAction::Resume).await.map(drop)
     }
 
-    /// Drops the waiting messages of a key; what is in flight may settle. Answers with how many.
+    /// Drops the waiting messages of a key; those in flight may still settle. Returns how many it
+    /// dropped.
     ///
-    /// They go in steps of 10,000: cancelled or failed half-way, some are gone and the others are
-    /// there.
+    /// It drops in steps of 10,000. If the future is dropped or a step fails, some messages are
+    /// gone and the others are still there.
     ///
     /// # Errors
     /// [`Rejection::KeyNotFound`] if the queue has nothing under that key.

@@ -1,4 +1,4 @@
-//! Settles and sends that all happen, or none.
+//! Acknowledgements and sends that all happen, or none.
 
 use lockgate_core::Message;
 use lockgate_engine::{Engine, EngineError};
@@ -6,8 +6,9 @@ use lockgate_machine::{SendMessage, Sent, Settle, SettleAction, Transact};
 
 use crate::{Delivery, ErrorKind, Queue, error::kind};
 
-/// Consume, then produce, in one step: the messages it acknowledges leave exactly if the messages it
-/// sends are accepted. Nothing happens before [`commit`](Self::commit).
+/// Consumes and produces in one step: the messages that it acknowledges leave exactly if the
+/// messages that it sends are accepted. Nothing happens before [`commit`](Self::commit). It may
+/// hold up to 1,000 acknowledgements and sends.
 #[must_use = "nothing happens before it is committed"]
 pub struct Transaction {
     engine: Engine,
@@ -15,15 +16,15 @@ pub struct Transaction {
     sends: Vec<SendMessage>,
 }
 
-/// A transaction of which nothing happened, or of which nobody knows
-/// ([`ErrorKind::Unknown`]), with its deliveries.
+/// A transaction that failed, with its deliveries. Nothing of it happened, unless
+/// [`kind`](Self::kind) is [`ErrorKind::Unknown`]: then all of it happened, or nothing.
 #[derive(Debug, thiserror::Error)]
 #[error("the transaction failed")]
 #[non_exhaustive]
 pub struct TransactionError {
-    /// Why.
+    /// What the engine says about it.
     pub source: EngineError,
-    /// What was to be acknowledged.
+    /// The deliveries that were to be acknowledged, in order. Their leases go on.
     pub deliveries: Vec<Delivery>,
 }
 
@@ -36,22 +37,25 @@ impl Transaction {
         }
     }
 
-    /// Acknowledges a message.
+    /// Adds the acknowledgement of a message.
     pub fn ack(mut self, delivery: Delivery) -> Self {
         self.deliveries.push(delivery);
         self
     }
 
-    /// Sends a message to a queue of the same folder.
+    /// Adds the send of a message to a queue of the same folder.
     pub fn send(mut self, queue: &Queue, message: Message) -> Self {
         self.sends.push(queue.to_send(message));
         self
     }
 
-    /// Does all of it. Answers with one [`Sent`] per message, in order.
+    /// Does all of it, and waits until it has reached its level. Returns one [`Sent`] for each
+    /// message, in order.
+    ///
+    /// If the future is dropped, the transaction may have happened or not, but never in part.
     ///
     /// # Errors
-    /// One stale lease or one refused message refuses all. The deliveries come back in the error.
+    /// One stale lease or one refused message refuses everything. The error returns the deliveries.
     pub async fn commit(self) -> Result<Vec<Sent>, TransactionError> {
         let Self {
             engine,
@@ -71,7 +75,7 @@ impl Transaction {
 }
 
 impl TransactionError {
-    /// What to do about it.
+    /// Returns what to do about the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         kind(&self.source)
