@@ -43,8 +43,8 @@ impl BootId {
 
 /// Where an engine reads time. Read once per group of commands, never by the machine itself.
 ///
-/// Implementations: the operating system's clock in `lockgate-log`, a clock set by hand in
-/// `lockgate-sim`.
+/// Implementations: the operating system's clock in `lockgate-log`, and [`ManualClock`](crate::ManualClock)
+/// for tests.
 pub trait Clock: Send + Sync {
     /// The wall clock. May step in either direction.
     fn wall(&self) -> WallTime;

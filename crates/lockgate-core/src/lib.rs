@@ -27,6 +27,7 @@ mod error_text;
 mod ids;
 mod level;
 mod log;
+mod manual_clock;
 mod message;
 mod names;
 mod time;
@@ -49,6 +50,7 @@ pub use log::{
     RecordGroup, RecordStamp, RecoveryReport, ReserveError, Scanned, SnapshotReader, SnapshotStore,
     SnapshotWriter, SpaceState, Storage, Unsynced, Watcher,
 };
+pub use manual_clock::ManualClock;
 pub use message::{Header, Message, ProducerMark, SizeError};
 pub use names::{HolderName, Key, NameError, QueueName, UniqueId};
 pub use time::{MachineTime, Millis, Now, WallTime};

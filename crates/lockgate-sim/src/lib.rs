@@ -39,10 +39,9 @@
 //! # Ok::<(), lockgate_core::DiskError>(())
 //! ```
 
-mod clock;
 mod disk;
 mod random;
 
-pub use clock::ManualClock;
 pub use disk::{Damage, Fault, FaultyDisk, Operations, PowerCut, Stall, Struck};
+pub use lockgate_core::ManualClock;
 pub use random::SeededRandom;

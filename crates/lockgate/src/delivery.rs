@@ -19,7 +19,7 @@ use lockgate_core::{
 use lockgate_engine::{Engine, EngineError, Received};
 use lockgate_machine::{Origin, Receive, Settle, SettleAction, Settled, StaleReason};
 
-use crate::{Error, ErrorKind, error::kind, queue::millis};
+use crate::{Error, ErrorKind, error::kind, queue::millis, testing::TestLease};
 
 /// Builds a receive. Await it to receive.
 ///
@@ -50,12 +50,22 @@ pub struct ReceiveBuilder {
 ///
 /// If the future of a settle is dropped, the settle may have happened or not. If it did not, the
 /// message comes again when the lease has ended.
+///
+/// Delays are up to 12 h and reasons up to 1,024 bytes; more is refused ([`ErrorKind::Input`]).
+/// [`Lockgate::settle_all`](crate::Lockgate::settle_all) settles many at once, and
+/// [`TestDelivery`](crate::TestDelivery) makes a delivery for the test of a handler.
 pub struct Delivery {
-    engine: Engine,
+    pub(crate) holder: Holder,
     received: Box<Received>,
     /// When the leases of its receive end, its own at `place`.
     ends: Arc<[LeaseEnd]>,
     place: usize,
+}
+
+/// Where a delivery is settled.
+pub(crate) enum Holder {
+    Engine(Engine),
+    Test(Arc<TestLease>),
 }
 
 /// When one of the leases of a receive ends. They know of each other, because those of a strict batch
@@ -153,7 +163,7 @@ impl ReceiveBuilder {
                     message.group = message.key.take();
                 }
                 Delivery {
-                    engine: engine.clone(),
+                    holder: Holder::Engine(engine.clone()),
                     received: Box::new(received),
                     ends: ends.clone(),
                     place,
@@ -243,8 +253,13 @@ impl Delivery {
     /// Returns how much longer the lease lasts; zero if it has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        let deadline = self.ends[self.place].deadline.load(Relaxed);
-        self.engine.remaining(MachineTime(deadline))
+        match &self.holder {
+            Holder::Engine(engine) => {
+                let deadline = self.ends[self.place].deadline.load(Relaxed);
+                engine.remaining(MachineTime(deadline))
+            }
+            Holder::Test(lease) => lease.remaining(),
+        }
     }
 
     /// Tells whether the lease still lasts, by the engine's clock. It does not see a purge of the
@@ -334,6 +349,20 @@ impl Delivery {
         self.received.delivery.token
     }
 
+    /// A delivery by itself.
+    pub(crate) fn of(received: Received, holder: Holder) -> Self {
+        let end = LeaseEnd {
+            key: received.stored.message.key.clone(),
+            deadline: AtomicU64::new(received.delivery.deadline.0),
+        };
+        Self {
+            holder,
+            received: Box::new(received),
+            ends: Arc::new([end]),
+            place: 0,
+        }
+    }
+
     async fn settle(self, action: SettleAction) -> Result<(), SettleError> {
         match self.submit(action).await {
             Ok(Settled::Done | Settled::Extended { .. }) => Ok(()),
@@ -350,7 +379,10 @@ impl Delivery {
 
     async fn submit(&self, action: SettleAction) -> Result<Settled, EngineError> {
         let token = self.token();
-        self.engine.submit(Settle { token, action }).await
+        match &self.holder {
+            Holder::Engine(engine) => engine.submit(Settle { token, action }).await,
+            Holder::Test(lease) => Ok(lease.settle(action)),
+        }
     }
 }
 

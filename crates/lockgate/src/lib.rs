@@ -53,39 +53,60 @@
 // Users read these docs.
 #![warn(missing_docs)]
 
+mod browse;
 mod delivery;
 mod error;
 mod open;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod queue;
+mod redrive;
+mod settling;
+mod storage;
+mod testing;
 mod transaction;
 
+pub use browse::{KeysBuilder, PeekBuilder, PeekedMessage, PeekedPage};
 pub use bytes::Bytes;
 pub use delivery::{Delivery, ExtendError, ReceiveBuilder, SettleError};
 pub use error::{Error, ErrorKind};
-pub use lockgate_core::Message;
 pub use lockgate_core::{
-    Header, HolderName, Key, Level, MessageId, NameError, ProducerMark, QueueName, Sequence,
-    ShardId, ShardIdError, UniqueId, WallTime,
+    AppendError, BootId, Clock, DamagedRange, DiskError, DiskOperation, Epoch, Header, HolderName,
+    Incarnation, Key, Level, LogError, LogSpace, ManualClock, Message, MessageId, Millis,
+    NameError, Position, QueueId, QueueName, ReadError, Sequence, ShardId, ShardIdError,
+    SpaceState, Storage, Term, UniqueId, WallTime,
 };
 pub use lockgate_engine::{
-    EngineError, EngineMetrics, EngineOptions, MissingPart, StartError, StartReport, Status,
-    StopReason, SyncWindow, WithoutQueue,
+    AnsweredCounts, BackupError, BackupReport, Engine, EngineError, EngineMetrics, EngineOptions,
+    MaintenanceCounts, MaintenanceThreads, MissingPart, StartError, StartReport, Status,
+    StopReason, StorageFailure, SyncWindow, UnknownCause, WithoutQueue,
 };
-pub use lockgate_log::LocalLogOptions;
+pub use lockgate_log::{LocalLogOptions, OpenError as LogOpenError, SharedReserve};
 pub use lockgate_machine::{
-    DeadLetterReason, DedupScope, DroppedCounts, KeyPolicy, KeyProfile, KeyStatus, KeyWait, Origin,
-    QueueCounts, QueueDescription, QueueSettings, QueueTotals, Rejection, SETTINGS, Sent, Setting,
-    SettingKind, SettingValue, SettingsError, StaleReason,
+    DeadLetterReason, DecodeError, DedupScope, DroppedCounts, KeyPage, KeyPolicy, KeyProfile,
+    KeyStatus, KeyWait, MessageStatus, MessageWait, Moved, Origin, QueueCounts, QueueDescription,
+    QueueSettings, QueueTotals, Rejection, SETTINGS, Sent, Setting, SettingKind, SettingValue,
+    SettingsError, StaleReason, Stuck, StuckReason,
 };
 #[cfg(feature = "postgres")]
-pub use lockgate_postgres::PostgresLogOptions;
+pub use lockgate_postgres::{OpenError as PostgresOpenError, PostgresLogOptions};
 pub use open::{Builder, Lockgate, OpenError};
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresBuilder;
 pub use queue::{Queue, QueueBuilder};
+pub use redrive::RedriveBuilder;
+pub use settling::{SettleAllError, Settling};
+pub use storage::StorageBuilder;
+pub use testing::{TestDelivery, TestWatch};
 pub use transaction::{Transaction, TransactionError};
+
+/// The crates below: for who writes a [`Log`](lockgate_core::Log), or asks the [`Engine`] itself.
+pub mod parts {
+    pub use lockgate_core as core;
+    pub use lockgate_engine as engine;
+    pub use lockgate_log as log;
+    pub use lockgate_machine as machine;
+}
 
 // The Rust example of README.md is compiled with the documentation's tests.
 #[cfg(doctest)]

@@ -7,12 +7,18 @@ use std::{
     thread,
 };
 
-use lockgate_core::{DiskError, ShardId, Storage};
-use lockgate_engine::{Engine, EngineMetrics, EngineOptions, StartError, StartReport, Status};
+use lockgate_core::{Clock, DiskError, ShardId, Storage, WallTime};
+use lockgate_engine::{
+    BackupError, BackupReport, Engine, EngineMetrics, EngineOptions, StartError, StartReport,
+    Status,
+};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use tokio::sync::oneshot;
 
-use crate::{QueueBuilder, Transaction, queue::Queue};
+use crate::{
+    Delivery, QueueBuilder, SettleAllError, SettleError, Settling, Transaction, queue::Queue,
+    settling::settle_all,
+};
 
 /// An open folder, or database shard, of queues. Clones are cheap and share it.
 ///
@@ -25,12 +31,13 @@ pub struct Lockgate {
 }
 
 /// Opens a folder with options of your own. [`Lockgate::builder`] makes one.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct Builder {
     path: PathBuf,
     engine: EngineOptions,
     log: LocalLogOptions,
+    clock: Arc<dyn Clock>,
 }
 
 /// Says why a folder or a shard could not be opened. Nothing is served then.
@@ -85,6 +92,9 @@ pub enum OpenError {
         #[source]
         source: StartError,
     },
+    /// What is in the caller's log cannot be served.
+    #[error("starting from the log")]
+    StartStorage(#[source] StartError),
     /// The thread that opens the folder or shard could not be started, or it panicked.
     #[error("starting a thread to open it")]
     Thread(#[source] io::Error),
@@ -112,6 +122,7 @@ impl Lockgate {
             path: path.as_ref().to_owned(),
             engine: EngineOptions::default(),
             log: LocalLogOptions::default(),
+            clock: Arc::new(SystemClock::new()),
         }
     }
 
@@ -120,6 +131,106 @@ impl Lockgate {
     /// [`configure`](QueueBuilder::configure), which also check the name.
     pub fn queue(&self, name: &str) -> QueueBuilder {
         QueueBuilder::new(self.engine.clone(), name)
+    }
+
+    /// What time it is, by the clock that the queues go by: for a message's
+    /// [due time](lockgate_core::Message::with_due). Asks nobody.
+    ///
+    /// A reading of the system's clock is `WallTime::from(SystemTime::now())`.
+    #[must_use]
+    pub fn now(&self) -> WallTime {
+        self.engine.now().wall
+    }
+
+    /// Has the queues look at their clock again: after a clock of a test was set. Without it they sleep
+    /// until the next deadline as if time passed at its usual rate. What is asked afterwards sees the new
+    /// time.
+    pub fn clock_changed(&self) {
+        self.engine.clock_changed();
+    }
+
+    /// Writes a backup of all queues as they are at one instant between the call and the first byte, while
+    /// they serve: everything that was answered before the call is in it, and all in it is durable.
+    /// `lockgate restore` makes a folder of it. Memory is a few MiB.
+    ///
+    /// Runs on a thread of its own. Cancelled, it goes on to its end, of which nobody hears.
+    ///
+    /// # Errors
+    /// [`BackupError`] if the queues are closed meanwhile, the log cannot be read or `out` fails. What was
+    /// written then is of no use, and a restore says so.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let lockgate = lockgate::Lockgate::open(folder.path().join("data")).await?;
+    /// # let path = folder.path().join("backup");
+    /// let queue = lockgate.queue("mail").create().await?;
+    /// queue.send(lockgate::Message::new("hello")).await?;
+    /// let report = lockgate.backup(std::fs::File::create(path)?).await?;
+    /// assert_eq!(report.messages, 1);
+    /// # lockgate.shutdown().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn backup(
+        &self,
+        mut out: impl io::Write + Send + 'static,
+    ) -> Result<BackupReport, BackupError> {
+        let engine = self.engine.clone();
+        let (sender, written) = oneshot::channel();
+        thread::Builder::new()
+            .name("lockgate-backup".to_owned())
+            .spawn(move || drop(sender.send(engine.backup(&mut out))))
+            .map_err(BackupError::Write)?;
+        written.await.unwrap_or_else(|_died| {
+            let died =
+                io::Error::other("its thread panicked; the panic's message is on standard error");
+            Err(BackupError::Write(died))
+        })
+    }
+
+    /// Settles messages, of any queues of this folder, each on its own: one may be stale and the others
+    /// settled. One result for each, in order. Much cheaper than one by one: they are written and synced
+    /// together. For all or nothing there is [`transact`](Self::transact).
+    ///
+    /// Cancelled after it got to the engine, all may be settled.
+    ///
+    /// # Errors
+    /// [`SettleAllError`] with the deliveries if the engine could not do it; what concerns one stands in
+    /// its result, which has the delivery too.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let lockgate = lockgate::Lockgate::open(folder.path()).await?;
+    /// use std::time::Duration;
+    ///
+    /// use lockgate::{Message, Settling};
+    ///
+    /// let queue = lockgate.queue("mail").create().await?;
+    /// queue.send_all(["good", "bad"].map(Message::new)).await?;
+    /// let deliveries = queue.receive().max(2).await?;
+    /// let settles = deliveries.into_iter().map(|delivery| {
+    ///     let settling = match &delivery.body()[..] {
+    ///         b"good" => Settling::Ack,
+    ///         _ => Settling::Nack { delay: Duration::from_secs(5) },
+    ///     };
+    ///     (delivery, settling)
+    /// });
+    /// for result in lockgate.settle_all(settles).await? {
+    ///     result?;
+    /// }
+    /// # lockgate.shutdown().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn settle_all(
+        &self,
+        settles: impl IntoIterator<Item = (Delivery, Settling)>,
+    ) -> Result<Vec<Result<(), SettleError>>, SettleAllError> {
+        settle_all(&self.engine, settles.into_iter().collect()).await
     }
 
     /// Returns all queues, in the order of their names.
@@ -196,6 +307,37 @@ impl Builder {
         self
     }
 
+    /// Where time comes from, for tests: the queues have no other. Default: the operating system's clock.
+    /// Tell them with [`Lockgate::clock_changed`] when it was set.
+    ///
+    /// ```
+    /// use std::{sync::Arc, time::Duration};
+    ///
+    /// use lockgate::{Lockgate, ManualClock, Message};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path();
+    /// let clock = ManualClock::default();
+    /// let lockgate = Lockgate::builder(path).clock(Arc::new(clock.clone())).open().await?;
+    /// let queue = lockgate.queue("mail").create().await?;
+    /// let tomorrow = lockgate.now() + Duration::from_secs(86_400);
+    /// queue.send(Message::new("hello").with_due(tomorrow)).await?;
+    /// assert!(queue.receive().await?.is_empty());
+    ///
+    /// clock.advance(86_400_000);
+    /// lockgate.clock_changed();
+    /// assert_eq!(queue.receive().await?[0].body(), "hello");
+    /// # lockgate.shutdown().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
     /// Opens the folder although files are missing that are needed: messages have their bytes in
     /// them, or they held what was done since the last snapshot. Without this, opening fails with
     /// [`StartError::Missing`](crate::StartError::Missing), which lists the files, and changes
@@ -225,7 +367,12 @@ impl Builder {
     /// # Errors
     /// As [`OpenError`] says.
     pub fn open_blocking(self) -> Result<Lockgate, OpenError> {
-        let Self { path, engine, log } = self;
+        let Self {
+            path,
+            engine,
+            log,
+            clock,
+        } = self;
         let disk = match FolderDisk::open(&path) {
             Ok(disk) => disk,
             Err(source) => return Err(OpenError::Folder { path, source }),
@@ -234,16 +381,17 @@ impl Builder {
             Ok(log) => log,
             Err(source) => return Err(OpenError::Log { path, source }),
         };
-        start(log, engine).map_err(|source| OpenError::Start { path, source })
+        start(log, clock, engine).map_err(|source| OpenError::Start { path, source })
     }
 }
 
 /// Serves what is in the log.
 pub(crate) fn start(
     storage: impl Into<Storage>,
+    clock: Arc<dyn Clock>,
     options: EngineOptions,
 ) -> Result<Lockgate, StartError> {
-    let (engine, report) = Engine::start(storage, Arc::new(SystemClock::new()), options)?;
+    let (engine, report) = Engine::start(storage, clock, options)?;
     Ok(Lockgate {
         engine,
         report: Arc::new(report),
@@ -265,6 +413,16 @@ pub(crate) async fn on_a_thread(
         let died = io::Error::other("it panicked; the panic's message is on standard error");
         Err(OpenError::Thread(died))
     })
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("path", &self.path)
+            .field("engine", &self.engine)
+            .field("log", &self.log)
+            .finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for Lockgate {

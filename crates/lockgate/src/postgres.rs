@@ -1,9 +1,10 @@
 //! Keeps queues in a PostgreSQL database.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use lockgate_core::ShardId;
 use lockgate_engine::EngineOptions;
+use lockgate_log::SystemClock;
 use lockgate_postgres::{PostgresLog, PostgresLogOptions};
 
 use crate::{
@@ -110,7 +111,8 @@ impl PostgresBuilder {
             log,
         } = self;
         match PostgresLog::open(&url, &shard, log) {
-            Ok(log) => start(log, engine).map_err(|source| OpenError::StartShard { shard, source }),
+            Ok(log) => start(log, Arc::new(SystemClock::new()), engine)
+                .map_err(|source| OpenError::StartShard { shard, source }),
             Err(source) => Err(OpenError::Database { shard, source }),
         }
     }

@@ -10,7 +10,10 @@ use lockgate_machine::{
     QueueSettings, Rejection, Reschedule, SendMessage, Sent,
 };
 
-use crate::{Error, ReceiveBuilder};
+use crate::{
+    Error, KeysBuilder, PeekBuilder, PeekedMessage, ReceiveBuilder, RedriveBuilder,
+    browse::peek_message,
+};
 
 /// A queue. Clones are cheap.
 ///
@@ -350,6 +353,95 @@ impl Queue {
     pub async fn explain(&self, key: Key) -> Result<KeyStatus, Error> {
         let queue = self.name.clone();
         Ok(self.engine.query(ExplainKey { queue, key }).await?)
+    }
+
+    /// Starts to look at messages without leasing them, in the order in which they arrived, a page at a
+    /// time. What comes or goes between two pages may be missed.
+    ///
+    /// Cancellation safe. Errors: [`Rejection::QueueNotFound`], [`Rejection::KeyNotFound`],
+    /// [`Rejection::OutOfRange`], or the engine's state.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let lockgate = lockgate::Lockgate::open(folder.path()).await?;
+    /// let queue = lockgate.queue("mail").create().await?;
+    /// queue.send(lockgate::Message::new("hello")).await?;
+    /// let page = queue.peek().max(10).await?;
+    /// assert_eq!(page.messages[0].message.as_ref().unwrap().body, "hello");
+    /// assert_eq!(page.messages[0].status.attempts, 0);
+    /// assert_eq!(page.next, None);
+    /// # lockgate.shutdown().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn peek(&self) -> PeekBuilder {
+        PeekBuilder::new(self.engine.clone(), self.name.clone())
+    }
+
+    /// Looks at one message without leasing it, wherever it stands. Cancellation safe.
+    ///
+    /// # Errors
+    /// [`Rejection::MessageNotFound`], or the engine's state.
+    pub async fn peek_message(&self, message: MessageId) -> Result<PeekedMessage, Error> {
+        peek_message(&self.engine, &self.name, message).await
+    }
+
+    /// Starts to list the keys of a keyed queue, in no order, each with how many messages it has and why
+    /// it does or does not move. A page may have fewer keys than asked for, or none, with more to come.
+    ///
+    /// Cancellation safe. Errors: a rejection if the queue is not keyed or not there any more, or
+    /// [`Rejection::OutOfRange`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let lockgate = lockgate::Lockgate::open(folder.path()).await?;
+    /// use lockgate::{Key, KeyWait};
+    ///
+    /// let orders = lockgate.queue("orders").keyed().create().await?;
+    /// orders.park_key(Key::new("user-42")?).await?;
+    /// let page = orders.keys().parked().await?;
+    /// assert_eq!(page.keys[0].key.as_str(), "user-42");
+    /// assert_eq!(page.keys[0].waits_for, KeyWait::Parked);
+    /// # lockgate.shutdown().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn keys(&self) -> KeysBuilder {
+        KeysBuilder::new(self.engine.clone(), self.name.clone())
+    }
+
+    /// Starts to move messages that a receive could get now to another queue: dead letters back to where
+    /// they came from, unless [`to`](RedriveBuilder::to) says where. Each arrives as a new message of its
+    /// id: at the end of its key's order, with no attempt counted, past deduplication and quota. The
+    /// first one that cannot go there ends it, stays, and is told as [`stuck`](crate::Moved::stuck).
+    ///
+    /// They go in steps of 1,000: cancelled, some are moved and the others are there. If it fails behind
+    /// the first step, the answer is what was moved, and the next call fails.
+    ///
+    /// Errors: a rejection if a queue is not there or of the other kind, or the engine's state.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let lockgate = lockgate::Lockgate::open(folder.path()).await?;
+    /// let dead = lockgate.queue("dead").create().await?;
+    /// let queue = lockgate.queue("mail").dead_letter("dead").create().await?;
+    /// queue.send(lockgate::Message::new("hello")).await?;
+    /// queue.receive().await?.remove(0).reject("no such user").await?;
+    ///
+    /// assert_eq!(dead.redrive().await?.moved, 1);
+    /// assert_eq!(queue.receive().await?[0].body(), "hello");
+    /// # lockgate.shutdown().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn redrive(&self) -> RedriveBuilder {
+        RedriveBuilder::new(self.engine.clone(), self.name.clone())
     }
 
     /// Parks a key, durably: it gives no more leases until [`resume_key`](Self::resume_key). The

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use lockgate::{
-    DeadLetterReason, Delivery, ErrorKind, KeyProfile, Message, SettleError, StaleReason,
+    DeadLetterReason, Delivery, ErrorKind, KeyProfile, Message, SettleError, Settling, StaleReason,
+    StuckReason, TestDelivery,
 };
 
 use crate::{LONG, bodies, keyed, open, take};
@@ -199,4 +200,91 @@ async fn a_strict_batch_is_extended_together_and_all_of_it_knows() {
         assert_eq!(is_long(delivery), is_of_a, "{delivery:?}");
     }
     lockgate.shutdown().await;
+}
+
+#[tokio::test]
+async fn many_are_settled_each_on_its_own() {
+    let (_folder, lockgate) = open().await;
+    let first = lockgate.queue("first").create().await.unwrap();
+    let second = lockgate.queue("second").create().await.unwrap();
+    for body in ["done", "later", "purged"] {
+        let queue = if body == "purged" { &second } else { &first };
+        queue.send(Message::new(body)).await.unwrap();
+    }
+    let mut deliveries = take(&first, 2).await;
+    deliveries.extend(take(&second, 1).await);
+    second.purge().await.unwrap();
+    let settlings = [
+        Settling::Ack,
+        Settling::Nack {
+            delay: Duration::ZERO,
+        },
+        Settling::Ack,
+    ];
+    let settles = deliveries.into_iter().zip(settlings);
+    let results = lockgate.settle_all(settles).await.unwrap();
+    match &results[..] {
+        [Ok(()), Ok(()), Err(SettleError::Stale { reason, delivery })] => {
+            assert_eq!(
+                (*reason, &delivery.body()[..]),
+                (StaleReason::Gone, &b"purged"[..])
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    let again = take(&first, 2).await;
+    assert_eq!(bodies(&again), ["later"]);
+    assert_eq!(again[0].attempt(), 2);
+    assert!(lockgate.settle_all([]).await.unwrap().is_empty());
+    lockgate.shutdown().await;
+    let settles = again.into_iter().map(|delivery| (delivery, Settling::Ack));
+    let failed = lockgate.settle_all(settles).await.unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Closed);
+    assert_eq!(bodies(&failed.deliveries), ["later"], "they come back");
+}
+
+#[tokio::test]
+async fn a_redrive_ends_at_what_cannot_go_back() {
+    let (_folder, lockgate) = open().await;
+    let dead = lockgate.queue("dead").create().await.unwrap();
+    let queue = lockgate
+        .queue("q")
+        .dead_letter("dead")
+        .create()
+        .await
+        .unwrap();
+    for body in ["a", "b", "c"] {
+        queue.send(Message::new(body)).await.unwrap();
+    }
+    for delivery in take(&queue, 3).await {
+        delivery.reject("bad").await.unwrap();
+    }
+    assert_eq!(dead.redrive().max(1).await.unwrap().moved, 1);
+    let own = dead.send(Message::new("nobody's")).await.unwrap();
+    let rest = dead.redrive().await.unwrap();
+    assert_eq!((rest.moved, rest.left), (2, 1));
+    let stuck = rest.stuck.unwrap();
+    assert_eq!(
+        (stuck.message, stuck.reason),
+        (own.id, StuckReason::NoOrigin)
+    );
+    assert_eq!(dead.redrive().to(&queue).await.unwrap().moved, 1);
+    assert_eq!(bodies(&take(&queue, 9).await), ["a", "b", "c", "nobody's"]);
+    let found = queue.peek_message(own.id).await.unwrap();
+    assert_eq!(found.message.unwrap().body, "nobody's");
+    lockgate.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_delivery_of_a_test_tells_what_was_done_with_it() {
+    let (mut delivery, watch) = TestDelivery::new(keyed("a", "k")).attempt(2).make();
+    assert_eq!(delivery.key().unwrap().as_str(), "k");
+    delivery.extend(LONG).await.unwrap();
+    assert_eq!((delivery.remaining(), watch.extended()), (LONG, vec![LONG]));
+    watch.set_remaining(Duration::ZERO);
+    assert!(!delivery.is_current());
+    watch.set_stale(StaleReason::Ended);
+    let error = delivery.ack().await.unwrap_err();
+    assert_eq!(watch.settled(), None);
+    assert!(matches!(error, SettleError::Stale { .. }));
 }

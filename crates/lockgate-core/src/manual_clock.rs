@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lockgate_core::{BootId, Clock, Millis, WallTime};
+use crate::{BootId, Clock, Millis, WallTime};
 
-/// A clock set by hand. Clones share the same time.
+/// A clock for tests: it stands still until somebody sets it. Clones share the same time. An engine that
+/// sleeps until a deadline must be told that its clock was set.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     readings: Arc<Mutex<Readings>>,

@@ -1,0 +1,98 @@
+//! Moving messages to another queue, such as dead letters back.
+
+use std::{
+    future::{Future, IntoFuture},
+    pin::Pin,
+};
+
+use lockgate_core::QueueName;
+use lockgate_engine::Engine;
+use lockgate_machine::{DescribeQueue, Move, MoveTo, Moved};
+
+use crate::{Error, Queue};
+
+/// Moves messages to another queue; await it. See [`Queue::redrive`](crate::Queue::redrive).
+#[derive(Clone)]
+#[must_use = "nothing is moved before it is awaited"]
+pub struct RedriveBuilder {
+    engine: Engine,
+    from: QueueName,
+    to: MoveTo,
+    max: Option<u64>,
+}
+
+impl RedriveBuilder {
+    pub(crate) fn new(engine: Engine, from: QueueName) -> Self {
+        Self {
+            engine,
+            from,
+            to: MoveTo::Origins,
+            max: None,
+        }
+    }
+
+    /// All to this queue, which is keyed exactly if the one they come from is. Default: each to the
+    /// queue whose dead letter it is.
+    pub fn to(mut self, queue: &Queue) -> Self {
+        self.to = MoveTo::Queue(queue.name().clone());
+        self
+    }
+
+    /// At most so many messages. Default: as many as the queue has ready when it begins, so that it
+    /// ends although some of them come back meanwhile.
+    pub fn max(mut self, messages: u64) -> Self {
+        self.max = Some(messages);
+        self
+    }
+
+    async fn run(self) -> Result<Moved, Error> {
+        let Self {
+            engine,
+            from,
+            to,
+            max,
+        } = self;
+        let max = match max {
+            Some(max) => max,
+            None => {
+                let queue = from.clone();
+                engine.query(DescribeQueue { queue }).await?.counts.ready
+            }
+        };
+        let mut done = Moved {
+            moved: 0,
+            left: 0,
+            stuck: None,
+        };
+        while done.moved < max {
+            let step = u16::try_from(max - done.moved).unwrap_or(u16::MAX);
+            let step = step.min(Move::MESSAGES_MAX);
+            let command = Move {
+                from: from.clone(),
+                to: to.clone(),
+                max: step,
+            };
+            let Moved { moved, left, stuck } = match engine.submit(command).await {
+                Ok(moved) => moved,
+                // What was moved is moved, and the caller hears of that first.
+                Err(_) if done.moved > 0 => break,
+                Err(error) => return Err(error.into()),
+            };
+            done.moved += moved;
+            (done.left, done.stuck) = (left, stuck);
+            if moved < u64::from(step) {
+                break;
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl IntoFuture for RedriveBuilder {
+    type Output = Result<Moved, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}

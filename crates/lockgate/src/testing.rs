@@ -1,0 +1,232 @@
+//! Deliveries that tests of handlers make, without a queue.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use lockgate_core::{
+    LeaseNumber, LeaseToken, Location, MachineTime, Message, MessageId, QueueId, Sequence, Term,
+    WallTime,
+};
+use lockgate_engine::Received;
+use lockgate_machine::{
+    Delivery as Lease, Origin, SettleAction, Settled, StaleReason, StoredMessage,
+};
+
+use crate::{Delivery, Settling, delivery::Holder, queue::millis};
+
+/// Makes a [`Delivery`] that is of no queue, for the test of a handler.
+///
+/// ```
+/// use lockgate::{Delivery, Message, SettleError, Settling, TestDelivery};
+///
+/// async fn handle(delivery: Delivery) -> Result<(), SettleError> {
+///     match &delivery.body()[..] {
+///         b"bad" => delivery.reject("it is bad").await,
+///         _ => delivery.ack().await,
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (delivery, watch) = TestDelivery::new(Message::new("good")).attempt(3).make();
+/// assert_eq!(delivery.attempt(), 3);
+/// handle(delivery).await?;
+/// assert_eq!(watch.settled(), Some(Settling::Ack));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct TestDelivery {
+    message: Message,
+    sequence: Sequence,
+    attempt: u16,
+    accepted: WallTime,
+    lease: Duration,
+    origin: Option<Origin>,
+    stale: Option<StaleReason>,
+}
+
+/// Tells a test what its handler did with a [`TestDelivery`].
+#[derive(Clone, Debug)]
+pub struct TestWatch(Arc<TestLease>);
+
+#[derive(Debug)]
+pub(crate) struct TestLease {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    left: Duration,
+    stale: Option<StaleReason>,
+    settled: Option<SettleAction>,
+    extended: Vec<Duration>,
+}
+
+impl TestDelivery {
+    /// A delivery of this message: number 1 of its queue, first attempt, with a lease of 30 s.
+    pub fn new(message: Message) -> Self {
+        Self {
+            message,
+            sequence: Sequence(1),
+            attempt: 1,
+            accepted: WallTime(0),
+            lease: Duration::from_secs(30),
+            origin: None,
+            stale: None,
+        }
+    }
+
+    /// Its number in the queue, which its id has too. Default: 1.
+    pub fn sequence(mut self, number: u64) -> Self {
+        self.sequence = Sequence(number);
+        self
+    }
+
+    /// Which attempt it is, from 1. Default: 1.
+    pub fn attempt(mut self, attempt: u16) -> Self {
+        self.attempt = attempt;
+        self
+    }
+
+    /// When it was accepted. Default: 0, the start of 1970.
+    pub fn accepted(mut self, at: WallTime) -> Self {
+        self.accepted = at;
+        self
+    }
+
+    /// How much longer its lease lasts, in whole milliseconds. No time passes by itself:
+    /// [`TestWatch::set_remaining`] changes it. Default: 30 s.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Where it comes from. Default: it was not moved.
+    pub fn origin(mut self, origin: Origin) -> Self {
+        self.origin = Some(origin);
+        self
+    }
+
+    /// Its lease is not current any more, so that settling and extending fail. Default: it is.
+    pub fn stale(mut self, reason: StaleReason) -> Self {
+        self.stale = Some(reason);
+        self
+    }
+
+    /// Makes the delivery. A [`Transaction`](crate::Transaction) cannot settle it.
+    #[must_use]
+    pub fn make(self) -> (Delivery, TestWatch) {
+        let term = Term::default();
+        let queue = QueueId::default();
+        let id = MessageId::new(queue, self.sequence, term);
+        let lease = Arc::new(TestLease {
+            state: Mutex::new(State {
+                left: self.lease,
+                stale: self.stale,
+                settled: None,
+                extended: Vec::new(),
+            }),
+        });
+        let received = Received {
+            delivery: Lease {
+                token: LeaseToken {
+                    queue,
+                    sequence: self.sequence,
+                    message: id,
+                    lease: LeaseNumber::default(),
+                    term,
+                },
+                id,
+                location: Location::default(),
+                attempt: self.attempt,
+                first_leased: self.accepted,
+                deadline: MachineTime::default(),
+                origin: self.origin,
+            },
+            stored: StoredMessage {
+                queue,
+                sequence: self.sequence,
+                id,
+                accepted: self.accepted,
+                unique_until: None,
+                key_sequence: None,
+                message: self.message,
+            },
+        };
+        let delivery = Delivery::of(received, Holder::Test(lease.clone()));
+        (delivery, TestWatch(lease))
+    }
+}
+
+impl TestWatch {
+    /// How the delivery was settled; `None` if it was not.
+    #[must_use]
+    pub fn settled(&self) -> Option<Settling> {
+        let action = self.0.lock().settled.clone()?;
+        Some(match action {
+            // An extension is not kept as one.
+            SettleAction::Ack | SettleAction::Extend { .. } => Settling::Ack,
+            SettleAction::Nack { delay } => Settling::Nack {
+                delay: Duration::from_millis(delay),
+            },
+            SettleAction::Defer { delay } => Settling::Defer {
+                delay: Duration::from_millis(delay),
+            },
+            SettleAction::Reject { reason } => Settling::Reject { reason },
+            SettleAction::GiveBack => Settling::GiveBack,
+        })
+    }
+
+    /// The extensions of its lease, in order: for how long each was.
+    #[must_use]
+    pub fn extended(&self) -> Vec<Duration> {
+        self.0.lock().extended.clone()
+    }
+
+    /// Lets the lease last so much longer from now on; zero: it has ended.
+    pub fn set_remaining(&self, left: Duration) {
+        self.0.lock().left = left;
+    }
+
+    /// From now on the lease is not current any more.
+    pub fn set_stale(&self, reason: StaleReason) {
+        self.0.lock().stale = Some(reason);
+    }
+}
+
+impl TestLease {
+    pub(crate) fn remaining(&self) -> Duration {
+        self.lock().left
+    }
+
+    pub(crate) fn settle(&self, action: SettleAction) -> Settled {
+        let mut state = self.lock();
+        if let Some(reason) = state.stale {
+            return Settled::Stale(reason);
+        }
+        match action {
+            SettleAction::Extend { lease } => {
+                state.left = Duration::from_millis(lease);
+                state.extended.push(Duration::from_millis(lease));
+                Settled::Extended {
+                    deadline: MachineTime(millis(state.left)),
+                    whole_key: false,
+                }
+            }
+            action => {
+                state.settled = Some(action);
+                state.stale = Some(StaleReason::Gone);
+                Settled::Done
+            }
+        }
+    }
+
+    /// Nothing that can panic runs under the lock.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
