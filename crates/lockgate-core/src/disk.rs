@@ -1,24 +1,24 @@
-//! The file system a log is kept on, as the few operations a log needs.
+//! The folder of a log, as the few file operations that a log needs.
 //!
-//! One implementation is the operating system's folder (`lockgate-log`), the other an in-memory one
+//! There are two implementations: the operating system's folder (`lockgate-log`), and one in memory
 //! that loses what was not synced and tears what was being written (`lockgate-sim`).
 
 use std::{fmt, io, sync::Arc};
 
-/// One folder of flat files, addressed by name.
+/// One folder of files without subfolders, addressed by name.
 ///
 /// # Contract
-/// - What [`DiskFile::write_at`] returned from survives the death of the process; what
-///   [`DiskFile::sync`] returned from survives a power cut.
+/// - When [`DiskFile::write_at`] has returned, the bytes survive the death of the process. When
+///   [`DiskFile::sync`] has returned, they survive a power cut.
 /// - A created, renamed or removed *name* survives a power cut only after [`Disk::sync_folder`].
-/// - Every method may block, and may not be called from an async task, but for
-///   [`DiskFile::try_read_at`].
+/// - Every method may block, so an async task must not call it. [`DiskFile::try_read_at`] is the
+///   exception.
 pub trait Disk: Send + Sync {
-    /// Takes the folder for this process alone, for as long as the returned lock lives. Released by
-    /// the operating system when the process dies.
+    /// Takes the folder for this process alone, until the returned lock is dropped. The operating
+    /// system releases it when the process dies.
     ///
     /// # Errors
-    /// [`LockError::Held`] if somebody else has it.
+    /// [`LockError::Held`] if another process, or another instance in this one, has it.
     fn lock(&self) -> Result<Box<dyn FolderLock>, LockError>;
 
     /// Opens a file.
@@ -46,36 +46,37 @@ pub trait Disk: Send + Sync {
     /// If it is missing or the file system fails.
     fn remove(&self, name: &str) -> Result<(), DiskError>;
 
-    /// Makes all names created, renamed and removed so far survive a power cut.
+    /// Makes all names that were created, renamed and removed so far survive a power cut.
     ///
     /// # Errors
     /// If the file system fails. As with [`DiskFile::sync`], a failure is final.
     fn sync_folder(&self) -> Result<(), DiskError>;
 
-    /// How much room the file system has for this user.
+    /// Returns how much room the file system has for this user.
     ///
     /// # Errors
     /// If the file system fails.
     fn space(&self) -> Result<DiskSpace, DiskError>;
 
-    /// The folder as an operator would name it, for messages.
+    /// Returns the folder's name as an operator would write it, for messages.
     fn describe(&self) -> String;
 }
 
 /// An open file, read and written at offsets. Shared between threads.
 pub trait DiskFile: Send + Sync {
-    /// Reads into `buffer` from `offset`; returns how much there was, less than the buffer only at
-    /// the end of the file.
+    /// Reads into `buffer` from `offset`. Returns how many bytes it read: fewer than the buffer
+    /// holds only at the end of the file.
     ///
     /// # Errors
     /// If the file system fails.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, DiskError>;
 
-    /// Reads into `buffer` from `offset` what can be had without waiting, from memory say; returns how
-    /// much that is. It may be less than there is. `None`: none of it, or the file cannot tell, or the
-    /// read failed. [`read_at`](Self::read_at) finds out which.
+    /// Reads into `buffer` from `offset` what needs no waiting, such as bytes in the system's
+    /// cache. Returns how many bytes it read, which may be fewer than the file has. Returns `None`
+    /// if it got nothing, if the file cannot tell, or if the read failed;
+    /// [`read_at`](Self::read_at) finds out which.
     ///
-    /// The only method that never blocks, and that an async task may call.
+    /// This is the only method that never blocks, so an async task may call it.
     fn try_read_at(&self, _buffer: &mut [u8], _offset: u64) -> Option<usize> {
         None
     }
@@ -92,21 +93,21 @@ pub trait DiskFile: Send + Sync {
     /// If the file system fails.
     fn set_len(&self, len: u64) -> Result<(), DiskError>;
 
-    /// Takes the file system's blocks for the first `len` bytes without writing them, growing the
-    /// file to at least that; a part not yet written reads as zeros. Afterwards writing there does
-    /// not run out of space.
+    /// Takes the file system's blocks for the first `len` bytes without writing them, and grows the
+    /// file to at least `len` bytes. A part that was not written yet reads as zeros. Writes there
+    /// do not run out of space afterwards.
     ///
     /// # Errors
-    /// If there is no room (nothing was taken then, or a part), or the file system fails.
+    /// If there is no room (then no blocks were taken, or some), or if the file system fails.
     fn allocate(&self, len: u64) -> Result<(), DiskError>;
 
-    /// The file's length in bytes.
+    /// Returns the file's length in bytes.
     ///
     /// # Errors
     /// If the file system fails.
     fn len(&self) -> Result<u64, DiskError>;
 
-    /// Whether the file has no bytes.
+    /// Tells whether the file has no bytes.
     ///
     /// # Errors
     /// If the file system fails.
@@ -114,7 +115,7 @@ pub trait DiskFile: Send + Sync {
         Ok(self.len()? == 0)
     }
 
-    /// Which file it is, whatever its name is by now.
+    /// Returns which file this is, whatever its name is by now.
     ///
     /// # Errors
     /// If the file system fails.
@@ -128,16 +129,16 @@ pub trait DiskFile: Send + Sync {
     fn sync(&self) -> Result<(), DiskError>;
 }
 
-/// What tells a file from every other one that is there at the same time.
+/// Tells a file from every other file that exists at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileIdentity {
-    /// Which file system.
+    /// The number of the file system.
     pub device: u64,
-    /// Which file of it.
+    /// The number of the file in that file system.
     pub inode: u64,
 }
 
-/// Room on a file system.
+/// The room on a file system, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskSpace {
     /// Bytes that can still be written by this user.
@@ -146,29 +147,29 @@ pub struct DiskSpace {
     pub total: u64,
 }
 
-/// Exclusive ownership of a folder; ends when dropped.
+/// Exclusive ownership of a folder. Dropping it ends the ownership.
 pub trait FolderLock: Send + Sync {}
 
-/// How [`Disk::open`] treats a file that is or is not there.
+/// Says what [`Disk::open`] does if the file exists or is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// It must be there; reading only.
+    /// The file must exist. It is opened for reading only.
     Read,
-    /// It must be there; reading and writing.
+    /// The file must exist. It is opened for reading and writing.
     Existing,
-    /// It must not be there; reading and writing.
+    /// The file must not exist yet. It is created for reading and writing.
     CreateNew,
 }
 
-/// What was being done when a disk failed.
+/// Says what Lockgate was doing when a disk failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DiskOperation {
     /// Opening or creating a file or the folder.
     Open,
-    /// Reading.
+    /// Reading bytes of a file.
     Read,
-    /// Writing.
+    /// Writing bytes to a file.
     Write,
     /// Changing a file's length.
     SetLen,
@@ -204,9 +205,9 @@ impl fmt::Display for DiskOperation {
 #[derive(Debug, thiserror::Error)]
 #[error("{operation} {name}")]
 pub struct DiskError {
-    /// What was being done.
+    /// What Lockgate was doing.
     pub operation: DiskOperation,
-    /// To which file or folder.
+    /// The file or folder that it did it to.
     pub name: String,
     /// What the operating system said.
     #[source]
@@ -214,7 +215,7 @@ pub struct DiskError {
 }
 
 impl DiskError {
-    /// Whether the disk, or the user's share of it, is full.
+    /// Tells whether the disk, or the user's share of it, is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
         matches!(
@@ -223,28 +224,28 @@ impl DiskError {
         )
     }
 
-    /// Whether the process, or the system, has as many files open as it may. It passes, and says
-    /// nothing about the disk.
+    /// Tells whether the process or the system has as many files open as it may. This passes, and
+    /// says nothing about the disk.
     #[must_use]
     pub fn is_out_of_descriptors(&self) -> bool {
         // EMFILE and ENFILE, which have these numbers on every Unix and no name in `io::ErrorKind`.
         matches!(self.source.raw_os_error(), Some(23 | 24))
     }
 
-    /// Whether the file was not there.
+    /// Tells whether the file was missing.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
 
-    /// Whether the user may not do that.
+    /// Tells whether the user lacks the permission.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         self.source.kind() == io::ErrorKind::PermissionDenied
     }
 }
 
-/// Why a folder could not be taken.
+/// Says why [`Disk::lock`] could not take a folder.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
@@ -254,12 +255,12 @@ pub enum LockError {
         .holder.as_deref().map(|h| format!(" ({h})")).unwrap_or_default()
     )]
     Held {
-        /// The folder.
+        /// The folder that was to be locked.
         folder: String,
         /// What is known of the owner, such as its process id.
         holder: Option<String>,
     },
-    /// The file system failed.
+    /// The file system failed while locking.
     #[error(transparent)]
     Disk(#[from] DiskError),
 }

@@ -2,10 +2,11 @@
 
 use std::{fmt, ops::Range, str::FromStr};
 
-/// The number of a shard: one machine over one log with one engine. A process may hold many shards, each with a
-/// number of its own; shards share nothing. It is recorded in the log with the first term and stays.
+/// The number of a shard, from 0 (the default) to [`ShardId::MAX`].
 ///
-/// From 0, the default, to [`ShardId::MAX`].
+/// A shard is one machine over one log with one engine. A process may hold many shards, each with a
+/// number of its own; shards share nothing. The log records the number with the first term, and it
+/// stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardId(u16);
 
@@ -13,32 +14,32 @@ pub struct ShardId(u16);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is no shard number: expected 0 to {}", ShardId::MAX)]
 pub struct ShardIdError {
-    /// What was given.
+    /// The text or number that was given.
     pub given: String,
 }
 
-/// Fencing token of a term of ownership of a shard's log: strictly increasing, never reused.
+/// The fencing token of a term of ownership of a shard's log. Each is higher than all before it,
+/// and none is used twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// A random number drawn at every start, so that ids of a restored backup never repeat ids of the
-/// timeline that went on without it.
+/// A random number that each start draws. Because of it, ids of a restored backup never repeat ids
+/// of the server that went on without it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 
-/// One start of one shard: which shard, the epoch, and the incarnation drawn for it. Part of every
-/// message id and lease token.
+/// One start of one shard. Every message id and lease token contains it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Term {
-    /// Which shard.
+    /// The shard that was started.
     pub shard: ShardId,
-    /// Which term of ownership.
+    /// The epoch of this start.
     pub epoch: Epoch,
-    /// Which random draw.
+    /// The random number that this start drew.
     pub incarnation: Incarnation,
 }
 
-/// A queue's number within its shard; never reused, also after the queue was deleted.
+/// A queue's number within its shard. It is never reused, even after the queue is deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u32);
 
@@ -46,16 +47,17 @@ pub struct QueueId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(pub u64);
 
-/// Where a record starts in a log. Opaque but ordered: a later record has a higher position.
+/// The place where a record starts in a log. Only the order means something: a later record has a
+/// higher position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(pub u64);
 
-/// Where a payload lives: a record, and which effect within it.
+/// The place of a payload: a record, and an effect within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location {
-    /// The record.
+    /// Where the record starts.
     pub position: Position,
-    /// The effect within the record, from 0.
+    /// The index of the effect within the record, from 0.
     pub part: u16,
 }
 
@@ -63,15 +65,16 @@ pub struct Location {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseNumber(pub u64);
 
-/// Names one lease of one message for ever: no later lease, also after a restart or the restore of
-/// a backup, has the same token. Its term says which shard gave it: only that one can settle it.
+/// Names one lease of one message for ever. No later lease has the same token, also after a restart
+/// or the restore of a backup. The term says which shard gave the lease; only that shard can settle
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseToken {
     /// The message's queue.
     pub queue: QueueId,
     /// The message's number in that queue.
     pub sequence: Sequence,
-    /// The message's id, by which it is found again after it was moved.
+    /// The message's id, which still names the message after it was moved.
     pub message: MessageId,
     /// The term in which the lease was given.
     pub term: Term,
@@ -89,7 +92,7 @@ pub struct LeaseToken {
 pub struct MessageId(u128);
 
 impl LeaseToken {
-    /// The shard that gave the lease.
+    /// Returns the shard that gave the lease.
     #[must_use]
     pub const fn shard(&self) -> ShardId {
         self.term.shard
@@ -97,9 +100,10 @@ impl LeaseToken {
 }
 
 impl Position {
-    /// The range it lies in: the positions that agree with it in all but their lowest `bits` bits, see
-    /// [`LogCapabilities::range_bits`](crate::LogCapabilities::range_bits). With 64 bits or more, and for the
-    /// last range of all, the end is the highest position there is, which no record has.
+    /// Returns the range that the position lies in: all positions that agree with it in all but
+    /// their lowest `bits` bits, see
+    /// [`LogCapabilities::range_bits`](crate::LogCapabilities::range_bits). With 64 bits or more,
+    /// and for the last range of all, the end is the highest position, which no record has.
     #[must_use]
     pub fn range(self, bits: u32) -> Range<Self> {
         let within = u64::MAX
@@ -113,7 +117,7 @@ impl ShardId {
     /// The highest shard number, set by the 10 bits a message id has for it: 1023.
     pub const MAX: Self = Self((1 << 10) - 1);
 
-    /// The shard of that number; `None` above [`MAX`](Self::MAX).
+    /// Returns the shard with this number, or `None` above [`MAX`](Self::MAX).
     #[must_use]
     pub const fn new(number: u16) -> Option<Self> {
         if number <= Self::MAX.0 {
@@ -123,7 +127,7 @@ impl ShardId {
         }
     }
 
-    /// The number.
+    /// Returns the shard's number.
     #[must_use]
     pub const fn get(self) -> u16 {
         self.0
@@ -200,28 +204,28 @@ impl MessageId {
         Self(with_uuid_bits(packed))
     }
 
-    /// The shard that first accepted the message.
+    /// Returns the shard that first accepted the message.
     #[must_use]
     pub fn shard(self) -> ShardId {
         ShardId((without_uuid_bits(self.0) >> 112) as u16 & ShardId::MAX.0)
     }
 
-    /// The queue that first accepted the message.
+    /// Returns the queue that first accepted the message.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "masked to 24 bits")]
     pub fn queue(self) -> QueueId {
         QueueId((without_uuid_bits(self.0) >> 88) as u32 & QueueId::MAX.0)
     }
 
-    /// The number under which that queue accepted it.
+    /// Returns the message's number in the queue that first accepted it.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "masked to 46 bits")]
     pub fn sequence(self) -> Sequence {
         Sequence((without_uuid_bits(self.0) >> 42) as u64 & Sequence::MAX.0)
     }
 
-    /// A term that gives ids which end, and say their shard, as this one does. Not the term itself:
-    /// the id has only a part of its epoch and incarnation.
+    /// Returns a term whose ids end like this one and name the same shard. It is not the term
+    /// itself: the id holds only a part of its epoch and incarnation.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "masked to 18 and 24 bits")]
     pub fn term(self) -> Term {
@@ -233,13 +237,13 @@ impl MessageId {
         }
     }
 
-    /// The 128 bits, as written to disk.
+    /// Returns the 128 bits, as they are written to disk.
     #[must_use]
     pub const fn to_bits(self) -> u128 {
         self.0
     }
 
-    /// The id with these 128 bits, unchecked: for values read back from where [`to_bits`] put them.
+    /// Makes an id of 128 bits without checking them. Use it for values that [`to_bits`] returned.
     ///
     /// [`to_bits`]: MessageId::to_bits
     #[must_use]
@@ -289,7 +293,7 @@ impl fmt::Debug for MessageId {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no message id: expected 32 hexadecimal digits as 8-4-4-4-12")]
 pub struct ParseMessageIdError {
-    /// What was given.
+    /// The text that was given.
     pub text: String,
 }
 

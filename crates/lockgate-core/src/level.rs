@@ -2,27 +2,27 @@
 
 use std::{fmt, str::FromStr};
 
-/// What an acknowledged write survives. Ordered: a higher level survives everything a lower one
-/// does.
+/// Says what an answered write survives. A higher level survives everything that a lower one does.
 ///
-/// A queue has a level; a send may ask for a higher one, never for a lower one; a settle has the
+/// A queue has a level. A send may ask for a higher level, never for a lower one. A settle has the
 /// queue's level. The numbers are written to disk and never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Level {
-    /// Accepted; a crash of the process may take it.
+    /// Accepted in memory. A crash of the process may take it.
     Memory = 1,
-    /// Written to the operating system; survives `kill -9`, not a power cut.
+    /// Written to the operating system. It survives `kill -9`, but not a power cut.
     Process = 2,
-    /// Synced to the disk; survives a power cut. The default.
+    /// Synced to the disk. It survives a power cut. This is the default.
     #[default]
     Disk = 3,
-    /// On a replicated log; survives the loss of a machine. Refused by a log that cannot do it.
+    /// Synced to a replicated log. It survives the loss of a machine. A log that cannot do this
+    /// refuses it.
     Replicated = 4,
 }
 
 impl Level {
-    /// The level written as `number`, or `None` if no level has that number.
+    /// Returns the level with this number, or `None` if no level has it.
     #[must_use]
     pub const fn from_number(number: u8) -> Option<Self> {
         match number {
@@ -34,7 +34,7 @@ impl Level {
         }
     }
 
-    /// The level's name, as users write it.
+    /// Returns the level's name as users write it, such as `disk`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl fmt::Display for Level {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no durability level: use memory, process, disk or replicated")]
 pub struct ParseLevelError {
-    /// What was given.
+    /// The text that was given.
     pub text: String,
 }
 

@@ -1,7 +1,7 @@
-//! The log under a shard: an ordered, checksummed sequence of records that one owner appends to.
+//! The log of a shard: an ordered, checksummed sequence of records that one owner appends to.
 //!
-//! The trait is narrow so that engines which already replicate (PostgreSQL, NATS JetStream, Kafka)
-//! can stand behind it. It knows nothing of queues; a record is bytes.
+//! The traits are narrow, so that engines which already replicate (PostgreSQL, NATS JetStream,
+//! Kafka) can stand behind them. A log knows nothing of queues; a record is bytes.
 
 use std::{
     ops::{ControlFlow, Range},
@@ -13,34 +13,35 @@ use bytes::Bytes;
 
 use crate::{DiskError, Epoch, Position};
 
-/// What can be read of a log, also by who does not own it: by a view, a standby, a check. Nothing is appended,
-/// synced or given back through it, so no engine can serve over it.
+/// The part of a log that anybody may use, also those who do not own it: a view, a standby, a
+/// check. It cannot append, sync or give anything back, so no engine can serve over it.
 ///
-/// All methods may block and none may be called from an async task.
+/// All methods may block, so an async task must not call them.
 pub trait LogSource: Send {
-    /// What this log can do. Constant for the life of the instance.
+    /// Returns what this log can do. It stays the same for the life of the instance.
     fn capabilities(&self) -> LogCapabilities;
 
-    /// Reads every surviving record that starts at `from` or behind it, hands each to `visit` in
-    /// order and with its number, tells a torn tail from damage in the middle, and leaves the log ready for
-    /// [`begin_epoch`](Log::begin_epoch). Recovering twice without an append in between visits the
-    /// same records.
+    /// Reads every surviving record that starts at `from` or behind it, and hands each to `visit`,
+    /// in order and with its number. It tells a torn tail from damage in the middle, and leaves the
+    /// log ready for [`begin_epoch`](Log::begin_epoch). Recovering twice without an append in
+    /// between visits the same records.
     ///
-    /// Removes and changes nothing that is stored, so that a caller may still decide against what was
-    /// found; [`apply_recovery`](Log::apply_recovery) does. A [`Log`] is [claimed](Log::claim) before it
-    /// is read: no earlier owner appends anything behind what was visited. Any other source fences nobody.
+    /// It removes and changes nothing that is stored, so the caller may still decide against what
+    /// it found; [`apply_recovery`](Log::apply_recovery) makes the changes. A [`Log`] is
+    /// [claimed](Log::claim) before it is read, so no earlier owner appends anything behind what
+    /// was visited. Other sources fence nobody.
     ///
-    /// `from` is the position of a complete snapshot, or zero for all that can be recovered. What
-    /// stands before it is neither read nor judged. New records get positions above `from`, also
-    /// where everything behind it was lost.
+    /// `from` is the position of a complete snapshot, or zero for everything. The log neither reads
+    /// nor judges what stands before it. New records get positions above `from`, also if everything
+    /// behind it was lost.
     ///
-    /// `lowest` is the epoch that the caller knows of otherwise, from that snapshot: the
-    /// [report's](RecoveryReport::epoch) is not lower, whatever the log has lost, and no lower one can be
-    /// [begun](Log::begin_epoch).
+    /// `lowest` is the epoch that the caller knows from that snapshot. The
+    /// [report's](RecoveryReport::epoch) epoch is not lower, whatever the log has lost, and no
+    /// lower epoch can be [begun](Log::begin_epoch).
     ///
     /// # Errors
-    /// If storage fails or holds a newer format. Damaged records are no error: they are counted in
-    /// the report.
+    /// If storage fails or holds a newer format. Damaged records are no error: the report counts
+    /// them.
     fn recover(
         &mut self,
         from: Position,
@@ -48,20 +49,21 @@ pub trait LogSource: Send {
         visit: &mut dyn FnMut(LogRecord, RecordStamp),
     ) -> Result<RecoveryReport, LogError>;
 
-    /// Where the next record goes.
+    /// Returns the position of the next record.
     fn tail(&self) -> Position;
 
-    /// A handle that reads, for any thread.
+    /// Returns a handle that reads records, for any thread.
     fn reader(&self) -> Arc<dyn LogReader>;
 
-    /// All ranges whose space the log holds, in order: what could be [released](Log::release)
-    /// sooner or later. Empty without [`LogCapabilities::releases_ranges`].
+    /// Returns all ranges whose space the log holds, in order. These can be
+    /// [released](Log::release) sooner or later. Empty without
+    /// [`LogCapabilities::releases_ranges`].
     fn ranges(&self) -> Vec<LogRange> {
         Vec::new()
     }
 
-    /// What to call the part of the log from `from` to before `to`, for an operator: the name of a file,
-    /// for example.
+    /// Returns a name for the part of the log from `from` to before `to` that an operator
+    /// understands, such as the name of a file.
     fn name_of(&self, from: Position, to: Position) -> String {
         format!("the log from {from} to {to}")
     }
@@ -70,33 +72,34 @@ pub trait LogSource: Send {
 /// An append-only sequence of records with exactly one owner.
 ///
 /// # Life of an instance
-/// 1. [`preview`](Log::preview), to refuse what cannot be served; then [`claim`](Log::claim): no earlier owner
-///    changes anything any more.
-/// 2. [`recover`](LogSource::recover) once: hands over every surviving record from a position on, the one
-///    of the [snapshot](SnapshotStore) that was loaded before, in order.
-/// 3. [`begin_epoch`](Log::begin_epoch) once: fences every earlier owner.
-/// 4. [`submit`](Log::submit) any number of times, always at [`tail`](LogSource::tail).
+/// 1. Call [`preview`](Log::preview), to refuse what cannot be served. Then call
+///    [`claim`](Log::claim): from then on no earlier owner changes anything.
+/// 2. Call [`recover`](LogSource::recover) once. It hands over, in order, every surviving record
+///    from the position of the [snapshot](SnapshotStore) on that was loaded before.
+/// 3. Call [`begin_epoch`](Log::begin_epoch) once. It fences every earlier owner.
+/// 4. Call [`submit`](Log::submit) any number of times, always at [`tail`](LogSource::tail).
 ///
-/// Groups are on their way when that returns; [`progress`](Log::progress) tells how far they have come,
-/// and has them made durable. Reading goes through a handle of its own ([`reader`](LogSource::reader)).
+/// When `submit` returns, the group is on its way. [`progress`](Log::progress) tells how far groups
+/// have come, and makes them durable. Reading goes through a handle of its own
+/// ([`reader`](LogSource::reader)).
 ///
 /// # Space
-/// A record is needed for two things: to be folded at recovery, until a snapshot covers it, and to be
-/// read for the payload in it, until the message is gone or was moved forward.
-/// [`trim`](Log::trim) ends the first, [`release`](Log::release) the second. Positions that agree in
-/// all but their lowest [`range_bits`](LogCapabilities::range_bits) bits form a *range*, the unit in
-/// which space comes back.
+/// A record is needed for two things. Recovery folds it, until a snapshot covers it;
+/// [`trim`](Log::trim) ends that. Readers read the payload in it, until the message is gone or was
+/// moved forward; [`release`](Log::release) ends that. Positions that agree in all but their lowest
+/// [`range_bits`](LogCapabilities::range_bits) bits form a *range*, the unit in which space comes
+/// back.
 ///
 /// # Failure
-/// After any error of a submission but [`AppendError::Full`], and after any failure that the
-/// [progress](LogProgress::failure) tells of, the instance is dead: every later append and sync fails, and
-/// only a new instance over the same storage can tell what survived.
+/// Any error of a submission except [`AppendError::Full`], and any [failure](LogProgress::failure)
+/// that the progress reports, ends the instance. Every later append and sync fails, and only a new
+/// instance over the same storage can tell what survived.
 ///
-/// All methods may block and none may be called from an async task.
+/// All methods may block, so an async task must not call them.
 pub trait Log: LogSource {
-    /// Looks at what there is without claiming it, so that a start that must be refused fences nobody. To be
-    /// called before [`claim`](Log::claim). `None` where opening the log has already excluded every other
-    /// owner.
+    /// Looks at the log without claiming it, so that a start that must be refused fences nobody.
+    /// Call it before [`claim`](Log::claim). Returns `None` if opening the log has already excluded
+    /// every other owner.
     ///
     /// # Errors
     /// If storage fails.
@@ -104,10 +107,11 @@ pub trait Log: LogSource {
         Ok(None)
     }
 
-    /// Fences every earlier owner, before anything is read: from here on nothing is appended, no snapshot
-    /// completed and no space given back but by this instance. To be called before the snapshots are
-    /// listed: a live owner could complete others and trim the log behind those that were listed.
-    /// [`recover`](LogSource::recover) does it if nobody did. Nothing to do where opening the log has done it.
+    /// Fences every earlier owner before anything is read. From then on only this instance appends,
+    /// completes snapshots and gives space back. Call it before you list the snapshots: a live
+    /// owner could complete others, and trim the log behind those that you listed.
+    /// [`recover`](LogSource::recover) claims the log if nobody did. It does nothing if opening the
+    /// log has already excluded every other owner.
     ///
     /// # Errors
     /// If storage fails.
@@ -115,9 +119,9 @@ pub trait Log: LogSource {
         Ok(())
     }
 
-    /// Does what the last [`recover`](LogSource::recover) has decided: cuts a torn tail, makes all that was
-    /// visited durable, removes what is not needed any more. Nothing if there is nothing to do, or it
-    /// was done.
+    /// Does what the last [`recover`](LogSource::recover) has decided: cuts a torn tail, makes
+    /// everything visited durable, and removes what is not needed any more. It does nothing if
+    /// there is nothing to do, or if it was done.
     ///
     /// # Errors
     /// If storage fails; a later recovery finds the same.
@@ -125,49 +129,50 @@ pub trait Log: LogSource {
         Ok(())
     }
 
-    /// Takes ownership under `epoch`, after [`apply_recovery`](Log::apply_recovery), which it calls if
-    /// nobody did. From here on no append under a lower epoch succeeds, on this
-    /// instance or any other over the same storage.
+    /// Takes ownership under `epoch`. Calls [`apply_recovery`](Log::apply_recovery) if nobody did.
+    /// From then on no append under a lower epoch succeeds, on this instance or any other over the
+    /// same storage.
     ///
     /// # Errors
-    /// [`AppendError::Fenced`] if an epoch at least as high was begun before, or another instance has
-    /// recovered since this one did.
+    /// [`AppendError::Fenced`] if an epoch at least as high was begun before, or if another
+    /// instance has recovered since this one did.
     fn begin_epoch(&mut self, epoch: Epoch) -> Result<(), AppendError>;
 
-    /// The number that the next record will have, see [`RecordStamp::number`].
+    /// Returns the number that the next record will have, see [`RecordStamp::number`].
     fn next_number(&self) -> u64;
 
-    /// Where a record with `len` payload bytes will start if it is appended when the tail is
-    /// `cursor`; moves the cursor behind it. Pure: this is how commands are decided, with the
-    /// positions their records will have, before anything is written.
+    /// Returns where a record with `len` payload bytes will start if it is appended when the tail
+    /// is `cursor`, and moves the cursor behind it. It is pure: with it the engine decides commands
+    /// at the positions that their records will have, before anything is written.
     fn place(&self, cursor: &mut Position, len: usize) -> Position;
 
-    /// Makes sure that the next `bytes` payload bytes in `records` records will fit, so that a full
-    /// disk is met before a command takes effect rather than after. Work that makes room again may
-    /// take what is kept back from work that takes more, see [`Purpose`].
+    /// Makes sure that the next `bytes` payload bytes in `records` records will fit. So a full disk
+    /// shows before a command takes effect and not after. Work that makes room again may take from
+    /// a reserve that other work may not take from, see [`Purpose`].
     ///
     /// # Errors
-    /// [`ReserveError::Full`] changes nothing and may be tried again later.
+    /// [`ReserveError::Full`] changes nothing; try again later.
     fn reserve(&mut self, bytes: u64, records: u64, purpose: Purpose) -> Result<(), ReserveError>;
 
-    /// How much room there is, as last seen. Cheap; asks nobody.
+    /// Returns how much room there is, as last seen. It is cheap and asks nobody.
     fn space(&self) -> LogSpace;
 
-    /// Sends the group's records on their way, all in order, starting at `expected`, and moves the
-    /// [tail](LogSource::tail) behind them. When [`LogProgress::now`] says that they are written, they have reached
-    /// level `process` (or the level of [`LogCapabilities::append_level`]): with some logs that is so when this
-    /// returns. Groups are written in the order in which they were submitted, and none behind one that
-    /// could not be. May write into the gaps of `group`.
+    /// Sends the group's records on their way, in order, starting at `expected`, and moves the
+    /// [tail](LogSource::tail) behind them. Once [`LogProgress::now`] says that they are written,
+    /// they have reached the level of [`LogCapabilities::append_level`]. With some logs they have
+    /// when this returns. Groups are written in the order in which they were submitted, and none
+    /// behind a group that could not be written. It may write into the gaps of `group`.
     ///
-    /// With as many groups on the way as [`LogCapabilities::groups_in_flight`] says, it waits for one of them.
+    /// If as many groups are on their way as [`LogCapabilities::groups_in_flight`] says, it waits
+    /// for one of them.
     ///
-    /// After a crash a prefix of the group may survive; a single record survives whole or not at
+    /// After a crash a beginning of the group may survive. A single record survives whole or not at
     /// all.
     ///
     /// # Errors
     /// [`AppendError::Fenced`] if a higher epoch was begun, [`AppendError::Position`] if `expected`
-    /// is not the tail: nothing was written. Any other error: unknown outcome, the instance is dead. What
-    /// is found out later, [`LogProgress::failure`] tells.
+    /// is not the tail: nothing was written. Any other error means that the outcome is unknown, and
+    /// the instance is dead. [`LogProgress::failure`] reports failures that show later.
     fn submit(
         &mut self,
         epoch: Epoch,
@@ -189,36 +194,38 @@ pub trait Log: LogSource {
         self.progress().wait_written(self.tail())
     }
 
-    /// A handle that tells how far records have come and has them made durable, for any thread.
+    /// Returns a handle that tells how far records have come and makes them durable, for any
+    /// thread.
     fn progress(&self) -> Arc<dyn LogProgress>;
 
-    /// A handle for the work that keeps appends fast and brings space back, for another thread;
-    /// `None` if there is no such work. Whoever takes it calls [`LogMaintenance::step`]; while nobody
-    /// does, the log does that work where it is needed, and is only slower.
+    /// Returns a handle for the work that keeps appends fast and brings space back, for another
+    /// thread; `None` if there is no such work. Whoever takes the handle calls
+    /// [`LogMaintenance::step`]. While nobody does, the log does that work when it needs it, and is
+    /// only slower.
     fn log_maintenance(&self) -> Option<Arc<dyn LogMaintenance>> {
         None
     }
 
-    /// Says that no recovery will start before `before`, the position of a complete snapshot. A log
-    /// that [releases ranges](LogCapabilities::releases_ranges) keeps the records before it readable
-    /// until they are [released](Log::release); any other gives them back now.
+    /// Tells the log that no recovery will start before `before`, the position of a complete
+    /// snapshot. A log that [releases ranges](LogCapabilities::releases_ranges) keeps earlier
+    /// records readable until they are [released](Log::release). Any other log gives them back now.
     ///
     /// # Errors
-    /// If storage fails; the log stays usable unless it says [`LogError::Stopped`] from then on.
+    /// If storage fails. The log stays usable unless it says [`LogError::Stopped`] from then on.
     fn trim(&mut self, before: Position) -> Result<(), LogError>;
 
-    /// Gives back the whole range that `range` lies in: no record there will be read again. Space
-    /// may come back a little later. The caller has made durable whatever took the place of the
-    /// records in it.
+    /// Gives back the whole range that `range` lies in: nobody will read a record there again.
+    /// Space may come back a little later. The caller has already made durable whatever took the
+    /// place of these records.
     ///
     /// # Errors
-    /// [`LogError::Unsupported`] without [`LogCapabilities::releases_ranges`], or if the range is not
-    /// all before the position of the last [`trim`](Log::trim). Else if storage fails; the log stays
-    /// usable unless it says [`LogError::Stopped`] from then on.
+    /// [`LogError::Unsupported`] without [`LogCapabilities::releases_ranges`], or if part of the
+    /// range is not before the position of the last [`trim`](Log::trim). Otherwise if storage
+    /// fails; the log stays usable unless it says [`LogError::Stopped`] from then on.
     fn release(&mut self, range: Position) -> Result<(), LogError>;
 }
 
-/// How far the records of a log have come. Neither position ever goes back.
+/// Says how far the records of a log have come. Neither position ever goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Every record that starts before it has reached the [level of appends](LogCapabilities::append_level),
@@ -228,18 +235,21 @@ pub struct Progress {
     pub durable: Position,
 }
 
-/// Tells how far the records of a log have come, and has them made durable. Shared by any number of threads.
+/// Tells how far the records of a log have come, and makes them durable. Any number of threads
+/// share it.
 pub trait LogProgress: Send + Sync {
-    /// How far they have come. Cheap; asks nobody.
+    /// Returns how far the records have come. It is cheap and asks nobody.
     fn now(&self) -> Progress;
 
-    /// Why nothing goes further any more. With [`AppendError::Unknown`] it is not known what became of
-    /// records that were not written by then; with any other error none of them was, nor ever will be.
+    /// Returns why the log goes no further. [`AppendError::Unknown`] means that nobody knows what
+    /// became of records that were not written by then. Any other error means that none of them was
+    /// written, nor ever will be.
     fn failure(&self) -> Option<AppendError>;
 
-    /// Begins to make every record durable that was submitted before the call, also those that are not written
-    /// yet; [`now`](Self::now) tells when they are. At most [`LogCapabilities::syncs_in_flight`] may be on the
-    /// way at once. Where that is one, it has ended when this returns.
+    /// Begins to make durable every record that was submitted before the call, also records that
+    /// are not written yet. [`now`](Self::now) tells when they are. At most
+    /// [`LogCapabilities::syncs_in_flight`] syncs may be on their way at once. If that is one, the
+    /// sync has ended when this returns.
     ///
     /// # Errors
     /// Any error is final for the log instance.
@@ -247,14 +257,15 @@ pub trait LogProgress: Send + Sync {
         self.sync().map(drop)
     }
 
-    /// Makes every record durable that was submitted before the call. Returns the position up to
-    /// which that holds. Calls are serialised by the caller, and with [`start_sync`](Self::start_sync).
+    /// Makes durable every record that was submitted before the call, and returns the position up
+    /// to which that holds. The caller makes one call at a time, also of
+    /// [`start_sync`](Self::start_sync).
     ///
     /// # Errors
     /// Any error is final for the log instance.
     fn sync(&self) -> Result<Position, LogError>;
 
-    /// Waits until every record that starts before `position`, which was submitted, is written.
+    /// Waits until every submitted record that starts before `position` is written.
     ///
     /// # Errors
     /// The [failure](Self::failure), if it comes first.
@@ -263,51 +274,52 @@ pub trait LogProgress: Send + Sync {
         self.failure().map_or(Ok(()), Err)
     }
 
-    /// Has `watcher` called whenever the progress has changed or the failure is there, unless that was in a
-    /// call of this handle or of [`Log::submit`]. It is called on a thread of the log's and must not wait; what
-    /// it was told before it may be told again. One watcher at a time: the last.
+    /// Calls `watcher` whenever the progress changes or a failure comes, unless that was in a call
+    /// of this handle or of [`Log::submit`]. The log calls it on a thread of its own; it must not
+    /// wait. It may hear the same twice. There is one watcher at a time: the last.
     fn watch(&self, watcher: Watcher) {
         drop(watcher);
     }
 }
 
-/// See [`LogProgress::watch`].
+/// The function that [`LogProgress::watch`] calls.
 pub type Watcher = Box<dyn Fn() + Send + Sync>;
 
-/// The work of a log that nobody waits for: preparing storage before it is needed, giving back what
-/// was released, looking at the free space.
+/// The work of a log that nobody waits for: it prepares storage before it is needed, gives back
+/// what was released, and looks at the free space.
 pub trait LogMaintenance: Send + Sync {
-    /// Does one piece of it, small enough that nobody on the same disk waits long: a MiB written and
-    /// synced, or a few names changed. Returns whether there is more to do now; if not, there may be
-    /// after the next appends, trims and releases, and after [`pause`](Self::pause). Cheap when there is
-    /// nothing to do. Calling it ten times a second is enough while much is appended.
+    /// Does one piece of work, small enough that nobody on the same disk waits long: it writes and
+    /// syncs a MiB, or changes a few names. Returns whether there is more to do now. If there is
+    /// not, there may be more after the next appends, trims and releases, and after
+    /// [`pause`](Self::pause). It is cheap when there is nothing to do. Ten calls a second are
+    /// enough while much is appended.
     ///
     /// # Errors
-    /// If storage fails or is full; the log stays usable and the step may be tried again later, unless
-    /// it says [`LogError::Stopped`] or [`LogError::Deposed`]: then the log is dead, which an owner with
-    /// nothing to append would not know otherwise.
+    /// If storage fails or is full. The log stays usable and the step may be tried again later,
+    /// unless the error is [`LogError::Stopped`] or [`LogError::Deposed`]: then the log is dead. An
+    /// owner with nothing to append would not know it otherwise.
     fn step(&self) -> Result<bool, LogError>;
 
-    /// How long [`step`](Self::step) need not be called after it said that there is no more to do, while nothing
-    /// is appended, trimmed or released. Default 1 s.
+    /// Returns how long nobody need call [`step`](Self::step) after it said that there is no more
+    /// to do, while nothing is appended, trimmed or released. Default: 1 s.
     fn pause(&self) -> Duration {
         Duration::from_secs(1)
     }
 
-    /// Looks whether what the log writes to is still where the next start looks for it: somebody may have
-    /// removed or replaced it. For a log that several instances can open, also whether it is still this
-    /// instance's. Costs a few system calls, or a question to a server; meant for a few times a minute, and
-    /// before the log is given up.
+    /// Looks whether the storage that the log writes to is still where the next start looks for it;
+    /// somebody may have removed or replaced it. For a log that several instances can open, it also
+    /// looks whether the log is still this instance's. It costs a few system calls, or a question
+    /// to a server. Call it a few times a minute, and before you give the log up.
     ///
     /// # Errors
-    /// If it is not: then the log is dead, and what only the removed part held is lost. No error says
-    /// that it is there: where that cannot be found out for now, nothing is said.
+    /// If the storage is gone: then the log is dead, and what only the removed part held is lost.
+    /// No error means that it is there, or that nobody can find it out for now.
     fn check_storage(&self) -> Result<(), LogError> {
         Ok(())
     }
 }
 
-/// What can be told of a log at little cost while somebody else owns it. See [`Log::preview`].
+/// What [`Log::preview`] finds at little cost while somebody else owns the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preview {
     /// No recovery can start before it, as in [`RecoveryReport::trimmed`].
@@ -328,8 +340,9 @@ pub trait LogReader: Send + Sync {
     /// does not verify.
     fn read(&self, at: Position) -> Result<Bytes, ReadError>;
 
-    /// Several records, in that order: what [`read`](Self::read) says of each. A log reads what stands
-    /// together at once. Ends behind the first [`ReadError::Log`]: the rest was not tried.
+    /// Reads several records, and returns for each, in that order, what [`read`](Self::read) says.
+    /// A log reads at once what stands together. The list ends behind the first [`ReadError::Log`];
+    /// the log did not try the rest.
     fn read_all(&self, at: &[Position]) -> Vec<Result<Bytes, ReadError>> {
         let mut records = Vec::with_capacity(at.len());
         for &at in at {
@@ -341,26 +354,27 @@ pub trait LogReader: Send + Sync {
         records
     }
 
-    /// The payloads of several records, in that order, if all can be read and verified without waiting:
-    /// for a disk, another machine or a connection to it. `None` if not, or if something is wrong with
-    /// any of them: [`read_all`](Self::read_all) finds out what.
+    /// Returns the payloads of several records, in that order, if the log can read and verify all
+    /// of them without waiting for a disk, another machine or a connection. Returns `None` if it
+    /// cannot, or if something is wrong with any of them; [`read_all`](Self::read_all) finds out
+    /// what.
     ///
-    /// The only method that never blocks, and that an async task may call.
+    /// This is the only method that never blocks, so an async task may call it.
     fn try_read_all(&self, _at: &[Position]) -> Option<Vec<Bytes>> {
         None
     }
 
-    /// Where the record of that [number](RecordStamp::number) starts; `None` if there is none that can be read:
-    /// not yet, not any more, or because it is damaged. May read as much as a range holds.
+    /// Returns where the record with this [number](RecordStamp::number) starts; `None` if there is
+    /// no such record yet or any more, or if it is damaged. It may read as much as a range holds.
     ///
     /// # Errors
     /// If storage fails.
     fn locate(&self, number: u64) -> Result<Option<Position>, ReadError>;
 
-    /// Waits until a record that starts at `beyond` or behind it is durable, for whoever follows the log; not
-    /// longer than `wait`, nor if there will never be one. Returns up to where records are durable, which is
-    /// how far a follower may go: what is behind it a power cut may still take back. Of a view of a standby it
-    /// is where the view ends.
+    /// Waits until a record that starts at `beyond` or behind it is durable, for those who follow
+    /// the log. It waits no longer than `wait`, and not at all if there will never be such a
+    /// record. Returns up to where records are durable. A follower may go that far: a power cut may
+    /// still take back what is behind it. For a view of a standby it is where the view ends.
     ///
     /// # Errors
     /// If storage fails.
@@ -399,48 +413,48 @@ pub enum Scanned {
     },
 }
 
-/// What a shard is kept in: a log, and beside it the snapshots from which its recovery starts. They may be in one
-/// place or in two.
+/// The storage of a shard: a log, and the snapshots from which its recovery starts. They may be in
+/// one place or in two.
 pub struct Storage {
-    /// The log.
+    /// The shard's log.
     pub log: Box<dyn Log>,
-    /// Its snapshots.
+    /// The snapshots beside that log.
     pub snapshots: Arc<dyn SnapshotStore>,
 }
 
-/// The snapshots beside a log: each a sequence of pieces, complete or not there. What is in a piece
-/// is the caller's business.
+/// The snapshots beside a log. Each is a sequence of pieces, and either complete or not there. The
+/// caller decides what is in a piece.
 pub trait SnapshotStore: Send + Sync {
-    /// The positions of all complete snapshots, newest first.
+    /// Returns the positions of all complete snapshots, newest first.
     ///
     /// # Errors
     /// If storage fails.
     fn list(&self) -> Result<Vec<Position>, LogError>;
 
-    /// Opens the snapshot of that position.
+    /// Opens the snapshot of this position.
     ///
     /// # Errors
     /// [`ReadError::Missing`] if there is none, [`ReadError::Damaged`] if its beginning does not
     /// verify, [`LogError::NewerFormat`] in [`ReadError::Log`] if a newer version wrote it.
     fn open(&self, at: Position) -> Result<Box<dyn SnapshotReader>, ReadError>;
 
-    /// Removes the snapshot of that position; nothing if there is none.
+    /// Removes the snapshot of this position. Does nothing if there is none.
     ///
     /// # Errors
     /// If storage fails.
     fn remove(&self, at: Position) -> Result<(), LogError>;
 
-    /// Begins a snapshot of the state after every record that starts before `at`, which is the log's tail; the
-    /// next record will have that number. For the log's owner, under its epoch. Does no I/O yet; the writer
-    /// does, on whatever thread it is used.
+    /// Begins a snapshot of the state after every record that starts before `at`, which is the
+    /// log's tail; the next record will have the number `next_number`. Only the log's owner calls
+    /// it, under its epoch. It does no I/O yet; the writer does, on whatever thread uses it.
     ///
     /// # Errors
     /// [`LogError::Unsupported`] before an epoch was begun, and from a store that is only read.
     fn begin(&self, at: Position, next_number: u64) -> Result<Box<dyn SnapshotWriter>, LogError>;
 
-    /// Takes the snapshot of that position out of use for good, durably: the shard went on from an
-    /// older state, which this one no longer fits. Its bytes stay for an operator where the store can
-    /// keep them apart. Nothing if there is none.
+    /// Takes the snapshot of this position out of use for good, durably: the shard went on from an
+    /// older state, which this snapshot no longer fits. Its bytes stay for an operator if the store
+    /// can keep them apart. Does nothing if there is none.
     ///
     /// # Errors
     /// If storage fails.
@@ -449,9 +463,9 @@ pub trait SnapshotStore: Send + Sync {
     }
 }
 
-/// Writes one snapshot. Dropped before [`finish`](Self::finish) it leaves nothing behind.
+/// Writes one snapshot. Dropping it before [`finish`](Self::finish) leaves nothing behind.
 pub trait SnapshotWriter: Send {
-    /// The state after all records before this is what belongs into the snapshot.
+    /// Returns the snapshot's position. The snapshot holds the state after all records before it.
     fn position(&self) -> Position;
 
     /// Adds a piece of at most [`LogCapabilities::record_bytes_max`] bytes.
@@ -460,23 +474,23 @@ pub trait SnapshotWriter: Send {
     /// If storage fails, or is full: then only the snapshot is lost.
     fn write(&mut self, piece: &[u8]) -> Result<(), LogError>;
 
-    /// Makes the snapshot complete and durable, in one step: after a crash it is there whole or not
-    /// at all. To be called only when every record before its position is durable.
+    /// Makes the snapshot complete and durable in one step: after a crash it is there whole or not
+    /// at all. Call it only when every record before its position is durable.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// If storage fails, or is full: then only the snapshot is lost.
     fn finish(self: Box<Self>) -> Result<(), LogError>;
 }
 
 /// Reads one snapshot.
 pub trait SnapshotReader: Send {
-    /// Bytes of all pieces, to plan with.
+    /// Returns the bytes of all pieces, to plan with.
     fn total_bytes(&self) -> u64;
 
-    /// The next piece, verified; `None` behind the last one.
+    /// Returns the next piece, verified; `None` behind the last one.
     ///
     /// # Errors
-    /// [`ReadError::Damaged`] if it does not verify or is not there.
+    /// [`ReadError::Damaged`] if it does not verify or is missing.
     fn next_piece(&mut self) -> Result<Option<Bytes>, ReadError>;
 }
 
@@ -492,8 +506,8 @@ pub struct LogRecord {
 /// What a log keeps beside a record's payload, under the same checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordStamp {
-    /// One more than that of the record before it, in whichever epoch that was; so a gap tells how many
-    /// records are missing.
+    /// The record's number: one more than that of the record before it, whatever the epochs. So a
+    /// gap tells how many records are missing.
     pub number: u64,
     /// The epoch it was appended under.
     pub epoch: Epoch,
@@ -502,31 +516,32 @@ pub struct RecordStamp {
 /// What a log can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogCapabilities {
-    /// Bytes left free in front of each record of a [`RecordGroup`], for the log's own header.
+    /// The bytes that a [`RecordGroup`] leaves free in front of each record, for the log's own
+    /// header.
     pub gap: usize,
-    /// The largest payload of one record.
+    /// The largest payload of one record, in bytes.
     pub record_bytes_max: usize,
     /// The level an append has reached when it returns.
     pub append_level: crate::Level,
     /// The level a sync reaches: [`Level::Disk`](crate::Level::Disk) or higher.
     pub sync_level: crate::Level,
-    /// Groups that may be on their way at once: submitted and not written.
+    /// How many groups may be on their way at once: submitted and not written.
     pub groups_in_flight: usize,
-    /// Syncs that may be on their way at once.
+    /// How many syncs may be on their way at once.
     pub syncs_in_flight: usize,
     /// Whether [`Log::release`] works.
     pub releases_ranges: bool,
-    /// Positions that differ in no more than so many of their lowest bits are in one range.
+    /// Positions that differ only in this many of their lowest bits are in one range.
     pub range_bits: u32,
 }
 
-/// What room is reserved for.
+/// Says what room is reserved for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// For what adds to the log's live contents: refused while the log is full.
+    /// For work that adds to the log's live contents. A full log refuses it.
     Growth,
-    /// For what a full log must be able to do to become less full: leases, settles, purges. Has a
-    /// reserve.
+    /// For work by which a full log becomes less full: leases, settles, purges. A reserve is kept
+    /// for it.
     Maintenance,
 }
 
@@ -542,30 +557,30 @@ pub struct LogRange {
 /// How much room a log has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogSpace {
-    /// What to think of it.
+    /// Whether the room is enough.
     pub state: SpaceState,
     /// Bytes the log takes, its snapshots and what it keeps ready included.
     pub used_bytes: u64,
-    /// Of them, bytes ready for new records.
+    /// How many of these bytes are ready for new records.
     pub ready_bytes: u64,
     /// Bytes of storage nobody has taken yet.
     pub free_bytes: u64,
 }
 
-/// See [`LogSpace`].
+/// Says whether a log has enough room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpaceState {
-    /// There is enough.
+    /// There is enough room.
     #[default]
     Normal,
-    /// Below the low mark: somebody should look.
+    /// The room is below the low mark. An operator should look.
     Low,
-    /// Below the stop mark: [`Purpose::Growth`] is refused.
+    /// The room is below the stop mark. The log refuses [`Purpose::Growth`].
     Full,
 }
 
 impl SpaceState {
-    /// The word for it, wherever people read it: `normal`, `low` or `full`.
+    /// Returns the word for it wherever people read it: `normal`, `low` or `full`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -605,38 +620,39 @@ impl RecordGroup {
         self.buffer.len() - start
     }
 
-    /// Takes the last record out again, before it was placed: for one that turned out too large.
+    /// Takes the last record out again before it was placed. The engine does this with a record
+    /// that turned out too large.
     pub fn pop(&mut self) {
         if let Some(start) = self.starts.pop() {
             self.buffer.truncate(start);
         }
     }
 
-    /// Number of records.
+    /// Returns the number of records.
     #[must_use]
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// Whether there is no record.
+    /// Tells whether the group has no record.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }
 
-    /// The gap in front of each record.
+    /// Returns the size of the gap in front of each record, in bytes.
     #[must_use]
     pub fn gap(&self) -> usize {
         self.gap
     }
 
-    /// All gaps and payloads, back to back.
+    /// Returns all gaps and payloads, back to back.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.buffer
     }
 
-    /// Where the record's gap and payload stand in [`bytes`](Self::bytes).
+    /// Returns where the record's gap and payload stand in [`bytes`](Self::bytes).
     ///
     /// # Panics
     /// If there is no such record.
@@ -650,7 +666,7 @@ impl RecordGroup {
         self.starts[index]..end
     }
 
-    /// The record's gap and payload, for the log to fill in its header.
+    /// Returns the record's gap and its payload; the log writes its header into the gap.
     ///
     /// # Panics
     /// If there is no such record.
@@ -659,7 +675,7 @@ impl RecordGroup {
         self.buffer[frame].split_at_mut(self.gap)
     }
 
-    /// The record's payload.
+    /// Returns the record's payload.
     ///
     /// # Panics
     /// If there is no such record.
@@ -678,13 +694,13 @@ impl RecordGroup {
     }
 }
 
-/// What recovery found and did.
+/// Says what recovery found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// Records handed over.
     pub records: u64,
-    /// Bytes of those records, with what the log put around them. What was read beside them is not
-    /// in it, such as blocks that were made ready and not used.
+    /// The bytes of those records and of what the log put around them. Other bytes that recovery
+    /// read are not counted, such as blocks that were made ready and not used.
     pub bytes: u64,
     /// The highest epoch found, or that was known before; the next owner must begin a higher one.
     pub epoch: Epoch,
@@ -696,31 +712,31 @@ pub struct RecoveryReport {
     /// Damage below the highest position known to have been synced: set aside, and counted by the
     /// missing record numbers.
     pub damaged: Vec<DamagedRange>,
-    /// Parts of the log that are not there at all, such as a file that somebody moved away, and that held
-    /// durable records or may have: each from the first position of a range to before that of another. What
-    /// they are known to have held is counted in `damaged` as well.
+    /// Parts of the log that are missing altogether, such as a file that somebody moved away, and
+    /// that held durable records or may have. Each goes from the first position of a range to
+    /// before that of another. `damaged` counts what they are known to have held as well.
     pub missing: Vec<Range<Position>>,
     /// Whether records that were appended and not synced may have been lost since the last owner began.
     pub unsynced: Unsynced,
 }
 
-/// Whether a log may have lost records that were appended and not synced. An owner that may have lost
-/// some waits until no lease can be left of which it knows nothing.
+/// Says whether a log may have lost records that were appended and not synced. An owner that may
+/// have lost some waits until every lease that it may not know of has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unsynced {
-    /// The log lives and dies with the operating system of its owner: they are lost if the
-    /// [boot id](crate::BootId) is another one than before.
+    /// The log lives and dies with its owner's operating system: unsynced records are lost if the
+    /// [boot id](crate::BootId) differs from the one before.
     #[default]
     AskBootId,
-    /// None were lost, on whatever host the last owner was.
+    /// No records were lost, on whatever host the last owner was.
     Kept,
-    /// Some may have been lost. Said at each recovery until an owner that was told has appended
-    /// something.
+    /// Some records may have been lost. Every recovery says so, until an owner that was told has
+    /// appended something.
     MayBeLost,
 }
 
 impl RecoveryReport {
-    /// Number of records that were known to be durable and are lost.
+    /// Returns how many records were known to be durable and are lost.
     #[must_use]
     pub fn records_lost(&self) -> u64 {
         self.damaged.iter().map(|range| range.records).sum()
@@ -740,7 +756,7 @@ pub struct DamagedRange {
     pub kept_as: Option<String>,
 }
 
-/// Why [`Log::append`] or [`Log::begin_epoch`] failed.
+/// Says why [`Log::append`] or [`Log::begin_epoch`] failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
@@ -768,28 +784,28 @@ pub enum AppendError {
         /// The limit.
         max: usize,
     },
-    /// There is no room, or no file can be opened for it; nothing was written, and that is certain
-    /// also after a crash.
+    /// There is no room, or no file can be opened. Nothing was written; that is certain, also after
+    /// a crash.
     #[error("the log is full")]
     Full(#[source] ReserveError),
-    /// Unknown outcome: the instance is dead.
+    /// Nobody knows whether the records are written. The instance is dead.
     #[error("appending to the log; whether the records are written is unknown")]
     Unknown(#[source] LogError),
 }
 
-/// Why room could not be reserved.
+/// Says why room could not be reserved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReserveError {
     /// Not enough room; settling and deleting may make some.
     #[error("no room for {needed} more bytes, {free} are free")]
     Full {
-        /// Bytes asked for.
+        /// The bytes that were asked for.
         needed: u64,
-        /// Bytes there are.
+        /// The bytes that are free.
         free: u64,
     },
-    /// Nobody can open the file that it needs: too many are open. It passes by itself.
+    /// The log needs to open a file, but too many files are open. This passes by itself.
     #[error("no file can be opened for the log")]
     OutOfDescriptors(#[source] DiskError),
     /// Storage failed.

@@ -1,4 +1,4 @@
-//! A message as its producer gives it.
+//! The message that a producer sends.
 
 use std::sync::Arc;
 
@@ -6,61 +6,65 @@ use bytes::Bytes;
 
 use crate::{Key, Level, Millis, UniqueId, WallTime};
 
-/// What a producer hands over. Every field but the body is optional.
+/// A message as its producer sends it. Only the body is required, and it may be empty.
 ///
-/// A record on disk has all of these from the first format on.
+/// A record on disk has room for all fields from the first format on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// The payload.
+    /// The payload: any bytes. The queue limits its size, together with the headers' (1 MiB by
+    /// default).
     pub body: Bytes,
-    /// Named values that travel with the payload, in the order given.
+    /// Named values that travel with the body, in the order given.
     pub headers: Vec<Header>,
-    /// Ordering key: same key, same order, one holder at a time. For keyed queues, which need one; an
-    /// unkeyed queue keeps no order and refuses it.
+    /// The ordering key. Messages with the same key keep their order and have one holder at a time.
+    /// A keyed queue requires a key; an unkeyed queue keeps no order and refuses it.
     pub key: Option<Key>,
-    /// Group that takes turns with others, without an order or a lock (SQS: a fair queue's
-    /// MessageGroupId). For unkeyed queues; a keyed queue refuses it. Once accepted it stands in `key`,
-    /// as it does on disk: what it is, is said by the queue.
+    /// The group, which takes turns with other groups, without an order or a lock (SQS: a fair
+    /// queue's MessageGroupId). Only unkeyed queues accept it. Once a message is accepted, its
+    /// group stands in `key`, as it does on disk: the queue says which of the two it is.
     pub group: Option<Key>,
-    /// Producer-chosen id for deduplication within the queue's window.
+    /// The producer's id for this message. Within the queue's window a second send with the same id
+    /// adds nothing.
     pub unique_id: Option<UniqueId>,
-    /// Where the message stands in its producer's own sequence, for a replay after an outage longer
-    /// than any window.
+    /// The place of the message in its producer's own sequence, for a replay after an outage that
+    /// is longer than any window. Lockgate keeps it and does not use it yet.
     pub producer: Option<ProducerMark>,
-    /// Not delivered before this instant. `None`: as soon as accepted, or after the queue's delay.
+    /// The due time: the message is not delivered before it. `None`: it is due at once, or after
+    /// the queue's delay.
     pub due: Option<WallTime>,
-    /// Dropped as `expired` when it has waited this long. `None`: the queue's retention alone.
+    /// How long the message may wait, in milliseconds; then it is dropped as `expired`. `None`:
+    /// only the queue's retention counts.
     pub time_to_live: Option<Millis>,
-    /// 0 to 255, higher first, for queues that serve by priority; kept and handed on by all others.
+    /// The priority, from 0 to 255. Lockgate keeps it and hands it on; no queue orders by it yet.
     pub priority: u8,
-    /// Media type of the body.
+    /// The media type of the body, for its consumer.
     pub content_type: Option<Arc<str>>,
-    /// W3C trace context, or what the client calls it.
+    /// The W3C trace context, or what the client uses in its place.
     pub trace_context: Option<Arc<str>>,
-    /// A durability above the queue's own. A lower one is refused.
+    /// A level above the queue's own. A lower one is refused. `None`: the queue's level.
     pub level: Option<Level>,
 }
 
-/// A named, typed value beside the body.
+/// A named, typed value that travels with a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its name.
+    /// The name of the header.
     pub name: Arc<str>,
-    /// What the value is, in the words of the protocol it came by (SQS: `String`, `Number.int`,
-    /// `Binary`, ...).
+    /// The type of the value, in the words of the protocol that brought it (SQS: `String`,
+    /// `Number.int`, `Binary`, ...).
     pub kind: Arc<str>,
-    /// The value.
+    /// The value of the header: any bytes.
     pub value: Bytes,
 }
 
 /// A message's place in its producer's own sequence.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProducerMark {
-    /// The producer's name, stable over its restarts.
+    /// The producer's name, which stays the same over its restarts.
     pub producer: Arc<str>,
-    /// One of the producer's independent sequences.
+    /// Which of the producer's independent sequences this is.
     pub lane: u32,
-    /// The number in that lane, rising.
+    /// The number in that lane; each is higher than the one before.
     pub number: u64,
 }
 
@@ -68,7 +72,7 @@ pub struct ProducerMark {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} has {len} bytes, the limit is {max}")]
 pub struct SizeError {
-    /// Which part.
+    /// The part that is too long.
     pub what: &'static str,
     /// Its length in bytes.
     pub len: usize,
@@ -113,8 +117,8 @@ impl Message {
         self
     }
 
-    /// Bytes that count towards size limits and quotas: the body and the headers' names, kinds and
-    /// values (as SQS counts them).
+    /// Returns how many bytes count towards size limits and quotas: the body, and the headers'
+    /// names, kinds and values, as SQS counts them.
     #[must_use]
     pub fn size(&self) -> usize {
         let headers: usize = self

@@ -1,37 +1,38 @@
-//! Names given by users, checked once at construction so that nothing further in need check again.
+//! Names that users give. They are checked once, at construction, so nothing further in checks them
+//! again.
 
 use std::{fmt, sync::Arc};
 
-/// Why a name was refused.
+/// Says why a name was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
     /// The name has no characters.
     #[error("a {what} must not be empty")]
     Empty {
-        /// What kind of name.
+        /// The kind of name, in words.
         what: &'static str,
     },
     /// The name is longer than its limit.
     #[error("a {what} may have {max} bytes at most, this one has {len}")]
     TooLong {
-        /// What kind of name.
+        /// The kind of name, in words.
         what: &'static str,
-        /// Its length in bytes.
+        /// The name's length in bytes.
         len: usize,
         /// The limit in bytes.
         max: usize,
     },
-    /// The name has a character outside its set.
+    /// The name has a character that is not allowed.
     #[error("a {what} may not contain {found:?} (at byte {at}): allowed are {allowed}")]
     Character {
-        /// What kind of name.
+        /// The kind of name, in words.
         what: &'static str,
         /// The first character that is not allowed.
         found: char,
-        /// Where it stands.
+        /// The byte at which that character starts.
         at: usize,
-        /// The set, in words.
+        /// The allowed characters, in words.
         allowed: &'static str,
     },
 }
@@ -47,19 +48,19 @@ macro_rules! name {
             /// The longest such name, in bytes.
             pub const MAX_LEN: usize = $max;
 
-            /// Checks and takes a name.
+            /// Checks a text and makes it a name.
             ///
             /// # Errors
-            /// If it is empty, too long, or has a character outside its set.
+            /// If the text is empty, too long, or has a character that is not allowed.
             pub fn new(text: &str) -> Result<Self, NameError> {
                 Self::check(text)?;
                 Ok(Self(text.into()))
             }
 
-            /// Whether [`new`](Self::new) would take it.
+            /// Checks whether [`new`](Self::new) would accept the text.
             ///
             /// # Errors
-            /// As there.
+            /// If the text is empty, too long, or has a character that is not allowed.
             pub fn check(text: &str) -> Result<(), NameError> {
                 if text.is_empty() {
                     return Err(NameError::Empty { what: $what });
@@ -83,7 +84,7 @@ macro_rules! name {
                 Ok(())
             }
 
-            /// The name's text.
+            /// Returns the name as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -143,8 +144,8 @@ name!(
 );
 
 name!(
-    /// Who holds a lease: a name the client gave, else its access key or address. 1 to 128 bytes
-    /// without control characters.
+    /// The name of a lease's holder: the name that the client gave, or else its access key or
+    /// address. 1 to 128 bytes without control characters.
     HolderName,
     "holder name",
     128,
