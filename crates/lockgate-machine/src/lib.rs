@@ -62,6 +62,7 @@
 mod codec;
 mod columns;
 mod command;
+mod counters;
 mod dedup;
 mod effect;
 mod live;
@@ -85,6 +86,7 @@ pub use command::{
     KeyAction, Move, MoveTo, Pause, Purge, Receive, Reschedule, SendMessage, Settle, SettleAction,
     Transact, TypedCommand,
 };
+pub use counters::{COUNTERS, Counter, CounterKind, DroppedCounts, QueueTotals};
 pub use effect::{DeadLetterReason, DropReason, Effect, Effects, StoredMessage};
 pub use live::{LiveMessage, LiveRange};
 pub use machine::{
@@ -95,9 +97,9 @@ pub use query::{
     DescribeQueue, ExplainKey, FindMessage, ListKeys, ListMessages, ListQueues, Query, TypedQuery,
 };
 pub use reply::{
-    CreatedQueue, Decision, Delivery, DroppedCounts, KeyPage, KeyStatus, KeyWait, MessagePage,
-    MessageStatus, MessageWait, Moved, Origin, QueryReply, QueueCounts, QueueDescription,
-    QueuePage, QueueTotals, Rejection, Reply, Sent, Settled, StaleReason, Stuck, StuckReason,
+    CreatedQueue, Decision, Delivery, KeyPage, KeyStatus, KeyWait, MessagePage, MessageStatus,
+    MessageWait, Moved, Origin, QueryReply, QueueCounts, QueueDescription, QueuePage, Rejection,
+    Reply, Sent, Settled, StaleReason, Stuck, StuckReason,
 };
 pub use settings::{
     DedupScope, KeyPolicy, KeyProfile, Kind as SettingKind, QueueSettings, SETTINGS, Setting,

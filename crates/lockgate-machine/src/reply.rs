@@ -7,7 +7,7 @@ use lockgate_core::{
     QueueId, QueueName, Sequence, ShardId, WallTime,
 };
 
-use crate::{DeadLetterReason, Effects, QueueSettings, SettingsError};
+use crate::{DeadLetterReason, Effects, QueueSettings, QueueTotals, SettingsError};
 
 /// What a command does and what its caller is told.
 #[derive(Clone, Debug)]
@@ -437,61 +437,6 @@ pub struct QueueCounts {
     pub unique_ids: u64,
     /// When the oldest message was accepted.
     pub oldest: Option<WallTime>,
-}
-
-/// What came and went. Conservation: `accepted + moved_in = acknowledged + moved_out +
-/// dropped(by reason) + pending`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueTotals {
-    /// Sends accepted, duplicates not counted.
-    pub accepted: u64,
-    /// Sends recognised as duplicates since the last start.
-    pub duplicates: u64,
-    /// Messages that came from another queue.
-    pub moved_in: u64,
-    /// Messages that went to another queue.
-    pub moved_out: u64,
-    pub acknowledged: u64,
-    pub dropped: DroppedCounts,
-    pub leased: u64,
-    /// Leases that ran out.
-    pub leases_ended: u64,
-    /// Stale settles since the last start.
-    pub stale: u64,
-    /// Messages of level `memory` that crashes may have taken: at most so many were answered and
-    /// are not in `accepted`.
-    pub possibly_lost: u64,
-}
-
-/// Messages dropped, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DroppedCounts {
-    /// By a purge.
-    pub purged: u64,
-    /// With their queue. Only in the totals of the shard; those of the queue are gone with it.
-    pub queue_deleted: u64,
-    pub expired: u64,
-    pub damaged: u64,
-    /// Rejected without a dead-letter queue.
-    pub rejected: u64,
-    /// Cancelled by id.
-    pub cancelled: u64,
-    /// Dropped with their key.
-    pub key_dropped: u64,
-}
-
-impl DroppedCounts {
-    /// Dropped for any reason.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.purged
-            + self.queue_deleted
-            + self.expired
-            + self.damaged
-            + self.rejected
-            + self.cancelled
-            + self.key_dropped
-    }
 }
 
 /// Why a key does, or does not, move.

@@ -737,8 +737,8 @@ impl Machine {
 
     fn count_stale(&mut self, queue: QueueId) {
         match self.queue_index(queue) {
-            Some(queue) => self.queues[queue].totals.stale += 1,
-            None => self.deleted_totals.stale += 1,
+            Some(queue) => self.queues[queue].totals.stale_settles += 1,
+            None => self.deleted_totals.stale_settles += 1,
         }
     }
 

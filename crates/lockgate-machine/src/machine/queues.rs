@@ -346,37 +346,3 @@ impl Machine {
         Some(())
     }
 }
-
-impl QueueTotals {
-    /// Adds another queue's totals.
-    pub(super) fn add(&mut self, other: &Self) {
-        let Self {
-            accepted,
-            duplicates,
-            moved_in,
-            moved_out,
-            acknowledged,
-            dropped,
-            leased,
-            leases_ended,
-            stale,
-            possibly_lost,
-        } = other;
-        self.accepted += accepted;
-        self.duplicates += duplicates;
-        self.moved_in += moved_in;
-        self.moved_out += moved_out;
-        self.acknowledged += acknowledged;
-        self.dropped.purged += dropped.purged;
-        self.dropped.queue_deleted += dropped.queue_deleted;
-        self.dropped.expired += dropped.expired;
-        self.dropped.damaged += dropped.damaged;
-        self.dropped.rejected += dropped.rejected;
-        self.dropped.cancelled += dropped.cancelled;
-        self.dropped.key_dropped += dropped.key_dropped;
-        self.leased += leased;
-        self.leases_ended += leases_ended;
-        self.stale += stale;
-        self.possibly_lost += possibly_lost;
-    }
-}

@@ -6,8 +6,6 @@
 
 mod rows;
 
-pub(super) use self::rows::{TOTAL_MAX, totals};
-
 use std::{collections::BTreeMap, sync::Arc};
 
 use lockgate_core::{

@@ -131,7 +131,7 @@ impl Machine {
             secret: self.secret,
             next_lease: LeaseNumber(self.next_lease),
             next_queue: QueueId(self.next_queue),
-            deleted: without_volatile(self.deleted_totals),
+            deleted: self.deleted_totals.kept(),
             queues: self
                 .queue_names
                 .iter()
@@ -144,7 +144,7 @@ impl Machine {
         let queue = &self.queues[index];
         let content = &self.contents[queue.content];
         let mut description = self.describe(index);
-        description.totals = without_volatile(description.totals);
+        description.totals = description.totals.kept();
         let mut keys = BTreeMap::new();
         for (key, state) in self.keys.iter() {
             if state.content == queue.content {
@@ -236,13 +236,5 @@ impl Machine {
     fn sequences(&self, indexes: &[u32]) -> Vec<Sequence> {
         let sequence = |&index: &u32| self.messages[index].sequence();
         indexes.iter().map(sequence).collect()
-    }
-}
-
-fn without_volatile(totals: QueueTotals) -> QueueTotals {
-    QueueTotals {
-        duplicates: 0,
-        stale: 0,
-        ..totals
     }
 }

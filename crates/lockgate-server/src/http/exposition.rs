@@ -15,18 +15,18 @@ pub(crate) struct Exposition {
 #[derive(Debug)]
 pub(crate) struct Family<'a> {
     text: &'a mut String,
-    name: &'static str,
+    name: &'a str,
 }
 
 impl Exposition {
     /// A value that only grows; its name ends in `_total`.
-    pub(crate) fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
+    pub(crate) fn counter<'a>(&'a mut self, name: &'a str, help: &str) -> Family<'a> {
         debug_assert!(name.ends_with("_total"), "{name}");
         self.family(name, "counter", help)
     }
 
     /// A value that goes up and down.
-    pub(crate) fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
+    pub(crate) fn gauge<'a>(&'a mut self, name: &'a str, help: &str) -> Family<'a> {
         debug_assert!(!name.ends_with("_total"), "{name}");
         self.family(name, "gauge", help)
     }
@@ -35,7 +35,7 @@ impl Exposition {
         self.text
     }
 
-    fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
+    fn family<'a>(&'a mut self, name: &'a str, kind: &str, help: &str) -> Family<'a> {
         let text = &mut self.text;
         // Our own words: nothing in them needs escaping. Writing to a string cannot fail.
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");

@@ -5,7 +5,7 @@ use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 use hyper::StatusCode;
 use lockgate_core::{SpaceState, WallTime};
 use lockgate_engine::{Engine, EngineMetrics};
-use lockgate_machine::{QueueCounts, QueueTotals};
+use lockgate_machine::{COUNTERS, Counter, CounterKind, QueueCounts};
 use tokio::time::timeout;
 
 use super::{
@@ -305,47 +305,6 @@ const QUEUE_GAUGES: &[OfField<QueueCounts>] = &[
     ),
 ];
 
-const QUEUE_COUNTERS: &[OfField<QueueTotals>] = &[
-    (
-        "lockgate_queue_accepted_total",
-        "Sends accepted, duplicates not counted.",
-        |totals| totals.accepted,
-    ),
-    (
-        "lockgate_queue_duplicates_total",
-        "Sends recognised as duplicates since the start.",
-        |totals| totals.duplicates,
-    ),
-    (
-        "lockgate_queue_moved_in_total",
-        "Messages that came from another queue.",
-        |totals| totals.moved_in,
-    ),
-    (
-        "lockgate_queue_moved_out_total",
-        "Messages that went to another queue.",
-        |totals| totals.moved_out,
-    ),
-    (
-        "lockgate_queue_acknowledged_total",
-        "Messages acknowledged.",
-        |totals| totals.acknowledged,
-    ),
-    ("lockgate_queue_leased_total", "Leases given.", |totals| {
-        totals.leased
-    }),
-    (
-        "lockgate_queue_leases_ended_total",
-        "Leases that ran out.",
-        |totals| totals.leases_ended,
-    ),
-    (
-        "lockgate_queue_stale_settles_total",
-        "Settles with a stale token since the start.",
-        |totals| totals.stale,
-    ),
-];
-
 /// How long the page waits for the figures of queues. They wait for no sync, so an engine that takes longer hangs, and
 /// the rest of the page tells more about that.
 const QUEUES_WAIT: Duration = Duration::from_secs(1);
@@ -392,10 +351,12 @@ async fn queues(page: &mut Exposition, engine: &Engine, limit: usize) {
             seconds(now.since(oldest)),
         );
     }
-    for &(name, help, value) in QUEUE_COUNTERS {
-        let mut family = page.counter(name, help);
+    for counter in counters(CounterKind::Total) {
+        let name = metric_of(counter);
+        let mut family = page.counter(&name, counter.about());
         for queue in &queues {
-            family.sample(&[("queue", queue.name.as_str())], value(&queue.totals));
+            let labels = [("queue", queue.name.as_str())];
+            family.sample(&labels, counter.get(&queue.totals));
         }
     }
     let mut dropped = page.counter(
@@ -403,19 +364,20 @@ async fn queues(page: &mut Exposition, engine: &Engine, limit: usize) {
         "Messages dropped, by reason.",
     );
     for queue in &queues {
-        let counts = queue.totals.dropped;
-        for (reason, count) in [
-            ("purged", counts.purged),
-            ("expired", counts.expired),
-            ("damaged", counts.damaged),
-            ("rejected", counts.rejected),
-            ("cancelled", counts.cancelled),
-            ("key_dropped", counts.key_dropped),
-        ] {
-            let labels = [("queue", queue.name.as_str()), ("reason", reason)];
-            dropped.sample(&labels, count);
+        for counter in counters(CounterKind::Dropped) {
+            let labels = [("queue", queue.name.as_str()), ("reason", counter.name)];
+            dropped.sample(&labels, counter.get(&queue.totals));
         }
     }
+}
+
+fn counters(kind: CounterKind) -> impl Iterator<Item = &'static Counter> {
+    COUNTERS.iter().filter(move |counter| counter.kind == kind)
+}
+
+/// What a queue's counter is called as a metric.
+fn metric_of(counter: &Counter) -> String {
+    format!("lockgate_queue_{}_total", counter.name)
 }
 
 /// Milliseconds as Prometheus wants its times.
@@ -424,4 +386,41 @@ fn seconds(milliseconds: u64) -> f64 {
     #[expect(clippy::cast_precision_loss)]
     let milliseconds = milliseconds as f64;
     milliseconds / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With `UPDATE_SNAPSHOTS` set, the rows are put there instead.
+    #[test]
+    fn the_page_of_metrics_has_a_row_for_each_counter_of_a_queue() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let row = |name: &str, about: &str| format!("| `{name}` | counter | {about} |");
+        let mut rows: Vec<String> = counters(CounterKind::Total)
+            .map(|counter| row(&metric_of(counter), counter.about()))
+            .collect();
+        let reasons: Vec<String> = counters(CounterKind::Dropped)
+            .map(|counter| format!("`{}`", counter.name))
+            .collect();
+        let about = format!("Messages dropped. Label `reason`: {}.", reasons.join(", "));
+        rows.push(row("lockgate_queue_dropped_total", &about));
+        let is_row = |line: &&str| {
+            line.starts_with("| `lockgate_queue_") && line.contains("_total` | counter |")
+        };
+        if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+            let first = page.lines().find(is_row).expect("it has such rows");
+            let renewed = page.lines().filter(|line| !is_row(line) || *line == first);
+            let renewed = renewed.map(|line| match line == first {
+                true => rows.join("\n"),
+                false => line.to_owned(),
+            });
+            let renewed: Vec<_> = renewed.collect();
+            std::fs::write(path, renewed.join("\n") + "\n").unwrap();
+            return;
+        }
+        let found: Vec<_> = page.lines().filter(is_row).collect();
+        assert_eq!(found, rows, "renew it with UPDATE_SNAPSHOTS=1");
+    }
 }

@@ -17,7 +17,7 @@ use crate::{
         order::spread,
         state::{
             Awaiting, Content, Contents, Holder, KeyState, Keys, LeaseState, Message, OriginEntry,
-            Queue, Queues, TOTAL_MAX, TimeToLive, totals,
+            Queue, Queues, TimeToLive,
         },
     },
     sequences::Leaf,
@@ -292,12 +292,9 @@ impl Machine {
         if self.next_lease > 1 << 48 || self.next_queue == 0 {
             return Err(damaged("a next number is above the highest"));
         }
-        let mut deleted = QueueTotals::default();
-        for total in totals(&mut deleted) {
-            *total = input.u64()?.min(TOTAL_MAX);
-        }
-        self.deleted_totals = deleted;
-        self.effects_ignored = input.u64()?.min(TOTAL_MAX);
+        let totals = input.count(1)?;
+        self.deleted_totals = QueueTotals::decode(&mut Input::new(input.take(totals)?))?;
+        self.effects_ignored = input.u64()?.min(crate::counters::TOTAL_MAX);
         self.live = LiveRanges::decode(input)?;
         for _ in 0..input.count(24)? {
             self.awaiting.push_back(Awaiting {

@@ -19,7 +19,7 @@ use lockgate_core::{Location, MessageId, QueueId, Sequence};
 use super::{
     Machine,
     housekeeping::PurgedContent,
-    state::{Content, Queue, totals},
+    state::{Content, Queue},
 };
 use crate::{columns::Row, dedup::DedupWindow, sequences::Sequences, slab::Slab, table::HashSeed};
 
@@ -391,9 +391,10 @@ impl Machine {
         out.push(u8::from(self.seed != HashSeed::default()));
         put_u64(out, self.next_lease);
         put_u32(out, self.next_queue);
-        for total in totals(&mut self.deleted_totals) {
-            put_u64(out, *total);
-        }
+        let mut totals = Vec::new();
+        self.deleted_totals.encode(&mut totals);
+        put_count(out, totals.len());
+        out.extend_from_slice(&totals);
         put_u64(out, self.effects_ignored);
         self.live.encode(out);
         put_count(out, self.awaiting.len());

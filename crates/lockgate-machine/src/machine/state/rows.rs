@@ -484,13 +484,13 @@ impl Row for Queue {
                 queue.id_tails.is_sorted().then_some(())
             },
         )?;
-        for total in 0..TOTALS {
-            columns.number(
-                TOTAL_MAX,
-                |queue| *totals(&mut queue.totals.clone())[total],
-                |queue, number| *totals(&mut queue.totals)[total] = number,
-            )?;
-        }
+        columns.bytes(
+            |queue, out| queue.totals.encode(out),
+            |queue, bytes| {
+                queue.totals = QueueTotals::decode(&mut Input::new(bytes)).ok()?;
+                Some(())
+            },
+        )?;
         columns.bytes(
             |queue, out| queue.dedup.encode_outline(out),
             |queue, bytes| {
@@ -565,44 +565,6 @@ fn counts(counts: &mut QueueCounts) -> [&mut u64; COUNTS] {
         oldest: _,
     } = counts;
     [ready, in_flight, delayed, bytes, keys, parked_keys]
-}
-
-/// The highest total: more than a shard comes to in a hundred years. Sums of many do not overflow.
-pub(in crate::machine) const TOTAL_MAX: u64 = 1 << 53;
-
-/// How many [`totals`] there are.
-const TOTALS: usize = 14;
-
-/// What follows from the log of a queue's totals, in the order of the image.
-pub(in crate::machine) fn totals(totals: &mut QueueTotals) -> [&mut u64; TOTALS] {
-    let QueueTotals {
-        accepted,
-        duplicates: _,
-        moved_in,
-        moved_out,
-        acknowledged,
-        dropped,
-        leased,
-        leases_ended,
-        stale: _,
-        possibly_lost,
-    } = totals;
-    [
-        accepted,
-        moved_in,
-        moved_out,
-        acknowledged,
-        &mut dropped.purged,
-        &mut dropped.queue_deleted,
-        &mut dropped.expired,
-        &mut dropped.damaged,
-        &mut dropped.rejected,
-        &mut dropped.cancelled,
-        &mut dropped.key_dropped,
-        leased,
-        leases_ended,
-        possibly_lost,
-    ]
 }
 
 fn links<T>(

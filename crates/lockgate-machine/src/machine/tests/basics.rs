@@ -17,7 +17,7 @@ fn a_key_is_served_in_order_one_holder_at_a_time() {
         receive q 10                    => 2
         ack q 1                         => stale Gone
         counts q                        => ready 0, in flight 2, delayed 0
-        totals q                        => accepted 3, acknowledged 1, leased 3, stale 1
+        totals q                        => accepted 3, acknowledged 1, leased 3, stale settles 1
         ",
     );
 }

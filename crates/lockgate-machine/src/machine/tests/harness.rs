@@ -13,10 +13,10 @@ use lockgate_core::{
 };
 
 use crate::{
-    AnyCommand, BatchDecoder, Cancel, ChangeKey, ChangeQueue, Command, CreateQueue, CreatedQueue,
-    DedupScope, DeleteQueue, DescribeQueue, Effects, EngineCommand, ExplainKey, KeyAction,
-    KeyPolicy, KeyProfile, KeyWait, Machine, MachineLimits, Move, MoveTo, Moved, Pause, Purge,
-    Query, QueryReply, QueueSettings, Receive, RecordBatch, Rejection, Reply, Reschedule,
+    AnyCommand, BatchDecoder, COUNTERS, Cancel, ChangeKey, ChangeQueue, Command, CreateQueue,
+    CreatedQueue, DedupScope, DeleteQueue, DescribeQueue, Effects, EngineCommand, ExplainKey,
+    KeyAction, KeyPolicy, KeyProfile, KeyWait, Machine, MachineLimits, Move, MoveTo, Moved, Pause,
+    Purge, Query, QueryReply, QueueSettings, Receive, RecordBatch, Rejection, Reply, Reschedule,
     SendMessage, Settle, SettleAction, Settled, Transact, decode_record, encode_record,
 };
 
@@ -595,27 +595,11 @@ impl Run {
         } else {
             self.describe(queue).totals
         };
-        let dropped = totals.dropped;
-        let all = [
-            ("accepted", totals.accepted),
-            ("duplicates", totals.duplicates),
-            ("moved in", totals.moved_in),
-            ("moved out", totals.moved_out),
-            ("acknowledged", totals.acknowledged),
-            ("purged", dropped.purged),
-            ("deleted", dropped.queue_deleted),
-            ("expired", dropped.expired),
-            ("damaged", dropped.damaged),
-            ("rejected", dropped.rejected),
-            ("cancelled", dropped.cancelled),
-            ("key dropped", dropped.key_dropped),
-            ("leased", totals.leased),
-            ("leases ended", totals.leases_ended),
-            ("stale", totals.stale),
-            ("possibly lost", totals.possibly_lost),
-        ];
-        let some = all.iter().filter(|(_, count)| *count > 0);
-        let some = some.map(|(what, count)| format!("{what} {count}"));
+        let some = COUNTERS
+            .iter()
+            .map(|counter| (counter.name.replace('_', " "), counter.get(&totals)))
+            .filter(|(_, count)| *count > 0)
+            .map(|(what, count)| format!("{what} {count}"));
         some.collect::<Vec<_>>().join(", ")
     }
 

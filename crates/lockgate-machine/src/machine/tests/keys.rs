@@ -58,7 +58,7 @@ fn dropping_a_key_leaves_what_is_in_flight() {
         ack q 1                         => done
         drop q a                        => refused KeyNotFound
         receive q 9                     => 4
-        totals q                        => accepted 4, acknowledged 1, key dropped 2, leased 2
+        totals q                        => accepted 4, acknowledged 1, leased 2, key dropped 2
         ",
     );
 }

@@ -58,7 +58,7 @@ fn a_purge_is_one_cut() {
         send q key=c                    => #6
         receive q 9                     => 6
         housekeep
-        totals q                        => accepted 6, purged 4, leased 3, stale 1
+        totals q                        => accepted 6, leased 3, stale settles 1, purged 4
         counts q                        => ready 0, in flight 2, delayed 0
         ",
     );
@@ -111,7 +111,7 @@ fn a_deleted_queue_is_gone_and_its_name_is_free() {
         wait 1h
         housekeep
         receive q 1                     => 1
-        totals shard                    => accepted 3, acknowledged 1, deleted 1, leased 3, stale 2
+        totals shard                    => accepted 3, acknowledged 1, leased 3, stale settles 2, queue deleted 1
         ",
     );
     assert_eq!(run.machine.queue_id(&name("q")).unwrap().0, 2);

@@ -21,7 +21,7 @@ fn a_stale_token_changes_nothing_and_is_told_why() {
         ack q 1                         => done
         ack q 1                         => stale Gone
         // giving back is not counted: whoever gives a batch back may be late
-        totals q                        => accepted 1, acknowledged 1, leased 2, leases ended 1, stale 6
+        totals q                        => accepted 1, acknowledged 1, leased 2, leases ended 1, stale settles 6
         ",
     );
 }
@@ -150,7 +150,7 @@ fn a_rejected_message_is_dropped_where_there_is_no_dead_letter_queue() {
         receive q 1                     => 1
         reject q 1                      => done
         receive q 1                     => 2
-        totals q                        => accepted 2, rejected 1, leased 2
+        totals q                        => accepted 2, leased 2, rejected 1
         ",
     );
 }
@@ -195,7 +195,7 @@ fn a_damaged_message_is_dropped_also_while_leased() {
         damaged q 1                     => dropped 0
         ack q 1                         => stale Gone
         ack q 2                         => done
-        totals q                        => accepted 2, acknowledged 1, damaged 1, leased 2, stale 1
+        totals q                        => accepted 2, acknowledged 1, leased 2, stale settles 1, damaged 1
         ",
     );
 }

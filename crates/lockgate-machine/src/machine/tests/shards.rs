@@ -153,7 +153,7 @@ fn a_token_of_another_shard_is_refused_and_changes_nothing() {
     });
     assert_eq!(run.give(&transact).unwrap_err(), refused);
     assert!(run.machine.is_current(own) && !run.machine.is_current(other));
-    assert_eq!(run.describe("q").totals.stale, 0);
+    assert_eq!(run.describe("q").totals.stale_settles, 0);
     let settled = run.give(&Command::Settle(ack(own)));
     assert!(matches!(settled, Ok(Reply::Settled(Settled::Done))));
     run.check_recovery();

@@ -111,7 +111,7 @@ fn what_outlives_the_retention_is_dropped_oldest_first() {
         oldest q                        => 30000 ms old
         receive q 9                     => 2
         ack q 2
-        totals q                        => accepted 2, acknowledged 1, expired 1, leased 1
+        totals q                        => accepted 2, acknowledged 1, leased 1, expired 1
         oldest q                        => nothing
         ",
     );
@@ -135,7 +135,7 @@ fn a_leased_message_outlives_the_retention_until_its_lease_ends() {
         counts q                        => ready 0, in flight 1, delayed 0
         send q key=e                    => #5
         wait 20s
-        totals q                        => accepted 5, acknowledged 1, expired 3, leased 3, leases ended 1
+        totals q                        => accepted 5, acknowledged 1, leased 3, leases ended 1, expired 3
         wait 40s
         counts q                        => ready 0, in flight 0, delayed 0
         ",
@@ -195,7 +195,7 @@ fn a_message_may_have_a_time_to_live_of_its_own() {
         wait 179s
         counts q                        => ready 1, in flight 0, delayed 0
         wait 1s
-        totals q                        => accepted 3, expired 3, leased 1
+        totals q                        => accepted 3, leased 1, expired 3
         ",
     );
 }

@@ -341,7 +341,7 @@ impl Model {
         self.durable = None;
         for queue in self.queues.values_mut() {
             queue.totals.duplicates = 0;
-            queue.totals.stale = 0;
+            queue.totals.stale_settles = 0;
         }
     }
 
@@ -352,7 +352,7 @@ impl Model {
     ) -> BTreeMap<QueueName, Queue> {
         for (name, queue) in &mut queues {
             if let Some(now) = self.queues.get(name) {
-                queue.totals.stale = now.totals.stale;
+                queue.totals.stale_settles = now.totals.stale_settles;
             }
         }
         queues

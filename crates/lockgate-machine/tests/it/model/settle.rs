@@ -28,7 +28,7 @@ impl Model {
     fn count_stale(&mut self, settle: &Settle) {
         let mut queues = self.queues.values_mut();
         if let Some(queue) = queues.find(|queue| queue.id == settle.token.queue) {
-            queue.totals.stale += 1;
+            queue.totals.stale_settles += 1;
         }
     }
 

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use lockgate_machine::{DroppedCounts, QueueCounts, QueueDescription, QueueTotals};
-use serde::{Deserialize, Serialize};
+use lockgate_machine::{
+    COUNTERS, Counter, CounterKind, QueueCounts, QueueDescription, QueueTotals,
+};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap as _};
 
 use super::{Instant, Settings, SettingsChange};
-use crate::few::FewByName;
+use crate::{few::FewByName, queue::tags::TAGS_MAX};
 
-/// Tags of a queue.
-const TAGS_MAX: usize = 50;
 /// Tags that one request changes: all of a queue's are removed, and as many are added.
 const TAG_CHANGES_MAX: usize = 2 * TAGS_MAX;
 
@@ -89,48 +89,27 @@ pub(crate) struct Counts {
     pub(crate) oldest_at: Option<Instant>,
 }
 
-/// What came and went.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct Totals {
-    /// Sends accepted, duplicates not counted.
-    pub(crate) accepted: u64,
-    /// Sends recognised as duplicates, since the last start.
-    pub(crate) duplicates: u64,
-    /// Messages that came from another queue.
-    pub(crate) moved_in: u64,
-    /// Messages that went to another queue.
-    pub(crate) moved_out: u64,
-    /// Messages acknowledged.
-    pub(crate) acknowledged: u64,
-    /// Messages dropped, by reason.
-    pub(crate) dropped: Dropped,
-    /// Leases given.
-    pub(crate) leased: u64,
-    /// Leases that ran out.
-    pub(crate) leases_ended: u64,
-    /// Settles of leases that were not current, since the last start.
-    pub(crate) stale: u64,
-    /// Messages of level `memory` that crashes may have taken: at most so many.
-    pub(crate) possibly_lost: u64,
+/// What came and went, by the table of counters.
+#[derive(Debug)]
+pub(crate) struct Totals(QueueTotals);
+
+fn counters(kind: CounterKind) -> impl Iterator<Item = &'static Counter> {
+    COUNTERS.iter().filter(move |counter| counter.kind == kind)
 }
 
-/// Messages dropped, by reason.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct Dropped {
-    /// By a purge.
-    pub(crate) purged: u64,
-    /// By age.
-    pub(crate) expired: u64,
-    /// Unreadable.
-    pub(crate) damaged: u64,
-    /// Rejected where there is no dead-letter queue.
-    pub(crate) rejected: u64,
-    /// Cancelled by id.
-    pub(crate) cancelled: u64,
-    /// Dropped with their key.
-    pub(crate) key_dropped: u64,
+impl Serialize for Totals {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(totals) = self;
+        let mut map = serializer.serialize_map(None)?;
+        for counter in counters(CounterKind::Total) {
+            map.serialize_entry(counter.name, &counter.get(totals))?;
+        }
+        let dropped: BTreeMap<_, _> = counters(CounterKind::Dropped)
+            .map(|counter| (counter.name, counter.get(totals)))
+            .collect();
+        map.serialize_entry("dropped", &dropped)?;
+        map.end()
+    }
 }
 
 /// A queue to be made.
@@ -170,7 +149,7 @@ impl From<QueueDescription> for Queue {
             created_at: Instant(queue.created),
             changed_at: Instant(queue.changed),
             counts: queue.counts.into(),
-            totals: queue.totals.into(),
+            totals: Totals(queue.totals),
             settings: Settings::of(queue.settings),
             tags: queue.tags,
         }
@@ -192,56 +171,60 @@ impl From<QueueCounts> for Counts {
     }
 }
 
-impl From<QueueTotals> for Totals {
-    fn from(totals: QueueTotals) -> Self {
-        let QueueTotals {
-            accepted,
-            duplicates,
-            moved_in,
-            moved_out,
-            acknowledged,
-            dropped,
-            leased,
-            leases_ended,
-            stale,
-            possibly_lost,
-        } = totals;
-        let DroppedCounts {
-            purged,
-            // The queue is gone with them.
-            queue_deleted: _,
-            expired,
-            damaged,
-            rejected,
-            cancelled,
-            key_dropped,
-        } = dropped;
-        Self {
-            accepted,
-            duplicates,
-            moved_in,
-            moved_out,
-            acknowledged,
-            dropped: Dropped {
-                purged,
-                expired,
-                damaged,
-                rejected,
-                cancelled,
-                key_dropped,
-            },
-            leased,
-            leases_ended,
-            stale,
-            possibly_lost,
-        }
-    }
-}
-
 /// How many messages a purge removed.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Purged {
     /// What the queue held when it was emptied.
     pub(crate) messages: u64,
+}
+
+#[cfg(test)]
+mod schema {
+    use std::borrow::Cow;
+
+    use schemars::{JsonSchema, Schema, SchemaGenerator};
+    use serde_json::{Map, Value, json};
+
+    use super::*;
+
+    fn object(description: &str, properties: Map<String, Value>) -> Value {
+        let required: Vec<_> = properties.keys().cloned().collect();
+        json!({
+            "description": description,
+            "type": "object",
+            "properties": properties,
+            "required": required,
+        })
+    }
+
+    /// A property for each counter.
+    fn properties(kind: CounterKind) -> Map<String, Value> {
+        let property = |counter: &Counter| {
+            let property = json!({
+                "description": counter.about(),
+                "type": "integer",
+                "format": "uint64",
+                "minimum": 0,
+            });
+            (counter.name.to_owned(), property)
+        };
+        counters(kind).map(property).collect()
+    }
+
+    impl JsonSchema for Totals {
+        fn schema_name() -> Cow<'static, str> {
+            "Totals".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            let mut totals = properties(CounterKind::Total);
+            let dropped = object(
+                "Messages dropped, by reason.",
+                properties(CounterKind::Dropped),
+            );
+            totals.insert("dropped".to_owned(), dropped);
+            Schema::try_from(object("What came and went.", totals)).unwrap()
+        }
+    }
 }
