@@ -16,17 +16,16 @@ const CLAIM: &str = "
 /// Takes the rows of all tables that refer to it along.
 const DELETE_SHARD: &str = "DELETE FROM lockgate.shard WHERE id = $1 AND claim = $2";
 
-/// Removes the shard that a log was opened on. From
-/// [`PostgresLog::discard`](crate::PostgresLog::discard).
+/// Removes the shard of a log. [`PostgresLog::discard`](crate::PostgresLog::discard) makes one.
 pub struct Discard(pub(crate) Handle);
 
 impl Discard {
-    /// Removes the shard with everything in it, if it is still that log's. Ends the log, should it still
-    /// be in use. Blocks for as long as deleting takes.
+    /// Removes the shard with everything in it, if it still belongs to that log. Ends the log if it
+    /// is still in use. It blocks until everything is deleted.
     ///
     /// # Errors
-    /// If another instance has taken the shard over, which then keeps it; if the log never recovered;
-    /// or if the database fails, and may have deleted a part.
+    /// If another instance has taken the shard over, which then keeps it; if the log never
+    /// recovered; or if the database fails, which may have deleted a part by then.
     pub fn run(self) -> Result<(), LogError> {
         let shared = &*self.0;
         let shard = &shared.shard;

@@ -1,4 +1,4 @@
-//! Filling a new shard, which is there for nobody until it is whole.
+//! Fills a new shard. Nobody can open it until it is whole.
 
 use std::{fmt, sync::Arc};
 
@@ -51,12 +51,12 @@ pub(crate) fn is_hidden(name: &str) -> bool {
 }
 
 impl PostgresLog {
-    /// Opens a new shard to be filled, which gets the name `shard` by [`Filling::finish`] only. What somebody
-    /// left that did not come so far is removed first.
+    /// Opens a new shard to fill it. It gets the name `shard` only from [`Filling::finish`]. This
+    /// first removes what an earlier filling of that name left unfinished.
     ///
     /// # Errors
-    /// [`OpenError::NotNew`] if there is a shard of that name that was ever used, which is not touched;
-    /// [`OpenError::BeingFilled`] if somebody else is about to fill it; and see [`OpenError`].
+    /// [`OpenError::NotNew`] if a shard of that name was ever used; it is not touched.
+    /// [`OpenError::BeingFilled`] if somebody else is filling it. Otherwise as [`OpenError`] says.
     pub fn open_to_fill(
         url: &str,
         shard: &str,
@@ -107,7 +107,8 @@ impl PostgresLog {
     }
 }
 
-/// A shard that is being filled; see [`PostgresLog::open_to_fill`]. Nobody else fills it as long as this is there.
+/// A shard that is being filled, from [`PostgresLog::open_to_fill`]. While this value exists,
+/// nobody else can fill the shard.
 pub struct Filling {
     name: String,
     shared: Handle,
@@ -115,11 +116,12 @@ pub struct Filling {
 }
 
 impl Filling {
-    /// The log is whole and synced: from now on it is the shard of its name. Ends nothing if that fails:
-    /// [`discard`](Self::discard) it then.
+    /// Gives the shard its name. Call it when the log is whole and synced. If it fails, nothing has
+    /// ended: call [`discard`](Self::discard).
     ///
     /// # Errors
-    /// [`OpenError::NotNew`] if somebody used a shard of that name meanwhile; or if the database fails.
+    /// [`OpenError::NotNew`] if somebody used a shard of that name meanwhile; or if the database
+    /// fails.
     pub fn finish(&self) -> Result<(), OpenError> {
         let session = &self.session;
         let (claim, _) = self.shared.held();
@@ -151,7 +153,8 @@ impl Filling {
         }
     }
 
-    /// Removes it with everything in it. Ends the log, should it still be in use. Blocks for as long as deleting takes.
+    /// Removes the shard with everything in it. Ends the log if it is still in use. It blocks until
+    /// everything is deleted.
     ///
     /// # Errors
     /// As [`Discard::run`].

@@ -1,4 +1,5 @@
-//! Which of the servers that a URL names: the one that takes writes, or else, for who only reads, a standby.
+//! Chooses one of the servers that a URL names: the one that takes writes, or, for those who only
+//! read, else a standby.
 
 use std::{
     fmt, io,

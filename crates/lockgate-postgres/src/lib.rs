@@ -1,7 +1,7 @@
 //! A Lockgate log in a PostgreSQL database.
 //!
-//! [`PostgresLog`] is a [`Log`](lockgate_core::Log) whose records are rows. What its levels mean and how to set
-//! it up: `docs/logs.md`.
+//! [`PostgresLog`] is a [`Log`](lockgate_core::Log) whose records are rows. `docs/logs.md` says how to
+//! set it up, and what its levels mean.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,8 +24,8 @@
 //! ```
 //!
 //! # Tables
-//! In the schema `lockgate`, made at the first opening and brought to a newer version by later ones; a newer
-//! version than this program knows is refused.
+//! They are in the schema `lockgate`. The first opening makes them, and later versions bring them up to
+//! date. The log refuses tables of a newer version than it knows.
 //!
 //! | table | a row is |
 //! |---|---|
@@ -36,49 +36,55 @@
 //! | `released` | a range whose records are still to be deleted |
 //! | `snapshot`, `piece` | a snapshot, complete or not, and its pieces |
 //!
-//! A position counts bytes: a record's payload and 96 for its row. So a stretch of positions bounds what an
-//! answer holds, and a range of 2^26 positions is 64 MiB of the database, more or less.
+//! A position counts bytes: a record's payload, and 96 for its row. So a stretch of positions bounds the
+//! size of an answer, and a range of 2^26 positions takes about 64 MiB of the database.
 //!
 //! # Appending and fencing
-//! An append is one statement. It moves the shard's tail on condition that claim, epoch and tail are what this
-//! owner knows, and inserts the records if that hit a row. The lock of the row puts all owners' statements in one
-//! order, for as long as the statement runs on the server; an owner that stands still holds nothing.
+//! An append is one statement. It moves the shard's tail if claim, epoch and tail are what this
+//! owner knows, and inserts the records if that changed a row. The lock of the row puts all owners'
+//! statements in one order, and lasts only as long as the statement runs on the server. An owner
+//! that stands still holds nothing.
 //!
-//! A recovery first raises the claim, so that nothing is appended behind what it reads. Beginning an epoch needs
-//! that claim still to be there. Whatever else changes something carries the same condition.
+//! A recovery first raises the claim, so that nobody appends behind what it reads. Beginning an
+//! epoch needs that claim still to be there. Every other change carries the same condition.
 //!
-//! What connects again may find another server: after a failover, one that never got the last records. So a claim is
-//! drawn at random, that no two servers come to the same one, and reading and deleting need a server whose claim is
-//! this owner's and whose tail is not below what it appended.
+//! A connection that is made again may reach another server: after a failover, one that never got
+//! the last records. So claims are drawn at random, and no two servers come to the same one.
+//! Reading and deleting need a server whose claim is this owner's and whose tail is not below what
+//! this owner appended.
 //!
 //! # Syncing
-//! Appends commit with `synchronous_commit = off` on a connection of their own, syncs with `on` on another: the
-//! next group is appended while the last one is flushed. A sync writes to a table of its own, because the lock of
-//! the shard's row would hold appends up for as long as the flush takes; and it looks whether the tail is
-//! still where it was, so that nothing is called durable that a restarted server has lost. It returns the setting it
-//! was committed with, in case a pooler had another session run it. At level `replicated` it then looks whether as many
-//! standbys as the setting names have flushed that far, because not every commit waits that should.
+//! Appends commit with `synchronous_commit = off` on a connection of their own, syncs with `on` on
+//! another. So the next group is appended while the last one is flushed. A sync writes to a table
+//! of its own, because the lock of the shard's row would hold appends up while the flush runs. It
+//! also checks that the tail is still where it was, so that it calls nothing durable that a
+//! restarted server has lost. It returns the setting it was committed with, in case a pooler had
+//! another session run it. At level `replicated` it then checks that as many standbys as the
+//! setting names have flushed that far, because some commits do not wait although they should.
 //!
 //! # Filling
 //! A restore fills a shard under a name that nobody opens, and renames it when it is whole
-//! ([`PostgresLog::open_to_fill`]). An advisory lock of its session tells one that is being filled from one that was left.
+//! ([`PostgresLog::open_to_fill`]). An advisory lock of its session tells a shard that is being
+//! filled from one that was left behind.
 //!
 //! # Looking
-//! A [`PostgresView`] reads where everything is in one short transaction, and the rest page by page: a long one would
-//! keep every version of the rows that appends and syncs change, which then search through all of them. Records
-//! and snapshots never change, so what it needs is only that none is deleted. For that it holds an advisory lock that
-//! the owner asks for before it deletes what it gave back. On a standby, where no owner sees a lock, it is
-//! one transaction.
+//! A [`PostgresView`] reads where everything is in one short transaction, and the rest page by
+//! page. A long transaction would keep every version of the rows that appends and syncs change, and
+//! they would have to search through all of them. Records and snapshots never change, so the view
+//! only needs that none is deleted. For that it holds an advisory lock that the owner asks for
+//! before it deletes what it gave back. On a standby no owner sees a lock, so there the view is one
+//! transaction.
 //!
 //! # Failure
-//! These two connections are never made again: what a lost one leaves is unknown, and the instance has ended.
-//! Reading and background work connect again. Every wait has a deadline on this side, whatever the server or the
-//! network does. Of several hosts in a URL each has its share of that time, for all there is to a connection.
+//! The connections for appends and syncs are never made again: nobody knows what a lost one leaves,
+//! and the instance ends. Reads and background work connect again. Every wait has a deadline on
+//! this side, whatever the server or the network does. If a URL names several hosts, each has its
+//! share of that time, for everything a connection takes.
 //!
 //! # Threads
-//! All methods block, and may be called on a thread that runs an async runtime: waiting needs none. One thread
-//! moves bytes between a log's connections and the server: the log's own, or a [`ConnectionThread`] that several logs
-//! are given.
+//! All methods block. You may call them on a thread that runs an async runtime, because waiting
+//! needs no runtime. One thread moves bytes between a log's connections and the server: the log's
+//! own, or a [`ConnectionThread`] that several logs share.
 
 // Users read these docs.
 #![warn(missing_docs)]

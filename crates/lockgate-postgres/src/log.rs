@@ -25,10 +25,10 @@ use crate::{
     tls::Target,
 };
 
-/// A log in a PostgreSQL database. See the [crate](crate) for how.
+/// A log in a PostgreSQL database. The [crate](crate) says how it works.
 ///
-/// Four connections: appends and syncs have one each, which is never made again; reads and what goes
-/// on in the background have one each, made when first needed and made again when lost.
+/// It has four connections. Appends and syncs have one each, which is never made again. Reads and
+/// background work have one each, which is made when first needed and again when it is lost.
 pub struct PostgresLog {
     name: String,
     options: PostgresLogOptions,
@@ -133,17 +133,17 @@ const TRANSACTION_BYTES_MAX: usize = 32 << 20;
 
 impl PostgresLog {
     /// Opens the shard called `shard` in the database at `url`, such as
-    /// `postgres://user@host:5432/database`, making it and the tables if they are not there. Reads
-    /// nothing yet and deposes nobody; [`LogSource::recover`] does both.
+    /// `postgres://user@host:5432/database`. Makes the shard and the tables if they are missing. It
+    /// reads no records and deposes nobody; [`LogSource::recover`] does both.
     ///
-    /// With `?sslmode=require` (or `verify-full`, which is the same here) it speaks TLS with a server
-    /// whose certificate is for that host and from an authority that the system trusts, or that is in
-    /// the file `sslrootcert=FILE`. Else the connection is plain.
+    /// With `?sslmode=require` (or `verify-full`, which means the same here) it speaks TLS. The
+    /// server's certificate must be for that host, and from an authority that the system trusts or
+    /// that is in the file `sslrootcert=FILE`. Otherwise the connection is plain.
     ///
-    /// Blocks until it is connected; not for an async task.
+    /// It blocks until it is connected: do not call it from an async task.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// As [`OpenError`] says.
     pub fn open(url: &str, shard: &str, options: PostgresLogOptions) -> Result<Self, OpenError> {
         check_name(shard)?;
         Self::open_named(url, shard, options)
@@ -193,16 +193,16 @@ impl PostgresLog {
         })
     }
 
-    /// The shard's snapshots, kept in the same database.
+    /// Returns the shard's snapshots, which are in the same database.
     #[must_use]
     pub fn snapshots(&self) -> Arc<dyn SnapshotStore> {
         Arc::new(Snapshots(self.shared.clone()))
     }
 
-    /// [Begins](SnapshotStore::begin) a snapshot as of the tail.
+    /// [Begins](SnapshotStore::begin) a snapshot of the state at the tail.
     ///
     /// # Errors
-    /// As that.
+    /// As [`SnapshotStore::begin`].
     pub fn begin_snapshot(&self) -> Result<Box<dyn SnapshotWriter>, LogError> {
         self.snapshots().begin(self.tail(), self.next_number)
     }
@@ -212,7 +212,8 @@ impl PostgresLog {
         (self.shared.clone(), self.syncing.session().clone())
     }
 
-    /// For taking back what was filled in half, when the log itself is gone.
+    /// Returns a handle that can remove the shard after the log itself is gone, for a shard that
+    /// was only half filled.
     #[must_use]
     pub fn discard(&self) -> Discard {
         Discard(self.shared.clone())

@@ -1,4 +1,4 @@
-//! What can be chosen, and why a log could not be opened.
+//! The options of a log, and why it could not be opened.
 
 use std::{io, time::Duration};
 
@@ -6,28 +6,28 @@ use lockgate_core::{Level, LogCapabilities, LogError};
 
 use crate::ConnectionThread;
 
-/// What can be chosen for a [`PostgresLog`](crate::PostgresLog).
+/// The options of a [`PostgresLog`](crate::PostgresLog).
 #[derive(Clone, Debug)]
 pub struct PostgresLogOptions {
-    /// How long one statement may take, a connect included; default 30 s, at least 10 ms. The server
-    /// is told the same, and a client that gets no answer by then gives up by itself: for an append
-    /// or a sync that is the end of the instance.
+    /// How long one statement may take, and also a connect; from 10 ms to a day, by default 30 s.
+    /// The server gets the same limit. A client that gets no answer by then gives up by itself;
+    /// during an append or a sync that ends the log.
     pub timeout: Duration,
-    /// The largest payload of a record in bytes; default 16 MiB, at most 64 MiB.
+    /// The largest payload of a record in bytes, up to 64 MiB; by default 16 MiB.
     pub record_bytes_max: usize,
-    /// What a sync is to reach: [`Level::Disk`], the default, or [`Level::Replicated`], which needs
-    /// `synchronous_standby_names` on the server and the right to see how far the standbys are (the role
-    /// `pg_read_all_stats`), and stops the log when a sync was not waited for by
-    /// a standby.
+    /// The level that a sync reaches: [`Level::Disk`], the default, or [`Level::Replicated`]. The
+    /// latter needs `synchronous_standby_names` on the server, and the right to see how far the
+    /// standbys are (the role `pg_read_all_stats`). It ends the log when a sync did not wait for a
+    /// standby.
     pub sync_level: Level,
-    /// Space comes back in ranges of two to the power of so many bytes; default 26 (64 MiB), from 12
-    /// to 40. May differ from one opening to the next.
+    /// The size of a range, in which space comes back, as a power of two bytes; from 12 to 40, by
+    /// default 26 (64 MiB). It may differ from one opening to the next.
     pub range_bits: u32,
-    /// Bytes of records and snapshots from which on the log counts as full; default `None`, which
-    /// leaves it to the server's disk. An eighth is kept for what makes room again.
+    /// How many bytes of records and snapshots make the log count as full. An eighth of them is
+    /// kept for what makes room again. Default: `None`, which leaves it to the server's disk.
     pub bytes_max: Option<u64>,
-    /// The thread that moves bytes between the log's connections and the server. Default `None`: one of its own.
-    /// For many logs in one process give all of them clones of one.
+    /// The thread that moves bytes between the log's connections and the server. Default: `None`, a
+    /// thread of its own. For many logs in one process, give all of them clones of one.
     pub thread: Option<ConnectionThread>,
 }
 
@@ -93,26 +93,26 @@ impl PostgresLogOptions {
     }
 }
 
-/// Why a [`PostgresLog`](crate::PostgresLog) could not be opened.
+/// Says why a [`PostgresLog`](crate::PostgresLog) could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The options contradict each other or are out of range.
     #[error("the log's options are wrong: {what}")]
     Options {
-        /// Which, and why.
+        /// The option, and what is wrong with it.
         what: &'static str,
     },
-    /// The name of the shard cannot be one.
+    /// The name is empty, too long, has a zero byte, or is one that a restore uses for itself.
     #[error(
         "{name:?} cannot name a shard: it needs 1 to 255 bytes and no zero byte, and a name such as \
          .NAME.lockgate-restore is what a restore has not finished yet"
     )]
     ShardName {
-        /// What was given.
+        /// The name that was given.
         name: String,
     },
-    /// There is no such shard, and none was to be made.
+    /// The shard does not exist, and the caller did not ask to make one.
     #[error(
         "there is no shard {name:?} in the database{}",
         if *unfinished {
@@ -122,67 +122,69 @@ pub enum OpenError {
         }
     )]
     NoShard {
-        /// What was given.
+        /// The name that was given.
         name: String,
-        /// Somebody began to fill it.
+        /// Whether a restore into this name is under way, or was left unfinished.
         unfinished: bool,
     },
-    /// The shard is not a new one, and a new one was asked for. Nobody was deposed.
+    /// The shard has been used, but the caller asked for a new one. Nobody was deposed.
     #[error("the shard {name:?} holds something already")]
     NotNew {
-        /// Which.
+        /// The name of the shard.
         name: String,
     },
-    /// Somebody else fills a shard of that name just now.
+    /// Somebody else is restoring into a shard of this name.
     #[error("a restore into the shard {name:?} is under way")]
     BeingFilled {
-        /// Which.
+        /// The name of the shard.
         name: String,
     },
-    /// The text is no connection string. The text itself may hold a password and is not shown.
+    /// The text is no connection string. The error does not show it, because it may hold a
+    /// password.
     #[error("the connection string of the database cannot be read")]
     Url(#[source] tokio_postgres::Error),
-    /// The connection string asks for TLS in a way there is none.
+    /// The connection string has an `sslmode` that does not exist.
     #[error(
         "sslmode={mode} is none of disable, prefer, require, verify-ca, verify-full: the last three are \
          TLS with a certificate that is verified, all others are plain"
     )]
     SslMode {
-        /// What was given.
+        /// The value that was given.
         mode: String,
     },
-    /// The connection string names something for TLS that this log cannot do.
+    /// The connection string has a parameter for TLS that this log does not support.
     #[error("{name}: certificates of clients cannot be used; use a password, which goes as SCRAM")]
     SslParameter {
-        /// The parameter.
+        /// The name of the parameter.
         name: String,
     },
-    /// Nobody can be trusted to say who the server is.
+    /// The system's authorities, or those in the named file, cannot be read, so no server can be
+    /// trusted.
     #[error("TLS to the database")]
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A pooler before the database gives a connection's transactions to sessions of others.
+    /// A pooler in front of the database gives a connection's transactions to other sessions.
     #[error(
         "a pooler before the database does not keep a session for each connection, which the log needs: have \
          it do so (PgBouncer: pool_mode = session), or name the server itself"
     )]
     Pooled,
-    /// The server would not keep what this log promises.
+    /// A setting of the server would break what this log promises.
     #[error("the server's setting {setting} is {value:?}, which {problem}")]
     Setting {
-        /// Which setting.
+        /// The name of the setting.
         setting: &'static str,
-        /// Its value.
+        /// The value that the server has for it.
         value: String,
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// The user cannot see how far standbys are, without which nothing can be called replicated.
+    /// The user may not see how far the standbys are. Level `replicated` needs that.
     #[error(
         "the user {user} may not see how far the standbys are, which level replicated needs: \
          GRANT pg_read_all_stats TO {user}, or ask for level disk"
     )]
     StandbysHidden {
-        /// Who connected.
+        /// The user that connected.
         user: String,
     },
     /// The thread that moves bytes to and from the server could not be started.

@@ -1,5 +1,5 @@
-//! Whether connections keep their sessions. What a session sets and locks is another's through a pooler that
-//! gives each transaction whichever session is free.
+//! Finds out whether connections keep their sessions. Through a pooler that gives each transaction
+//! whichever session is free, settings and locks of a session end up with somebody else.
 
 use crate::{
     options::OpenError,

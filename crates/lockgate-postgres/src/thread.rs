@@ -4,11 +4,11 @@ use std::{fmt, io, sync::Arc};
 
 use tokio::runtime::{self, Runtime};
 
-/// A thread that moves bytes between the connections of logs and their servers. Logs share it that are given
-/// clones of one in [`PostgresLogOptions::thread`](crate::PostgresLogOptions::thread). It ends with the last clone
-/// and the last of these logs.
+/// A thread that moves bytes between the connections of logs and their servers. Logs share it if
+/// each is given a clone in [`PostgresLogOptions::thread`](crate::PostgresLogOptions::thread). It
+/// ends with the last clone and the last of these logs.
 ///
-/// Nothing waits on it but bytes: a server that does not answer holds up no other log's connections.
+/// It only moves bytes: a server that does not answer holds up no other log's connections.
 #[derive(Clone)]
 pub struct ConnectionThread(Arc<Running>);
 
@@ -16,7 +16,7 @@ pub struct ConnectionThread(Arc<Running>);
 struct Running(Option<Runtime>);
 
 impl ConnectionThread {
-    /// Starts it.
+    /// Starts a thread.
     ///
     /// # Errors
     /// If the system gives no thread.

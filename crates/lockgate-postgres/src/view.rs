@@ -1,4 +1,4 @@
-//! A shard looked at without owning it.
+//! Reads a shard without owning it.
 
 use std::{fmt, sync::Arc};
 
@@ -29,24 +29,28 @@ const STANDBY: &str = "
     SELECT pg_last_wal_replay_lsn()::text, pg_last_wal_receive_lsn()::text,
            to_char(pg_last_xact_replay_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')";
 
-/// How far the standby that a view is of has followed its primary. Places in the primary's own log are as
-/// PostgreSQL writes them, such as `0/3000148`.
+/// Says how far the standby of a view has followed its primary. Places in the primary's own log are
+/// as PostgreSQL writes them, such as `0/3000148`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Standby {
-    /// Up to where it has replayed: what the view shows has at least that.
+    /// The place up to which the standby has replayed. The view shows at least that.
     pub replayed: String,
-    /// Up to where it has received; `None` if it never streamed since it started.
+    /// The place up to which the standby has received; `None` if it never streamed since it
+    /// started.
     pub received: Option<String>,
-    /// When the last transaction that it has replayed was committed on the primary, in UTC; `None` if it has
-    /// replayed none since it started. On a primary with nothing to do that is long ago.
+    /// When the last transaction that the standby has replayed was committed on the primary, in
+    /// UTC; `None` if it has replayed none since it started. If the primary has nothing to do, this
+    /// is long ago.
     pub last_commit: Option<String>,
 }
 
-/// A shard as it is at one instant, for telling what is in it: its server goes on and is not deposed.
+/// A view of a shard as it is at one instant. The shard's server goes on and is not deposed.
 ///
-/// It is a [`LogSource`], of which nothing can ever be written. It may be of a standby; see [`PostgresView::standby`]. Any number of them share one connection. For as long as that is open
-/// the owner gives no space back; on a standby, which knows of no such wish, it is one long transaction.
+/// It is a [`LogSource`] that can only be read. It may be of a standby, see
+/// [`PostgresView::standby`]. Any number of views share one connection. While that is open, the
+/// owner deletes no rows that it gives back. A standby cannot tell the owner, so there the view is
+/// one long transaction.
 pub struct PostgresView {
     /// Moves the session's bytes for as long as it is there.
     link: Arc<Link>,
@@ -62,11 +66,14 @@ pub struct PostgresView {
 }
 
 impl PostgresView {
-    /// Opens the shard of that name, which must be there. Needs no right but to read. Of several hosts it is
-    /// the one that takes writes, or else the first standby: a URL that names a standby only reads that.
+    /// Opens the existing shard with this name. It needs only the right to read. If the URL names
+    /// several hosts, it takes the one that takes writes, or else the first standby. A URL that
+    /// names only a standby reads that one.
+    ///
+    /// It blocks until it is connected: do not call it from an async task.
     ///
     /// # Errors
-    /// [`OpenError::NoShard`] if it is not there; and see [`OpenError`].
+    /// [`OpenError::NoShard`] if the shard does not exist. Otherwise as [`OpenError`] says.
     pub fn open(url: &str, shard: &str, options: PostgresLogOptions) -> Result<Self, OpenError> {
         options.check()?;
         // No shard has such a name, and the database cannot even be asked for it.
@@ -125,21 +132,22 @@ impl PostgresView {
         })
     }
 
-    /// The standby that it is of, if it is one's. What the primary did later is not in it, and what it says
-    /// of a start is what a start would find if this standby were promoted as it is.
+    /// Returns the standby that the view is of, if it is one. The view does not show what the
+    /// primary did later. What it says of a start is what a start would find if this standby were
+    /// promoted now.
     #[must_use]
     pub fn standby(&self) -> Option<&Standby> {
         self.standby.as_ref()
     }
 
-    /// Whether somebody is about to fill another shard for this name, or has left that unfinished. See
-    /// [`PostgresLog::open_to_fill`](crate::PostgresLog::open_to_fill), which removes what was left.
+    /// Tells whether somebody is filling another shard for this name, or has left that unfinished.
+    /// [`PostgresLog::open_to_fill`](crate::PostgresLog::open_to_fill) removes what was left.
     #[must_use]
     pub fn has_unfinished(&self) -> bool {
         self.unfinished
     }
 
-    /// The shard's snapshots of that instant, to be read only.
+    /// Returns the shard's snapshots of that instant. They can only be read.
     #[must_use]
     pub fn snapshots(&self) -> Arc<dyn SnapshotStore> {
         Arc::new(Kept {
@@ -148,7 +156,7 @@ impl PostgresView {
         })
     }
 
-    /// Another one of the same instant.
+    /// Returns another view of the same instant.
     #[must_use]
     pub fn again(&self) -> Self {
         let shared = shared_over(&self.session, self.shared.shard, &self.options);
