@@ -31,8 +31,15 @@ const SIZES: [(&str, u64); 9] = [
 /// # Errors
 /// What is wrong with the text, and how to write it.
 pub fn millis(text: &str) -> Result<Millis, String> {
-    let bad = || {
-        format!("{text:?} is no duration: write a number with a unit, such as 500ms, 5s, 5m or 2h")
+    let bad = || match text.parse::<u64>() {
+        Ok(_) => format!(
+            "{text:?} is no duration: write {text}s, or another unit, as in 500ms, 5m or 2h"
+        ),
+        Err(_) => {
+            format!(
+                "{text:?} is no duration: write a number with a unit, such as 500ms, 5s, 5m or 2h"
+            )
+        }
     };
     if text == "0" {
         return Ok(0);

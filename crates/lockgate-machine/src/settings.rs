@@ -429,6 +429,10 @@ mod tests {
             lease.parse("13h").unwrap_err().to_string(),
             "lease must be a time from 0s to 12h, not 13h"
         );
+        assert_eq!(
+            lease.parse("5").unwrap_err().to_string(),
+            "lease must be a time from 0s to 12h, not 5: write 5s"
+        );
         let quota = Setting::named("quota_bytes").unwrap();
         assert_eq!(
             quota.parse("0B").unwrap_err().to_string(),

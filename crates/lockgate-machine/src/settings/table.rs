@@ -161,7 +161,12 @@ impl Setting {
                 )
             }
             Kind::Count { .. } => Value::Number(text.parse().map_err(|_| self.refused(text))?),
-            Kind::Time { .. } => Value::Number(units::millis(text).map_err(refused)?),
+            Kind::Time { .. } => {
+                Value::Number(units::millis(text).map_err(|_| match text.parse::<u64>() {
+                    Ok(_) => self.refused(&format!("{text}: write {text}s")),
+                    Err(_) => self.refused(text),
+                })?)
+            }
             Kind::Bytes { .. } => Value::Number(units::bytes(text).map_err(refused)?),
             Kind::Queue => Value::Queue(QueueName::new(text).map_err(|_| self.refused(text))?),
         };
