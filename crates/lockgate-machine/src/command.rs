@@ -248,6 +248,17 @@ pub enum MoveTo {
     /// The same, for a caller who may put messages in these queues only: one whose origin is not
     /// among them cannot go.
     OriginsAmong(BTreeSet<QueueName>),
+    /// The dead letters of the queue `source` only, to the queue `to`, else back to `source`. Others are passed
+    /// over, at most [`PASSED_MAX`](Self::PASSED_MAX) in a step.
+    Of {
+        source: QueueName,
+        to: Option<QueueName>,
+    },
+}
+
+impl MoveTo {
+    /// Messages that one step passes over at most: a bound on its time.
+    pub const PASSED_MAX: u32 = 100_000;
 }
 
 /// Makes a queue, or says that it exists already and how.

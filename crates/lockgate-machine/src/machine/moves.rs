@@ -36,16 +36,30 @@ impl Machine {
         let index = self.named_queue(from)?;
         check_range("max", u64::from(max), 1, u64::from(Move::MESSAGES_MAX))?;
         let queue = &self.queues[index];
+        let mut only = None;
         let target = match to {
+            MoveTo::Of { source, to } => {
+                only = Some(self.queues[self.named_queue(source)?].id);
+                let to = to.as_ref().unwrap_or(source);
+                Target::Queue(self.move_target(index, to)?)
+            }
             MoveTo::Queue(name) => Target::Queue(self.move_target(index, name)?),
             MoveTo::Origins => Target::Origins { among: None },
             MoveTo::OriginsAmong(names) => Target::Origins { among: Some(names) },
         };
         let mut moved = 0;
+        let mut passed = 0;
         let mut stuck = None;
         for message in self.movable(queue) {
             if moved == u64::from(max) {
                 break;
+            }
+            if only.is_some() && self.source(message) != only {
+                passed += 1;
+                if passed == MoveTo::PASSED_MAX {
+                    break;
+                }
+                continue;
             }
             match self.destination(index, message, target) {
                 Ok(to) => {
@@ -118,10 +132,7 @@ impl Machine {
             Target::Queue(to) => return Ok(to),
             Target::Origins { among } => among,
         };
-        let source = self
-            .origin(message)
-            .and_then(|origin| origin.reason.source(origin.queue))
-            .ok_or(StuckReason::NoOrigin)?;
+        let source = self.source(message).ok_or(StuckReason::NoOrigin)?;
         let to = self
             .queue_index(source)
             .filter(|&to| to != from)
@@ -131,6 +142,12 @@ impl Machine {
             return Err(StuckReason::OriginNotAllowed);
         }
         Ok(to)
+    }
+
+    /// Whose dead letter the message is.
+    fn source(&self, message: u32) -> Option<QueueId> {
+        let origin = self.origin(message)?;
+        origin.reason.source(origin.queue)
     }
 
     /// Whose dead letter the message is once an operator has moved it to the queue `to`.

@@ -139,6 +139,10 @@ fn move_to() -> impl Strategy<Value = MoveTo> {
         1 => Just(MoveTo::Origins),
         1 => among.prop_map(MoveTo::OriginsAmong),
         2 => queue().prop_map(|queue| MoveTo::Queue(queue_name(queue))),
+        2 => (queue(), prop::option::of(queue())).prop_map(|(source, to)| MoveTo::Of {
+            source: queue_name(source),
+            to: to.map(queue_name),
+        }),
     ]
 }
 

@@ -337,6 +337,37 @@ fn a_move_ends_at_a_message_that_has_nowhere_to_go() {
 }
 
 #[test]
+fn a_move_of_one_queues_letters_passes_over_others() {
+    check(
+        "
+        queue dead
+        queue other
+        queue a dlq=dead/1
+        queue b dlq=dead/1
+        send dead                       => #1
+        send a                          => #1
+        send b                          => #1
+        send a                          => #2
+        receive a 1                     => 1
+        reject a 1
+        receive b 1                     => 1
+        reject b 1
+        receive a 1                     => 2
+        reject a 2
+        move dead of=b,dead 9           => refused OwnDeadLetter
+        move dead of=none 9             => refused QueueNotFound
+        move dead of=other 9            => moved 0, left 4
+        move dead of=a 1                => moved 1, left 3
+        receive a 9                     => 3<dead#2
+        move dead of=b,other 9          => moved 1, left 2
+        receive other 9                 => 1<dead#3
+        move dead of=a 9                => moved 1, left 1
+        receive dead 9                  => 1
+        ",
+    );
+}
+
+#[test]
 fn a_move_goes_to_no_origin_but_the_allowed_ones() {
     check(
         "

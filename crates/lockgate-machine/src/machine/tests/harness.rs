@@ -241,6 +241,14 @@ impl Run {
                             MoveTo::OriginsAmong(among.split(',').map(name).collect())
                         }
                         None if words[1] == "back" => MoveTo::Origins,
+                        None if words[1].starts_with("of=") => {
+                            let (source, to) = match words[1][3..].split_once(',') {
+                                Some((source, to)) => (source, Some(name(to))),
+                                None => (&words[1][3..], None),
+                            };
+                            let source = name(source);
+                            MoveTo::Of { source, to }
+                        }
                         None => MoveTo::Queue(name(words[1])),
                     },
                     max: words[2].parse().unwrap(),

@@ -270,7 +270,15 @@ impl Model {
             queue: from.clone(),
             source,
         };
-        if let MoveTo::Queue(to) = to {
+        let named = match to {
+            MoveTo::Queue(to) => Some(to),
+            MoveTo::Of { source, to } => {
+                self.found(source)?;
+                Some(to.as_ref().unwrap_or(source))
+            }
+            _ => None,
+        };
+        if let Some(to) = named {
             self.found(to)?;
             if to == from {
                 return Err(refused(SettingsError::OwnDeadLetter));
@@ -292,6 +300,10 @@ impl Model {
             assert!(self.candidates(queue, &BTreeSet::new()).contains(sequence));
             let home = match to {
                 MoveTo::Queue(to) => to.clone(),
+                MoveTo::Of { source, to } => {
+                    assert!(self.is_of(from, *sequence, source), "moved another queue's");
+                    to.as_ref().unwrap_or(source).clone()
+                }
                 _ => self.came_from(from, *sequence).expect("a way back"),
             };
             assert!(may_go(to, &home), "moved to {home}, which is not allowed");
@@ -321,7 +333,7 @@ impl Model {
                 .find(|m| m.id == stuck.message)
                 .unwrap();
             assert!(left.contains(&stays.sequence));
-            assert!(!matches!(to, MoveTo::Queue(_)));
+            assert!(!matches!(to, MoveTo::Queue(_) | MoveTo::Of { .. }));
             match self.came_from(from, stays.sequence) {
                 Some(home) => {
                     assert!(!may_go(to, &home), "{home} is allowed");
@@ -330,7 +342,12 @@ impl Model {
                 None => assert_ne!(stuck.reason, StuckReason::OriginNotAllowed),
             }
         } else if moved < u64::from(max) && queue.held_until.is_none() {
-            assert!(left.is_empty(), "left {left:?} where it was");
+            let mut left = left.into_iter();
+            let should_go = left.find(|&sequence| match to {
+                MoveTo::Of { source, .. } => self.is_of(from, sequence, source),
+                _ => true,
+            });
+            assert!(should_go.is_none(), "left {should_go:?} where it was");
         }
         let ready = |message: &&Message| message.state == State::Ready;
         let left = queue.messages.iter().filter(ready).count() as u64;
@@ -351,6 +368,13 @@ impl Model {
                 && other.settings.keyed == queue.settings.keyed
         })?;
         Some(name.clone())
+    }
+
+    /// Whether a message is a dead letter of the queue `source`.
+    fn is_of(&self, queue: &QueueName, sequence: Sequence, source: &QueueName) -> bool {
+        let message = self.queues[queue].message(sequence);
+        let origin = message.and_then(|message| message.origin.as_ref());
+        origin.and_then(whose) == Some(self.queues[source].id)
     }
 
     /// Whose dead letter a message is once it was moved by an operator.

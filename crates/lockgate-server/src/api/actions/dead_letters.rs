@@ -56,11 +56,22 @@ impl Service {
                     .map_err(|problem| problem.at("to"))?;
                 Some(queue.name.clone())
             }
-            None => {
-                self.check_sources(request, &from)?;
-                None
-            }
+            None => None,
         };
+        let source = match &input.source {
+            Some(source) => {
+                // Without `to` that is where they go.
+                let verb = if to.is_some() { Verb::Read } else { Verb::Send };
+                let queue = self
+                    .queue(request, verb, source)
+                    .map_err(|problem| problem.at("source"))?;
+                Some(queue.name.clone())
+            }
+            None => None,
+        };
+        if to.is_none() && source.is_none() {
+            self.check_sources(request, &from)?;
+        }
         let mut done = Redriven {
             moved: 0,
             left: 0,
@@ -71,10 +82,14 @@ impl Service {
             let step = rest.min(u64::from(Move::MESSAGES_MAX));
             let command = Move {
                 from: from.clone(),
-                to: match (&to, &request.identity) {
-                    (Some(to), _) => MoveTo::Queue(to.clone()),
-                    (None, Some(key)) => key.origins(self.engine.directory()),
-                    (None, None) => MoveTo::Origins,
+                to: match (&source, &to, &request.identity) {
+                    (Some(source), to, _) => MoveTo::Of {
+                        source: source.clone(),
+                        to: to.clone(),
+                    },
+                    (None, Some(to), _) => MoveTo::Queue(to.clone()),
+                    (None, None, Some(key)) => key.origins(self.engine.directory()),
+                    (None, None, None) => MoveTo::Origins,
                 },
                 max: u16::try_from(step).unwrap_or(Move::MESSAGES_MAX),
             };

@@ -34,6 +34,9 @@ pub(crate) struct Redrive {
     /// A queue, keyed exactly if this one is. Default: each to the queue it came from.
     #[serde(default)]
     pub(crate) to: Option<String>,
+    /// Only those that came from this queue. Others are passed over: at most 100,000 of them.
+    #[serde(default)]
+    pub(crate) source: Option<String>,
     /// How many messages at most, 1 to 10,000. Default 10,000.
     #[serde(default)]
     pub(crate) max: Option<u32>,
