@@ -105,6 +105,9 @@ pub(crate) struct Problem {
     /// With `lease_stale`: what became of the lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<StaleWord>,
+    /// With `queue_not_found`: its name, as it was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<String>,
 }
 
 impl Problem {
@@ -117,6 +120,7 @@ impl Problem {
             detail: detail.into(),
             field: None,
             reason: None,
+            queue: None,
         }
     }
 
@@ -129,10 +133,13 @@ impl Problem {
 
     /// A queue that is not there, or not for this caller.
     pub(super) fn queue_not_found(name: &str) -> Self {
-        Self::new(
-            Code::QueueNotFound,
-            format!("queue {name:?} does not exist"),
-        )
+        Self {
+            queue: Some(name.to_owned()),
+            ..Self::new(
+                Code::QueueNotFound,
+                format!("queue {name:?} does not exist"),
+            )
+        }
     }
 
     pub(super) fn stale(reason: StaleReason, detail: String) -> Self {

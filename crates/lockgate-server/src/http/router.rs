@@ -86,7 +86,7 @@ pub(crate) async fn answer(client: &Arc<Client>, request: Request<Incoming>) -> 
     let (response, share) = outcome.unwrap_or_else(|refusal| {
         client.core.counters.refused(refusal.counted());
         tracing::debug!(peer = %client.peer, reason = refusal.counted().label(), "request refused");
-        let response = if route == Route::Api {
+        let response = if matches!(route, Route::Api | Route::Backup) {
             refusal.problem()
         } else {
             let query = query_format(route, &parts);

@@ -13,7 +13,7 @@ use lockgate_engine::Status;
 
 use super::{
     Code, Problem, Service,
-    shapes::{Instant, ServerInfo, Space, SpaceStateWord, StatusWord},
+    shapes::{Instant, LogWork, ServerInfo, Space, SpaceStateWord, StatusWord},
 };
 
 /// Queues or keys of a page that does not say.
@@ -23,13 +23,16 @@ const PAGE_MAX: u16 = 1000;
 impl Service {
     /// Says which server this is.
     pub(super) fn server_info(&self) -> ServerInfo {
-        let space = self.engine.metrics().maintenance.space;
+        let metrics = self.engine.metrics();
+        let space = metrics.maintenance.space;
+        let now = self.engine.now().wall;
         ServerInfo {
             version: env!("CARGO_PKG_VERSION"),
             shard: self.engine.term().shard.get(),
             epoch: self.engine.term().epoch.0,
             started_at: Instant(self.started),
-            now: Instant(self.engine.now().wall),
+            uptime_ms: now.0.saturating_sub(self.started.0),
+            now: Instant(now),
             status: match self.engine.status() {
                 Status::Serving if !self.drain.has_begun() => StatusWord::Serving,
                 Status::Stopped { .. } => StatusWord::Stopped,
@@ -44,6 +47,12 @@ impl Service {
                 },
                 used_bytes: space.used_bytes,
                 free_bytes: space.free_bytes,
+            },
+            log: LogWork {
+                records: metrics.records,
+                bytes: metrics.bytes,
+                syncs: metrics.syncs,
+                records_lost: metrics.records_lost,
             },
         }
     }

@@ -1,5 +1,6 @@
 //! The server itself.
 
+use lockgate_core::Millis;
 use serde::Serialize;
 
 use super::Instant;
@@ -16,6 +17,8 @@ pub(crate) struct ServerInfo {
     pub(crate) epoch: u64,
     /// When it started.
     pub(crate) started_at: Instant,
+    /// How long ago that was.
+    pub(crate) uptime_ms: Millis,
     /// Its clock now.
     pub(crate) now: Instant,
     /// Whether it takes work.
@@ -24,6 +27,22 @@ pub(crate) struct ServerInfo {
     pub(crate) queues: u64,
     /// Room for its data.
     pub(crate) space: Space,
+    /// What it has written since it started.
+    pub(crate) log: LogWork,
+}
+
+/// What a server has written since it started.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct LogWork {
+    /// Records: one for each group of commands.
+    pub(crate) records: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// Syncs.
+    pub(crate) syncs: u64,
+    /// Records that were durable once, and that the start could not read.
+    pub(crate) records_lost: u64,
 }
 
 /// Whether a server takes work.
