@@ -17,7 +17,7 @@ use crate::{
     exit::Exit,
     output::Color,
     settings::{AllFlags, ClientFlags, ServeFlags},
-    units::{duration, queue_name, receive_lease, size, whole_seconds},
+    units::{duration, queue_name, receive_lease, size},
 };
 
 /// A durable keyed queue: messages of one key in order, one holder at a time; every other key flows.
@@ -26,7 +26,6 @@ use crate::{
     name = "lockgate",
     bin_name = "lockgate",
     version,
-    disable_help_subcommand = true,
     after_help = "Start with `lockgate serve` in one terminal and `lockgate send --help` in another.",
     after_long_help = after_long_help(),
 )]
@@ -59,6 +58,7 @@ pub(crate) enum Command {
     Key(Key),
     #[command(subcommand)]
     Dlq(Dlq),
+    Status(Status),
     Backup(Backup),
     Restore(Restore),
     Check(Check),
@@ -102,31 +102,55 @@ pub(crate) struct Serve {
 
 /// Send messages
 ///
-/// One message from the command line, or many from a file or standard input: one JSON object a line,
-/// {"body": ..., "key": ..., "group": ..., "unique_id": ..., "delay_ms": ..., "attributes": {...}}. Only
-/// "body" is needed, and "key" where the queue is keyed; it may be any JSON value: a string is sent as its text, anything else as compact JSON. An
-/// attribute is a string, a number, or {"type": ..., "value": ...} (for binary {"type": "Binary",
-/// "base64": ...}).
+/// One message, whose body is BODY, or the bytes of --file, or with --raw those of standard input. Without any
+/// of these many messages are read from standard input or --lines: one JSON object a line, {"body": ...,
+/// "key": ..., "group": ..., "unique_id": ..., "delay_ms": ..., "headers": {...}}. Only "body" is needed, and
+/// "key" where the queue is keyed. A body may be any JSON value: a string is sent as its text, anything else as
+/// compact JSON; for bytes that are no text there is "body_encoding": "base64". A header is a string, a number,
+/// or {"type": ..., "value": ...} (for binary {"type": "Binary", "value": ..., "encoding": "base64"}). A line
+/// also takes "due_at", "time_to_live_ms", "content_type", "trace_context" and "level".
 ///
-/// Lines are sent in order, up to 10 in a call. At the first line that is wrong or refused the command
+/// Lines are sent in order, up to 100 in a call. At the first line that is wrong or refused the command
 /// stops, names file and line, says how many were sent before, and exits with 1.
 ///
-/// A message for a FIFO queue without a unique id gets a random one, so that a repetition after a
-/// lost connection is recognised as such. Messages for a standard queue are not sent again when it is
+/// A message for a keyed queue without a unique id gets a random one, so that a repetition after a
+/// lost connection is recognised as such. Messages for an unkeyed queue are not sent again when it is
 /// unknown whether they arrived: the command says which, and exits with 1.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockgate send orders.fifo --key user-42 'post'
-  lockgate send mail --delay 5m --attribute to=eve 'see you'
-  lockgate send orders.fifo --create --file orders.jsonl
+  lockgate send mail --delay 5m --header to=eve 'see you'
+  lockgate send photos --file cat.jpg
+  gzip -c notes.txt | lockgate send notes --raw
+  lockgate send orders.fifo --create --lines orders.jsonl
   jq -c '{body: ., key: .user}' events.json | lockgate send orders.fifo")]
 pub(crate) struct Send {
     /// Queue to send to
     #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) queue: String,
 
-    /// Ordering key (SQS: MessageGroupId), for a keyed queue; messages that bring none get this one
+    /// The message's body; without it, --file and --raw messages are read from standard input
+    #[arg(value_name = "BODY")]
+    pub(crate) body: Option<String>,
+
+    /// File whose bytes are the body of one message
+    #[arg(long, short, value_name = "FILE", conflicts_with = "body")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// All of standard input, whatever its bytes are, is the body of one message
+    #[arg(long, short, conflicts_with_all = ["body", "file"])]
+    pub(crate) raw: bool,
+
+    /// The body of the one message is given in base64
+    #[arg(long, conflicts_with = "lines")]
+    pub(crate) base64: bool,
+
+    /// File with one JSON object a line; - is standard input
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["body", "file", "raw"])]
+    pub(crate) lines: Option<PathBuf>,
+
+    /// Ordering key, for a keyed queue; messages that bring none get this one
     #[arg(long, short, value_name = "KEY")]
     pub(crate) key: Option<String>,
 
@@ -134,22 +158,17 @@ pub(crate) struct Send {
     #[arg(long, short, value_name = "GROUP", conflicts_with = "key")]
     pub(crate) group: Option<String>,
 
-    /// Unique id for deduplication (SQS: MessageDeduplicationId); for one message only
-    // Both are needed: clap asks for no argument that contradicts one that is there.
-    #[arg(long, value_name = "ID", requires = "body", conflicts_with = "file")]
+    /// Unique id for deduplication; for one message only
+    #[arg(long, value_name = "ID", conflicts_with = "lines")]
     pub(crate) unique_id: Option<String>,
 
-    /// Deliver no earlier than after this time, in whole seconds; for messages that say nothing else
-    #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
+    /// Deliver no earlier than after this time; for messages that say nothing else
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) delay: Option<Duration>,
 
-    /// Attribute of the message, NAME=VALUE or NAME:TYPE=VALUE; repeatable
-    #[arg(long, short, value_name = "NAME=VALUE", value_parser = typed_pair)]
-    pub(crate) attribute: Vec<(String, String, String)>,
-
-    /// File with one JSON object a line; - is standard input
-    #[arg(long, short, value_name = "FILE", conflicts_with = "body")]
-    pub(crate) file: Option<PathBuf>,
+    /// Header of the message, NAME=VALUE or NAME:TYPE=VALUE; repeatable
+    #[arg(long, short = 'H', value_name = "NAME=VALUE", value_parser = typed_pair)]
+    pub(crate) header: Vec<(String, String, String)>,
 
     /// Create the queue if it does not exist
     #[arg(long)]
@@ -161,16 +180,20 @@ pub(crate) struct Send {
 
     #[command(flatten)]
     pub(crate) settings: ClientFlags,
+}
 
-    /// The message; without it, and without --file, messages are read from standard input
-    #[arg(value_name = "BODY")]
-    pub(crate) body: Option<String>,
+impl Send {
+    /// Whether it is not one message whose body is named.
+    pub(crate) fn reads_lines(&self) -> bool {
+        self.body.is_none() && self.file.is_none() && !self.raw && !self.base64
+    }
 }
 
 /// Receive messages
 ///
-/// Prints one JSON object a line: id, key (of an unkeyed queue: group), body, attempt, sequence, sent_at,
-/// attributes, receipt. Each message is leased: nobody else gets it, and nothing after it of its key, until
+/// Prints one JSON object a line, as the server gives it: id, key (of an unkeyed queue: group), body, attempt,
+/// sequence, sent_at, headers, receipt and others. A body that is no text is there in base64, with
+/// "body_encoding": "base64". Each message is leased: nobody else gets it, and nothing after it of its key, until
 /// it is settled or the lease has ended. Settle it here, or later with `lockgate ack`. If nothing came,
 /// standard error says why: the queue is empty or paused, all is delayed, or all keys are held.
 ///
@@ -192,8 +215,8 @@ pub(crate) struct Send {
 /// The command finds in its environment: LOCKGATE_QUEUE, LOCKGATE_MESSAGE_ID, LOCKGATE_KEY or
 /// LOCKGATE_GROUP, LOCKGATE_UNIQUE_ID, LOCKGATE_SEQUENCE, LOCKGATE_ATTEMPT, LOCKGATE_SENT_AT,
 /// LOCKGATE_RECEIPT, LOCKGATE_CONTENT_TYPE, LOCKGATE_TRACE_CONTEXT, LOCKGATE_ENDPOINT, and the value of
-/// each attribute as LOCKGATE_ATTRIBUTE_NAME, where every character of the name but ASCII letters and digits
-/// is `_`. What the message does not have is not set. Nor is an attribute's value with a NUL byte, of more
+/// each header as LOCKGATE_MESSAGE_HEADER_NAME, where every character of the name but ASCII letters and digits
+/// is `_`. What the message does not have is not set. Nor is a header's value with a NUL byte, of more
 /// than 64KiB, or beyond 256KiB of them together, nor are two whose names become the same: LOCKGATE_OMITTED
 /// has their names, and `lockgate peek --id` their values.
 ///
@@ -225,8 +248,8 @@ pub(crate) struct Receive {
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max: Option<u64>,
 
-    /// Wait this long for a first message, in whole seconds
-    #[arg(long, short, value_name = "TIME", value_parser = whole_seconds, default_value = "0s", hide_default_value = true)]
+    /// Wait this long for a first message
+    #[arg(long, short, value_name = "TIME", value_parser = duration, default_value = "0s", hide_default_value = true)]
     pub(crate) wait: Duration,
 
     /// Delete each message after it was printed, to a terminal or a file; refused into a pipe
@@ -249,7 +272,7 @@ pub(crate) struct Receive {
     #[arg(long, value_name = "TIME", requires = "exec", default_value = "10s", value_parser = duration)]
     pub(crate) retry_delay: Duration,
 
-    /// How long the leases last, in whole seconds, 1s to 12h [default: as the queue says]
+    /// How long the leases last, 1ms to 12h [default: as the queue says]
     #[arg(long, short, value_name = "TIME", value_parser = receive_lease)]
     pub(crate) lease: Option<Duration>,
 
@@ -259,28 +282,6 @@ pub(crate) struct Receive {
 
     #[command(flatten)]
     pub(crate) settings: ClientFlags,
-}
-
-/// Delete received messages by their receipts
-///
-/// The receipt is in what `lockgate receive` prints. Where a lease has ended the message may already
-/// be somebody else's: it is left alone, and the command exits with 4.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  lockgate ack orders.fifo \"$receipt\"
-  lockgate receive mail | jq -r .receipt | xargs lockgate ack mail")]
-pub(crate) struct Ack {
-    /// Queue the messages were received from
-    #[arg(value_name = "QUEUE", value_parser = queue_name)]
-    pub(crate) queue: String,
-
-    #[command(flatten)]
-    pub(crate) settings: ClientFlags,
-
-    /// Receipts of the messages
-    #[arg(value_name = "RECEIPT", required = true)]
-    pub(crate) receipts: Vec<String>,
 }
 
 /// Take a backup of a running server
@@ -406,7 +407,7 @@ pub(crate) struct Source {
 /// Each has its position, its number (they rise by one; missing ones belong to a segment that was given
 /// back, or are lost), the epoch it was written under, and its effects in the words of
 /// docs/internals/format.md.
-/// Bodies, values of attributes and words of rejections are left out unless --bodies asks for them;
+/// Bodies, values of headers and words of rejections are left out unless --bodies asks for them;
 /// keys and unique ids are shown. A stretch that cannot be read becomes a line of its own, and the
 /// command exits with 8.
 ///
@@ -430,7 +431,7 @@ pub(crate) struct Dump {
     #[arg(long, short, value_name = "QUEUE")]
     pub(crate) queue: Option<String>,
 
-    /// Show what users wrote: bodies, values of attributes, words of rejections
+    /// Show what users wrote: bodies, values of headers, words of rejections
     #[arg(long)]
     pub(crate) bodies: bool,
 
@@ -579,7 +580,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Name, type and value of a message attribute.
+/// Name, type and value of a header.
 fn typed_pair(text: &str) -> Result<(String, String, String), String> {
     let (name, value) =
         pair(text).map_err(|_| "expected NAME=VALUE or NAME:TYPE=VALUE".to_owned())?;
@@ -619,10 +620,10 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_may_name_its_type() {
-        let attribute = |text| typed_pair(text).map(|(a, b, c)| [a, b, c].join("|"));
-        assert_eq!(attribute("a=b=c").unwrap(), "a|String|b=c");
-        assert_eq!(attribute("n:Number.int=3").unwrap(), "n|Number.int|3");
-        assert!(attribute("a").is_err() && attribute("=b").is_err());
+    fn a_header_may_name_its_type() {
+        let header = |text| typed_pair(text).map(|(a, b, c)| [a, b, c].join("|"));
+        assert_eq!(header("a=b=c").unwrap(), "a|String|b=c");
+        assert_eq!(header("n:Number.int=3").unwrap(), "n|Number.int|3");
+        assert!(header("a").is_err() && header("=b").is_err());
     }
 }

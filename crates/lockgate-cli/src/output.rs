@@ -80,6 +80,17 @@ pub(crate) fn printable(text: &str) -> String {
     safe
 }
 
+/// Says what was done: a JSON object as data, or a line for people.
+pub(crate) fn tell(json: bool, value: &impl Serialize, done: &str) -> Result<(), Failure> {
+    if !json {
+        note(done);
+        return Ok(());
+    }
+    let mut output = Output::new();
+    output.json(value)?;
+    output.flush()
+}
+
 /// So many of something.
 pub(crate) fn count(count: u64, what: &str) -> String {
     let s = if count == 1 { "" } else { "s" };

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use clap::Command;
+use clap::{Arg, Command};
 use lockgate_machine::QueueSettings;
 
-use crate::settings::table::SETTINGS;
+use crate::settings::{Scope, table::SETTINGS};
 
 /// Renders `docs/cli.md`: every command with its full help, and the table of settings.
 #[must_use]
@@ -14,13 +14,15 @@ pub fn reference() -> String {
 # The command line
 
 This page is made from the program's own definitions; a test keeps it true. To renew it:
-`UPDATE_SNAPSHOTS=1 cargo test -p lockgate-cli`.
+`UPDATE_SNAPSHOTS=1 cargo test -p lockgate-cli`. The options that all commands have that talk to a server stand
+[once, at the end](#options-of-all-commands-that-talk-to-a-server).
 
 "
     .to_owned();
     let mut root = crate::command().term_width(100);
     root.build();
-    section(&mut page, &root, &mut Vec::new());
+    let shared = section(&mut page, &root, &mut Vec::new());
+    options(&mut page, &shared);
     settings(&mut page);
     page
 }
@@ -64,11 +66,32 @@ of queues made over HTTP; in the library `key_profile` is `strict`.
     page
 }
 
-fn section(page: &mut String, command: &Command, path: &mut Vec<String>) {
+/// Prints a command and those below it, without the options that many have; those options.
+fn section(page: &mut String, command: &Command, path: &mut Vec<String>) -> Vec<Arg> {
     path.push(command.get_name().to_owned());
+    let is_root = path.len() == 1;
+    // `lockgate config` takes the flags of every other command.
+    let takes_all = path.get(1).is_some_and(|name| name == "config");
+    let is_shared = |arg: &Arg| {
+        let id = arg.get_id().as_str();
+        let setting = SETTINGS.iter().find(|setting| setting.about().name == id);
+        match id {
+            "config" => true,
+            "help" | "color" => !is_root,
+            _ => setting.is_some_and(|setting| takes_all || setting.about().scope == Scope::Client),
+        }
+    };
+    let mut shared: Vec<Arg> = (command.get_arguments().filter(|arg| is_shared(arg)))
+        .filter(|arg| !takes_all && !matches!(arg.get_id().as_str(), "help" | "color"))
+        .cloned()
+        .collect();
     let help = command
         .clone()
         .term_width(100)
+        .mut_args(|arg| {
+            let hide = is_shared(&arg);
+            arg.hide(hide)
+        })
         .render_long_help()
         .to_string();
     let _ = writeln!(page, "## `{}`\n\n```text", path.join(" "));
@@ -76,10 +99,34 @@ fn section(page: &mut String, command: &Command, path: &mut Vec<String>) {
         let _ = writeln!(page, "{}", line.trim_end());
     }
     page.push_str("```\n\n");
-    for sub in command.get_subcommands() {
-        section(page, sub, path);
+    let subs = command.get_subcommands();
+    for sub in subs.filter(|sub| sub.get_name() != "help") {
+        for arg in section(page, sub, path) {
+            if shared.iter().all(|known| known.get_id() != arg.get_id()) {
+                shared.push(arg);
+            }
+        }
     }
     path.pop();
+    shared
+}
+
+/// The options that the sections leave out.
+fn options(page: &mut String, shared: &[Arg]) {
+    let command = Command::new("options")
+        .disable_help_flag(true)
+        .help_template("{options}")
+        .term_width(100)
+        .args(shared.iter().map(|arg| arg.clone().help_heading("Options")));
+    page.push_str(
+        "## Options of all commands that talk to a server\n\n\
+         `--config` is an option of `lockgate serve` too, `--color` and `--help` are options of every command, and \
+         `lockgate config` takes the options of all commands.\n\n```text\n",
+    );
+    for line in (command.clone().render_long_help().to_string().trim_end()).lines() {
+        let _ = writeln!(page, "{}", line.trim_end());
+    }
+    page.push_str("```\n\n");
 }
 
 fn settings(page: &mut String) {

@@ -14,23 +14,6 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     units::millis(text).map(Duration::from_millis)
 }
 
-/// Reads a duration that the SQS protocol can carry: whole seconds.
-pub(crate) fn whole_seconds(text: &str) -> Result<Duration, String> {
-    let duration = duration(text)?;
-    if duration.subsec_nanos() != 0 {
-        return Err(format!(
-            "{text:?} is no whole number of seconds, the smallest step the SQS protocol has"
-        ));
-    }
-    Ok(duration)
-}
-
-/// Reads how long a lease may last, in whole seconds.
-pub(crate) fn whole_lease(text: &str) -> Result<Duration, String> {
-    whole_seconds(text)?;
-    lease(text)
-}
-
 /// Reads how long a lease may last: up to what the machine allows.
 pub(crate) fn lease(text: &str) -> Result<Duration, String> {
     let lease = duration(text)?;
@@ -44,7 +27,7 @@ pub(crate) fn lease(text: &str) -> Result<Duration, String> {
 
 /// The same of a lease that somebody wants to hold.
 pub(crate) fn receive_lease(text: &str) -> Result<Duration, String> {
-    match whole_lease(text)? {
+    match lease(text)? {
         Duration::ZERO => Err(
             "a lease of 0s is over before the message is there, and counts as an \
                                attempt: to look, use --nack or `lockgate peek`"
@@ -70,15 +53,4 @@ pub(crate) fn queue_name(text: &str) -> Result<String, String> {
 /// Writes a duration so that [`duration`] reads it back.
 pub(crate) fn show_duration(duration: Duration) -> String {
     units::show_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_whole_seconds_are() {
-        assert!(whole_seconds("1500ms").is_err());
-        assert_eq!(whole_seconds("2000ms").unwrap(), Duration::from_secs(2));
-    }
 }

@@ -9,6 +9,20 @@ use crate::{
     units::{duration, lease, queue_name},
 };
 
+/// Delete received messages by their receipts
+///
+/// The receipt is in what `lockgate receive` prints. Where a lease has ended the message may already
+/// be somebody else's: it is left alone, and the command exits with 4. A message that is gone counts as deleted.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate ack orders.fifo \"$receipt\"
+  lockgate receive mail | jq -r .receipt | xargs lockgate ack mail")]
+pub(crate) struct Ack {
+    #[command(flatten)]
+    pub(crate) receipts: Receipts,
+}
+
 /// Put received messages back by their receipts; the attempt counts
 ///
 /// The message returns to its place and is received again after --delay, before everything else of
@@ -82,6 +96,10 @@ pub(crate) struct Reject {
 /// Which leases to settle.
 #[derive(Debug, Args)]
 pub(crate) struct Receipts {
+    /// Print one JSON object for each receipt: receipt, outcome, and why it could not be done
+    #[arg(long)]
+    pub(crate) json: bool,
+
     /// Queue the messages were received from
     #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) queue: String,
@@ -104,6 +122,10 @@ Examples:
   lockgate cancel mail 00000001-0000-8000-8000-00000000a001
   lockgate peek mail --state delayed --json | jq -r .id | xargs lockgate cancel mail")]
 pub(crate) struct Cancel {
+    /// Print a JSON object: how many messages were cancelled
+    #[arg(long)]
+    pub(crate) json: bool,
+
     /// Queue of the messages
     #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) queue: String,
@@ -250,6 +272,10 @@ pub(crate) struct KeyExplain {
 Examples:
   lockgate key park orders.fifo user-42")]
 pub(crate) struct KeyPark {
+    /// Print a JSON object: the key as it is then
+    #[arg(long)]
+    pub(crate) json: bool,
+
     #[command(flatten)]
     pub(crate) key: OfQueue,
 }
@@ -262,6 +288,10 @@ pub(crate) struct KeyPark {
 Examples:
   lockgate key resume orders.fifo user-42")]
 pub(crate) struct KeyResume {
+    /// Print a JSON object: the key as it is then
+    #[arg(long)]
+    pub(crate) json: bool,
+
     #[command(flatten)]
     pub(crate) key: OfQueue,
 }
@@ -276,6 +306,10 @@ Examples:
   lockgate key drop orders.fifo user-42
   lockgate key drop orders.fifo user-42 --yes")]
 pub(crate) struct KeyDrop {
+    /// Print a JSON object: how many messages were dropped
+    #[arg(long)]
+    pub(crate) json: bool,
+
     /// Do not ask
     #[arg(long, short)]
     pub(crate) yes: bool,
@@ -299,6 +333,29 @@ pub(crate) struct OfQueue {
     pub(crate) key: String,
 }
 
+/// Show what a server is and does: version, uptime, disk, log, queues, rates
+///
+/// Rates are of the time between two looks, a second unless --over says otherwise. Counted are the queues that
+/// the access key may read.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate status
+  lockgate status --over 10s
+  lockgate status --json | jq .space.free_bytes")]
+pub(crate) struct Status {
+    /// Measure rates over this time; 0s for none
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    pub(crate) over: Duration,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+}
+
 /// List, move back and drop dead letters
 #[derive(Debug, Subcommand)]
 pub(crate) enum Dlq {
@@ -310,14 +367,21 @@ pub(crate) enum Dlq {
 /// Move dead letters back to where they came from, or to a queue
 ///
 /// In the order in which they would be received, with no attempts counted. Those in flight stay. Ends
-/// at the first message that has nowhere to go back to, says which, and exits with 4.
+/// at the first message that has nowhere to go back to, says which, and exits with 4. With --dry-run it says
+/// how many would go where, and moves none.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockgate dlq redrive orders-dead.fifo
+  lockgate dlq redrive orders-dead.fifo --dry-run
   lockgate dlq redrive orders-dead.fifo --max 1
+  lockgate dlq redrive dead --source mail --rate 50
   lockgate dlq redrive orders-dead.fifo --to orders-retry.fifo")]
 pub(crate) struct DlqRedrive {
+    /// Only those that came from this queue
+    #[arg(long, value_name = "QUEUE", value_parser = queue_name)]
+    pub(crate) source: Option<String>,
+
     /// Queue they go to [default: each to the one it came from]
     #[arg(long, value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) to: Option<String>,
@@ -325,6 +389,14 @@ pub(crate) struct DlqRedrive {
     /// Stop after this many messages [default: no limit]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max: Option<u64>,
+
+    /// Move at most so many messages a second [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) rate: Option<u32>,
+
+    /// Say how many messages would go where, and move none
+    #[arg(long, short = 'n', conflicts_with = "rate")]
+    pub(crate) dry_run: bool,
 
     /// Print a JSON object: moved, left, and stuck where it ended before its time
     #[arg(long)]
@@ -348,6 +420,10 @@ Examples:
   lockgate dlq drop orders-dead.fifo 00000001-0000-8000-8000-00000000a001
   lockgate dlq drop orders-dead.fifo --all --yes")]
 pub(crate) struct DlqDrop {
+    /// Print a JSON object: how many messages were dropped
+    #[arg(long)]
+    pub(crate) json: bool,
+
     /// All messages of the queue, in flight and delayed ones too
     #[arg(long, conflicts_with = "ids")]
     pub(crate) all: bool,

@@ -102,6 +102,10 @@ Examples:
   lockgate queue purge mail
   lockgate queue purge mail --yes")]
 pub(crate) struct QueuePurge {
+    /// Print a JSON object: how many messages were removed
+    #[arg(long)]
+    pub(crate) json: bool,
+
     /// Do not ask
     #[arg(long, short)]
     pub(crate) yes: bool,
@@ -123,6 +127,10 @@ Examples:
   lockgate queue delete mail
   lockgate queue delete mail --yes --if-exists")]
 pub(crate) struct QueueDelete {
+    /// Print a JSON object: name and messages
+    #[arg(long)]
+    pub(crate) json: bool,
+
     /// Do not ask
     #[arg(long, short)]
     pub(crate) yes: bool,
@@ -187,6 +195,10 @@ pub(crate) struct QueueApply {
 Examples:
   lockgate queue pause mail")]
 pub(crate) struct QueuePause {
+    /// Print a JSON object: the queue
+    #[arg(long)]
+    pub(crate) json: bool,
+
     #[command(flatten)]
     pub(crate) settings: ClientFlags,
 
@@ -201,6 +213,10 @@ pub(crate) struct QueuePause {
 Examples:
   lockgate queue resume mail")]
 pub(crate) struct QueueResume {
+    /// Print a JSON object: the queue
+    #[arg(long)]
+    pub(crate) json: bool,
+
     #[command(flatten)]
     pub(crate) settings: ClientFlags,
 

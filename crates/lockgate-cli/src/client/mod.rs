@@ -1,13 +1,13 @@
-//! A small client of the SQS JSON protocol and the admin API: one connection, one call at a time.
+//! A small client of `/api/v1`: one connection, one call at a time.
 
-mod api;
 mod credentials;
 mod endpoint;
+mod message;
 mod trust;
 
-pub(crate) use api::*;
 pub(crate) use credentials::Credentials;
 pub(crate) use endpoint::Endpoint;
+pub(crate) use message::{Body, Encoding, Header, Message};
 pub(crate) use trust::Trust;
 
 use std::{io, time::Duration};
@@ -23,7 +23,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use lockgate_server::sign_request;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -74,16 +74,24 @@ pub(crate) enum CallError {
     #[error("no answer from {endpoint} within {}", crate::units::show_duration(*after))]
     Timeout { endpoint: Endpoint, after: Duration },
     /// The server said no.
-    #[error("{}", refusal(code, message))]
+    #[error("{message} ({code})")]
     Refused {
         status: StatusCode,
-        /// As SQS clients know it, such as `AWS.SimpleQueueService.NonExistentQueue`.
+        /// For programs, such as `queue_not_found`.
         code: String,
         message: String,
     },
-    /// Something else than an SQS server answered.
-    #[error("{endpoint} does not answer like an SQS server: {what}")]
-    NotSqs { endpoint: Endpoint, what: String },
+    /// There is no such queue, or not for this caller.
+    #[error("there is no queue {name:?} at {endpoint}")]
+    NoQueue {
+        endpoint: Endpoint,
+        name: String,
+        /// One that may be meant.
+        similar: Option<String>,
+    },
+    /// Something else answered.
+    #[error("{endpoint} does not answer like a Lockgate server: {what}")]
+    NoLockgate { endpoint: Endpoint, what: String },
 }
 
 impl Client {
@@ -137,58 +145,18 @@ impl Client {
         self.timeout
     }
 
-    /// One call.
-    pub(crate) async fn call<C: Call>(&mut self, call: &C) -> Result<C::Answer, CallError> {
-        self.call_within(call, Duration::ZERO).await
-    }
-
-    /// One call whose answer may take `longer` than usual, for a long poll.
-    pub(crate) async fn call_within<C: Call>(
-        &mut self,
-        call: &C,
-        longer: Duration,
-    ) -> Result<C::Answer, CallError> {
-        let body = serde_json::to_vec(call).map_err(|error| self.not_sqs(error))?;
-        let (status, code, body) = self.post(C::TARGET, body.into(), longer).await?;
-        if status.is_success() {
-            return decode(&body).map_err(|error| self.not_sqs(error));
-        }
-        Err(refused(status, code, &body).unwrap_or_else(|| {
-            self.not_sqs(format!("it says {status} without an error of the protocol"))
-        }))
-    }
-
-    /// Sends a request of the protocol, and takes status, error code and body of the answer.
-    async fn post(
-        &mut self,
-        target: &'static str,
-        body: Bytes,
-        longer: Duration,
-    ) -> Result<(StatusCode, Option<String>, Bytes), CallError> {
-        let request = self.request(target, body);
-        let (head, body) = self.exchange(request, longer).await?;
-        let code = head
-            .headers
-            .get("x-amzn-query-error")
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.split(';').next())
-            .map(str::to_owned);
-        Ok((head.status, code, body))
-    }
-
-    /// One call of the admin API. `target` is the path after `/api/v1`, with its query, encoded.
-    pub(crate) async fn admin<T: DeserializeOwned>(
+    /// One call. `target` is the path after `/api/v1`, with its query, encoded.
+    pub(crate) async fn call<T: DeserializeOwned>(
         &mut self,
         method: Method,
         target: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, CallError> {
-        self.admin_within(method, target, body, Duration::ZERO)
-            .await
+        self.call_within(method, target, body, Duration::ZERO).await
     }
 
     /// The same, where the answer may take `longer` than usual, for a long poll.
-    pub(crate) async fn admin_within<T: DeserializeOwned>(
+    pub(crate) async fn call_within<T: DeserializeOwned>(
         &mut self,
         method: Method,
         target: &str,
@@ -198,8 +166,59 @@ impl Client {
         let body = body
             .map(serde_json::to_vec)
             .transpose()
-            .map_err(|error| self.not_sqs(error))?
+            .map_err(|error| self.no_lockgate(error))?
             .unwrap_or_default();
+        let (head, body) = self.ask(method, target, body.into(), longer).await?;
+        if head.status.is_success() {
+            return serde_json::from_slice(&body).map_err(|error| self.no_lockgate(error));
+        }
+        let mut error = self.refusal(&head, &body);
+        if let CallError::NoQueue { name, similar, .. } = &mut error {
+            *similar = self.similar_queue(name).await;
+        }
+        Err(error)
+    }
+
+    /// A queue whose name is nearly this one; `None` too where the caller may not list queues.
+    async fn similar_queue(&mut self, name: &str) -> Option<String> {
+        /// Two names that differ by a letter or two are closer than this.
+        const SIMILAR: f64 = 0.8;
+
+        #[derive(Deserialize)]
+        struct Queues {
+            queues: Vec<Queue>,
+        }
+        #[derive(Deserialize)]
+        struct Queue {
+            name: String,
+        }
+        let target = "/queues?limit=1000";
+        let asked = self.ask(Method::GET, target, Bytes::new(), Duration::ZERO);
+        let (_, body) = asked.await.ok()?;
+        let Queues { queues } = serde_json::from_slice(&body).ok()?;
+        // That two names end in .fifo makes them no more alike.
+        let stem = |name: &str| name.trim_end_matches(".fifo").to_owned();
+        let wanted = stem(name);
+        let rated = (queues.into_iter())
+            .map(|queue| {
+                (
+                    strsim::jaro_winkler(&stem(&queue.name), &wanted),
+                    queue.name,
+                )
+            })
+            .filter(|(similarity, _)| *similarity > SIMILAR);
+        let best = rated.max_by(|(one, _), (other, _)| one.total_cmp(other));
+        best.map(|(_, name)| name)
+    }
+
+    /// Sends a request to that target under `/api/v1`.
+    async fn ask(
+        &mut self,
+        method: Method,
+        target: &str,
+        body: Bytes,
+        longer: Duration,
+    ) -> Result<(Parts, Bytes), CallError> {
         let path = self.endpoint.path().trim_end_matches('/');
         let target = format!("{path}/api/v1{target}");
         let mut request = Request::builder().method(&method).uri(&target);
@@ -209,16 +228,10 @@ impl Client {
         let mut request = request
             .header(HOST, self.endpoint.authority())
             .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(body.clone().into()))
-            .map_err(|error| self.not_sqs(error))?;
+            .body(Full::new(body.clone()))
+            .map_err(|error| self.no_lockgate(error))?;
         self.sign(method.as_str(), &target, &mut request, &body);
-        let (head, body) = self.exchange(request, longer).await?;
-        if head.status.is_success() {
-            return decode(&body).map_err(|error| self.not_sqs(error));
-        }
-        Err(problem(head.status, &body)
-            .or_else(|| refused(head.status, None, &body))
-            .unwrap_or_else(|| self.not_sqs(format!("it says {}", head.status))))
+        self.exchange(request, longer).await
     }
 
     /// Sends a request and takes the answer, whole.
@@ -299,12 +312,37 @@ impl Client {
                 .await
                 .map_err(|source| self.lost(source))?
                 .to_bytes();
-            Err(refused(head.status, None, &text)
-                .unwrap_or_else(|| self.not_sqs(format!("it says {}", head.status))))
+            Err(self.refusal(&head, &text))
         };
         timeout(self.timeout, exchange)
             .await
             .unwrap_or_else(|_| Err(self.timed_out()))
+    }
+
+    /// The error in an answer.
+    fn refusal(&self, head: &Parts, body: &[u8]) -> CallError {
+        #[derive(Deserialize)]
+        struct Problem {
+            code: String,
+            detail: String,
+            queue: Option<String>,
+        }
+        let status = head.status;
+        match serde_json::from_slice(body) {
+            Ok(Problem {
+                queue: Some(name), ..
+            }) => CallError::NoQueue {
+                endpoint: self.endpoint.clone(),
+                name,
+                similar: None,
+            },
+            Ok(Problem { code, detail, .. }) => CallError::Refused {
+                status,
+                code,
+                message: detail,
+            },
+            Err(_) => self.no_lockgate(format!("it says {status}")),
+        }
     }
 
     fn timed_out(&self) -> CallError {
@@ -322,22 +360,6 @@ impl Client {
             // Checked when the credentials were read; what is not signed is refused by the server.
             let _signed = sign_request(method, path, headers, body, key, region, now);
         }
-    }
-
-    fn request(&self, target: &'static str, body: Bytes) -> Request<Full<Bytes>> {
-        let mut request = Request::post(self.endpoint.path());
-        if let Some(consumer) = &self.consumer {
-            request = request.header("x-lockgate-consumer", consumer);
-        }
-        let mut request = request
-            .header(HOST, self.endpoint.authority())
-            .header(CONTENT_TYPE, "application/x-amz-json-1.0")
-            .header("x-amz-target", target)
-            .header("x-amzn-query-mode", "true")
-            .body(Full::new(body.clone()))
-            .expect("path, authority and consumer were checked when they were read");
-        self.sign("POST", self.endpoint.path(), &mut request, &body);
-        request
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, CallError> {
@@ -388,7 +410,7 @@ impl Client {
                 Some(_) => "",
                 None => "; does it serve HTTPS? then it is https:// in --endpoint",
             };
-            return self.not_sqs(format!("what it says is not HTTP{https}"));
+            return self.no_lockgate(format!("what it says is not HTTP{https}"));
         }
         CallError::Lost {
             endpoint: self.endpoint.clone(),
@@ -396,8 +418,8 @@ impl Client {
         }
     }
 
-    fn not_sqs(&self, what: impl ToString) -> CallError {
-        CallError::NotSqs {
+    fn no_lockgate(&self, what: impl ToString) -> CallError {
+        CallError::NoLockgate {
             endpoint: self.endpoint.clone(),
             what: what.to_string(),
         }
@@ -433,10 +455,10 @@ impl CallError {
     /// Whether the request certainly had no effect.
     pub(crate) fn nothing_done(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::NoTls { .. } => true,
+            Self::Connect { .. } | Self::NoTls { .. } | Self::NoQueue { .. } => true,
             // A server whose storage fails under the request cannot know itself.
             Self::Refused { status, .. } => *status != StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Lost { .. } | Self::Timeout { .. } | Self::NotSqs { .. } => false,
+            Self::Lost { .. } | Self::Timeout { .. } | Self::NoLockgate { .. } => false,
         }
     }
 
@@ -447,14 +469,13 @@ impl CallError {
             Self::Refused { status, .. } => {
                 status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
             }
-            Self::NotSqs { .. } | Self::NoTls { .. } => false,
+            Self::NoLockgate { .. } | Self::NoTls { .. } | Self::NoQueue { .. } => false,
         }
     }
 
     /// Whether the server says that the queue does not exist.
     pub(crate) fn is_queue_missing(&self) -> bool {
-        const CODES: [&str; 3] = ["NonExistentQueue", "QueueDoesNotExist", "queue_not_found"];
-        matches!(self, Self::Refused { code, .. } if CODES.contains(&short(code)))
+        matches!(self, Self::NoQueue { .. })
     }
 
     /// Whether the server says that there is a queue of that name, with other settings.
@@ -466,7 +487,8 @@ impl CallError {
         match self {
             Self::Connect { .. } => Exit::Unreachable,
             Self::Timeout { .. } => Exit::Timeout,
-            Self::NoTls { .. } | Self::Lost { .. } | Self::NotSqs { .. } => Exit::Failed,
+            Self::NoQueue { .. } => Exit::NotFound,
+            Self::NoTls { .. } | Self::Lost { .. } | Self::NoLockgate { .. } => Exit::Failed,
             Self::Refused { status, code, .. } => exit_of(*status, code),
         }
     }
@@ -482,10 +504,13 @@ impl From<CallError> for Failure {
                 Some("start one with `lockgate serve`, or name another with --endpoint".to_owned())
             }
             CallError::NoTls { hint, .. } => hint.clone(),
-            error if error.is_queue_missing() => Some(
-                "`lockgate queue list` shows what queues there are, `lockgate queue create` makes one"
-                    .to_owned(),
-            ),
+            CallError::NoQueue {
+                similar: Some(similar),
+                ..
+            } => Some(format!("did you mean {similar}?")),
+            CallError::NoQueue { name, .. } => Some(format!(
+                "see what queues there are with `lockgate queue list`, or make it with `lockgate queue create {name}`"
+            )),
             _ => None,
         };
         let failure = Self::from_error(exit, error);
@@ -496,107 +521,12 @@ impl From<CallError> for Failure {
     }
 }
 
-/// The exit code for an error of the protocol.
+/// The exit code for an error of the server.
 pub(crate) fn exit_of(status: StatusCode, code: &str) -> Exit {
-    match short(code) {
-        "NonExistentQueue" | "QueueDoesNotExist" | "ResourceNotFoundException" => Exit::NotFound,
-        "QueueAlreadyExists"
-        | "QueueNameExists"
-        | "QueueDeletedRecently"
-        | "PurgeQueueInProgress"
-        | "MessageNotInflight"
-        | "ReceiptHandleIsInvalid" => Exit::Conflict,
-        "AccessDenied"
-        | "AccessDeniedException"
-        | "InvalidSecurity"
-        | "SignatureDoesNotMatch"
-        | "InvalidClientTokenId"
-        | "MissingAuthenticationToken" => Exit::Denied,
-        // Of the admin API.
-        "queue_not_found" | "key_not_found" | "message_not_found" => Exit::NotFound,
+    match code {
+        "key_not_found" | "message_not_found" => Exit::NotFound,
         _ if status == StatusCode::FORBIDDEN || status == StatusCode::UNAUTHORIZED => Exit::Denied,
         _ if status == StatusCode::CONFLICT => Exit::Conflict,
         _ => Exit::Failed,
-    }
-}
-
-/// `AWS.SimpleQueueService.NonExistentQueue` without the words all codes have in front.
-fn short(code: &str) -> &str {
-    code.rsplit(['.', '#']).next().unwrap_or(code)
-}
-
-fn refusal(code: &str, message: &str) -> String {
-    match message {
-        "" => short(code).to_owned(),
-        message => format!("{message} ({})", short(code)),
-    }
-}
-
-fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
-    // Actions without an answer send an empty body, or an empty object.
-    serde_json::from_slice(if body.is_empty() { b"{}" } else { body })
-}
-
-/// The error in an answer, if it is one of the protocol's.
-fn refused(status: StatusCode, code: Option<String>, body: &[u8]) -> Option<CallError> {
-    #[derive(serde::Deserialize)]
-    struct Body {
-        #[serde(rename = "__type")]
-        kind: Option<String>,
-        #[serde(alias = "Message")]
-        message: Option<String>,
-    }
-    let body: Body = serde_json::from_slice(body).ok()?;
-    Some(CallError::Refused {
-        status,
-        code: code.or(body.kind)?,
-        message: body.message.unwrap_or_default(),
-    })
-}
-
-/// The error in an answer of the admin API, if it is one.
-fn problem(status: StatusCode, body: &[u8]) -> Option<CallError> {
-    #[derive(serde::Deserialize)]
-    struct Problem {
-        code: String,
-        detail: String,
-    }
-    let Problem { code, detail } = serde_json::from_slice(body).ok()?;
-    Some(CallError::Refused {
-        status,
-        code,
-        message: detail,
-    })
-}
-
-/// One action of the protocol: its name, what it asks and what it answers.
-pub(crate) trait Call: Serialize {
-    const TARGET: &'static str;
-    type Answer: DeserializeOwned;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn codes_of_the_protocol_become_exit_codes() {
-        let exit = |code: &str| exit_of(StatusCode::BAD_REQUEST, code);
-        assert_eq!(
-            exit("AWS.SimpleQueueService.NonExistentQueue"),
-            Exit::NotFound
-        );
-        assert_eq!(exit("QueueAlreadyExists"), Exit::Conflict);
-        assert_eq!(exit("InvalidParameterValue"), Exit::Failed);
-        assert_eq!(exit_of(StatusCode::FORBIDDEN, "X"), Exit::Denied);
-    }
-
-    #[test]
-    fn an_error_without_the_header_is_read_from_the_body() {
-        let body = br#"{"__type":"com.amazonaws.sqs#QueueDoesNotExist","message":"gone"}"#;
-        let error = refused(StatusCode::BAD_REQUEST, None, body).unwrap();
-        assert!(error.is_queue_missing());
-        assert_eq!(error.to_string(), "gone (QueueDoesNotExist)");
-        assert!(refused(StatusCode::BAD_GATEWAY, None, b"<html>").is_none());
     }
 }

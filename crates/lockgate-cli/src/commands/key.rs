@@ -8,7 +8,7 @@ use crate::{
     args::{Key, KeyDrop, KeyExplain, KeyList, OfQueue},
     client::Client,
     exit::Failure,
-    output::{Output, Table, confirm, count, note},
+    output::{Output, Table, confirm, count, note, tell},
 };
 
 /// What the server says of a key.
@@ -32,7 +32,7 @@ struct Explanation {
     until: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Dropped {
     messages: u64,
 }
@@ -50,8 +50,8 @@ pub(super) fn run(args: &Key) -> Result<(), Failure> {
         match args {
             Key::List(args) => list(&mut client, args).await,
             Key::Explain(args) => explain(&mut client, args).await,
-            Key::Park(args) => act(&mut client, &args.key, "park", "parked").await,
-            Key::Resume(args) => act(&mut client, &args.key, "resume", "resumed").await,
+            Key::Park(args) => act(&mut client, &args.key, "park", args.json).await,
+            Key::Resume(args) => act(&mut client, &args.key, "resume", args.json).await,
             Key::Drop(args) => drop_messages(&mut client, args).await,
         }
     })
@@ -72,7 +72,7 @@ async fn list(client: &mut Client, args: &KeyList) -> Result<(), Failure> {
 
 async fn explain(client: &mut Client, args: &KeyExplain) -> Result<(), Failure> {
     let key: Explanation = client
-        .admin(Method::GET, &target(&args.key), NOTHING)
+        .call(Method::GET, &target(&args.key), NOTHING)
         .await?;
     let mut output = Output::new();
     if args.json {
@@ -96,21 +96,18 @@ async fn explain(client: &mut Client, args: &KeyExplain) -> Result<(), Failure> 
     output.flush()
 }
 
-async fn act(client: &mut Client, key: &OfQueue, action: &str, done: &str) -> Result<(), Failure> {
+async fn act(client: &mut Client, key: &OfQueue, action: &str, json: bool) -> Result<(), Failure> {
     let target = format!("{}/{action}", target(key));
-    let after: Explanation = client.admin(Method::POST, &target, NOTHING).await?;
-    note(&format!(
-        "{done} {} of {}: it holds {}",
-        key.key,
-        key.queue,
-        count(after.messages + after.delayed, "message")
-    ));
-    Ok(())
+    let after: Explanation = client.call(Method::POST, &target, NOTHING).await?;
+    let past = action.trim_end_matches('e');
+    let holds = count(after.messages + after.delayed, "message");
+    let done = format!("{past}ed {} of {}: it holds {holds}", key.key, key.queue);
+    tell(json, &after, &done)
 }
 
 async fn drop_messages(client: &mut Client, args: &KeyDrop) -> Result<(), Failure> {
     let key = &args.key;
-    let before: Explanation = client.admin(Method::GET, &target(key), NOTHING).await?;
+    let before: Explanation = client.call(Method::GET, &target(key), NOTHING).await?;
     let holds = format!(
         "{} of {} holds {}.",
         key.key,
@@ -123,9 +120,9 @@ async fn drop_messages(client: &mut Client, args: &KeyDrop) -> Result<(), Failur
         return Err(Failure::failed("not confirmed; nothing was done"));
     }
     let target = format!("{}/drop", target(key));
-    let dropped: Dropped = client.admin(Method::POST, &target, NOTHING).await?;
-    note(&format!("dropped {}", count(dropped.messages, "message")));
-    Ok(())
+    let dropped: Dropped = client.call(Method::POST, &target, NOTHING).await?;
+    let done = format!("dropped {}", count(dropped.messages, "message"));
+    tell(args.json, &dropped, &done)
 }
 
 fn target(key: &OfQueue) -> String {

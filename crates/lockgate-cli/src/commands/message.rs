@@ -9,7 +9,7 @@ use crate::{
     args::{Cancel, Reschedule},
     client::{CallError, Client},
     exit::Failure,
-    output::{Output, count, note},
+    output::{count, tell},
 };
 
 #[derive(Serialize, Deserialize)]
@@ -25,7 +25,8 @@ pub(super) fn cancel(args: &Cancel) -> Result<(), Failure> {
     let mut client = client(&args.settings)?;
     block_on(async {
         let (cancelled, first) = remove(&mut client, &args.queue, &args.ids).await?;
-        note(&format!("cancelled {}", count(cancelled, "message")));
+        let done = format!("cancelled {}", count(cancelled, "message"));
+        tell(args.json, &json!({"messages": cancelled}), &done)?;
         first.map_or(Ok(()), |error| Err(error.into()))
     })
 }
@@ -44,7 +45,7 @@ pub(super) async fn remove(
     for id in ids {
         let target = format!("/queues/{}/messages/{}", part(queue), part(id));
         let result = client
-            .admin::<Nothing>(Method::DELETE, &target, NOTHING)
+            .call::<Nothing>(Method::DELETE, &target, NOTHING)
             .await;
         match result {
             Ok(Nothing {}) => removed += 1,
@@ -66,13 +67,8 @@ pub(super) fn reschedule(args: &Reschedule) -> Result<(), Failure> {
             Some(at) => json!({ "due_at": at.to_string() }),
             None => json!({ "delay_ms": millis(args.delay.unwrap_or_default()) }),
         };
-        let done: Rescheduled = client.admin(Method::POST, &target, Some(&due)).await?;
-        if args.json {
-            let mut output = Output::new();
-            output.json(&done)?;
-            return output.flush();
-        }
-        note(&format!("{} is due at {}", done.id, done.due_at));
-        Ok(())
+        let done: Rescheduled = client.call(Method::POST, &target, Some(&due)).await?;
+        let words = format!("{} is due at {}", done.id, done.due_at);
+        tell(args.json, &done, &words)
     })
 }

@@ -19,6 +19,7 @@ mod restore;
 pub(crate) mod send;
 mod serve;
 mod settle;
+mod status;
 mod transact;
 mod unfinished;
 
@@ -34,9 +35,9 @@ use tokio::{
 
 use crate::{
     args::Command,
-    client::{CallError, Client, Credentials, GetQueueUrl, Trust},
+    client::{CallError, Client, Credentials, Trust},
     exit::{Exit, Failure},
-    output::{confirm, count, note},
+    output::{confirm, count, note, tell},
     settings::{ClientFlags, Resolved, ServeFlags, resolve, table},
 };
 
@@ -46,7 +47,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(&args),
         Command::Send(args) => watched(move || send::run(args)),
         Command::Receive(args) => receive::run(&args),
-        Command::Ack(args) => watched(move || receive::ack(args)),
+        Command::Ack(args) => watched(move || settle::ack(&args)),
         Command::Peek(args) => watched(move || peek::run(&args)),
         Command::Nack(args) => watched(move || settle::nack(&args)),
         Command::Defer(args) => watched(move || settle::defer(&args)),
@@ -58,6 +59,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Queue(args) => watched(move || queue::run(args)),
         Command::Key(args) => watched(move || key::run(&args)),
         Command::Dlq(args) => watched(move || dlq::run(&args)),
+        Command::Status(args) => watched(move || status::run(&args)),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),
         Command::Check(args) => watched(move || check::run(&args)),
@@ -251,34 +253,14 @@ impl Retry {
     }
 }
 
-/// A time as the admin API has it.
+/// A time as the API has it.
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A name as one part of a path of the admin API.
+/// A name as one part of a path of the API.
 fn part(name: &str) -> impl std::fmt::Display {
     utf8_percent_encode(name, NON_ALPHANUMERIC)
-}
-
-/// The URL of a queue that has to exist.
-async fn queue_url(client: &mut Client, name: &str) -> Result<String, Failure> {
-    match find_queue(client, name).await? {
-        Some(url) => Ok(url),
-        None => Err(no_such_queue(client, name).await),
-    }
-}
-
-/// The URL of a queue, if there is one of that name.
-async fn find_queue(client: &mut Client, name: &str) -> Result<Option<String>, CallError> {
-    let call = GetQueueUrl {
-        queue_name: name.to_owned(),
-    };
-    match client.call(&call).await {
-        Ok(answer) => Ok(Some(answer.queue_url)),
-        Err(error) if error.is_queue_missing() => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// What a queue holds.
@@ -294,25 +276,14 @@ const NOTHING: Option<&()> = None;
 
 impl Counts {
     /// What the queue of that name holds now.
-    async fn of(client: &mut Client, name: &str) -> Result<Self, Failure> {
-        match Self::find(client, name).await? {
-            Some(counts) => Ok(counts),
-            None => Err(no_such_queue(client, name).await),
-        }
-    }
-
-    /// The same, or `None` where there is no such queue.
-    async fn find(client: &mut Client, name: &str) -> Result<Option<Self>, Failure> {
+    async fn of(client: &mut Client, name: &str) -> Result<Self, CallError> {
         #[derive(Deserialize)]
         struct Queue {
             counts: Counts,
         }
         let target = format!("/queues/{}", part(name));
-        match client.admin(Method::GET, &target, NOTHING).await {
-            Ok(Queue { counts }) => Ok(Some(counts)),
-            Err(error) if error.is_queue_missing() => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let Queue { counts } = client.call(Method::GET, &target, NOTHING).await?;
+        Ok(counts)
     }
 
     fn total(self) -> u64 {
@@ -347,50 +318,15 @@ async fn purge(
     yes: bool,
     question: &str,
     done: &str,
+    json: bool,
 ) -> Result<(), Failure> {
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     struct Purged {
         messages: u64,
     }
     agree(yes, name, Counts::of(client, name).await?, question)?;
     let target = format!("/queues/{}/purge", part(name));
-    let purged: Purged = client.admin(Method::POST, &target, NOTHING).await?;
-    note(&format!("{done} {}", count(purged.messages, "message")));
-    Ok(())
-}
-
-/// That there is no queue of that name, with the one that may be meant.
-async fn no_such_queue(client: &mut Client, name: &str) -> Failure {
-    let failure = Failure::new(
-        Exit::NotFound,
-        format!("there is no queue {name:?} at {}", client.endpoint()),
-    );
-    match similar_queue(client, name).await {
-        Some(similar) => failure.hint(format!("did you mean {similar}?")),
-        None => failure.hint(format!(
-            "see what queues there are with `lockgate queue list`, or make it with `lockgate queue create {name}`"
-        )),
-    }
-}
-
-/// A queue whose name is nearly this one; `None` too where the caller may not list queues.
-async fn similar_queue(client: &mut Client, name: &str) -> Option<String> {
-    /// Two names that differ by a letter or two are closer than this.
-    const SIMILAR: f64 = 0.8;
-
-    #[derive(Deserialize)]
-    struct Queues {
-        queues: Vec<Queue>,
-    }
-    #[derive(Deserialize)]
-    struct Queue {
-        name: String,
-    }
-    let queues = client.admin(Method::GET, "/queues?limit=1000", NOTHING);
-    let Queues { queues } = queues.await.ok()?;
-    let rated = (queues.into_iter())
-        .map(|queue| (strsim::jaro_winkler(&queue.name, name), queue.name))
-        .filter(|(similarity, _)| *similarity > SIMILAR);
-    let best = rated.max_by(|(one, _), (other, _)| one.total_cmp(other));
-    best.map(|(_, name)| name)
+    let purged: Purged = client.call(Method::POST, &target, NOTHING).await?;
+    let done = format!("{done} {}", count(purged.messages, "message"));
+    tell(json, &purged, &done)
 }

@@ -21,7 +21,7 @@ pub(super) fn run(args: &Peek) -> Result<(), Failure> {
         let messages = match &args.id {
             Some(id) => {
                 let target = format!("{target}/{}", part(id));
-                vec![client.admin(Method::GET, &target, NOTHING).await?]
+                vec![client.call(Method::GET, &target, NOTHING).await?]
             }
             None => {
                 let mut target = format!("{target}?limit=100");
@@ -72,7 +72,7 @@ pub(super) async fn pages(
     let mut page = String::new();
     loop {
         let target = format!("{target}{page}");
-        let mut answer: Value = client.admin(Method::GET, &target, NOTHING).await?;
+        let mut answer: Value = client.call(Method::GET, &target, NOTHING).await?;
         if let Value::Array(items) = answer[items].take() {
             found.extend(items);
         }

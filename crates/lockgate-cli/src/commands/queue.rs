@@ -5,8 +5,8 @@ use lockgate_machine::{QueueSettings, SETTINGS, Setting, SettingKind, SettingVal
 use serde_json::{Map, Value, json};
 
 use super::{
-    Counts, NOTHING, agree, block_on, client, client_of, environment, no_such_queue, part, peek,
-    purge, queue_apply,
+    Counts, NOTHING, agree, block_on, client, client_of, environment, part, peek, purge,
+    queue_apply,
 };
 use crate::{
     args::{
@@ -15,7 +15,7 @@ use crate::{
     },
     client::Client,
     exit::{Exit, Failure},
-    output::{Output, Table, note},
+    output::{Output, Table, note, tell},
     settings::{ClientFlags, resolve},
     units::{setting_json, show_duration},
 };
@@ -46,13 +46,15 @@ pub(crate) fn run(args: Queue) -> Result<(), Failure> {
             let mut client = client(&args.settings)?;
             block_on(async { export(&mut client, &args).await })
         }
-        Queue::Pause(args) => pause(&args.settings, &args.name, true),
-        Queue::Resume(args) => pause(&args.settings, &args.name, false),
+        Queue::Pause(args) => pause(&args.settings, &args.name, true, args.json),
+        Queue::Resume(args) => pause(&args.settings, &args.name, false, args.json),
         Queue::Purge(args) => {
             let mut client = client(&args.settings)?;
-            let QueuePurge { name, yes, .. } = &args;
+            let QueuePurge {
+                name, yes, json, ..
+            } = &args;
             let question = "Remove all of them?";
-            block_on(async { purge(&mut client, name, *yes, question, "purged").await })
+            block_on(async { purge(&mut client, name, *yes, question, "purged", *json).await })
         }
         Queue::Delete(args) => {
             let mut client = client(&args.settings)?;
@@ -64,7 +66,7 @@ pub(crate) fn run(args: Queue) -> Result<(), Failure> {
 /// A queue as the server has it, or `None` if there is none.
 pub(super) async fn find(client: &mut Client, name: &str) -> Result<Option<Value>, Failure> {
     let target = format!("/queues/{}", part(name));
-    match client.admin(Method::GET, &target, NOTHING).await {
+    match client.call(Method::GET, &target, NOTHING).await {
         Ok(queue) => Ok(Some(queue)),
         Err(error) if error.is_queue_missing() => Ok(None),
         Err(error) => Err(error.into()),
@@ -165,7 +167,7 @@ async fn create(client: &mut Client, args: &QueueCreate) -> Result<(), Failure> 
         .collect();
     let body = json!({"name": args.name, "settings": settings, "tags": tags});
     let queue = match client
-        .admin::<Value>(Method::POST, "/queues", Some(&body))
+        .call::<Value>(Method::POST, "/queues", Some(&body))
         .await
     {
         // The server compares all settings. As with SQS, what is not named may be as it is.
@@ -215,21 +217,9 @@ fn check_is_so(
     Ok(())
 }
 
-/// Prints the queue, or says what was done.
-fn tell(json: bool, queue: &Value, done: &str) -> Result<(), Failure> {
-    if !json {
-        note(done);
-        return Ok(());
-    }
-    let mut output = Output::new();
-    output.json(queue)?;
-    output.flush()
-}
-
 async fn show(client: &mut Client, args: &QueueShow) -> Result<(), Failure> {
-    let Some(queue) = find(client, &args.name).await? else {
-        return Err(no_such_queue(client, &args.name).await);
-    };
+    let target = format!("/queues/{}", part(&args.name));
+    let queue: Value = client.call(Method::GET, &target, NOTHING).await?;
     let mut output = Output::new();
     if args.json {
         output.json(&queue)?;
@@ -305,10 +295,7 @@ pub(super) async fn change(
 ) -> Result<Value, Failure> {
     let target = format!("/queues/{}", part(name));
     let change = json!({"settings": settings, "tags": tags});
-    match client.admin(Method::PATCH, &target, Some(&change)).await {
-        Err(error) if error.is_queue_missing() => Err(no_such_queue(client, name).await),
-        changed => Ok(changed?),
-    }
+    Ok(client.call(Method::PATCH, &target, Some(&change)).await?)
 }
 
 async fn export(client: &mut Client, args: &QueueExport) -> Result<(), Failure> {
@@ -347,44 +334,34 @@ fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-fn pause(settings: &ClientFlags, name: &str, paused: bool) -> Result<(), Failure> {
+fn pause(settings: &ClientFlags, name: &str, paused: bool, json: bool) -> Result<(), Failure> {
     let mut client = client(settings)?;
     block_on(async {
         let action = if paused { "pause" } else { "resume" };
         let target = format!("/queues/{}/{action}", part(name));
-        match client.admin::<Value>(Method::POST, &target, NOTHING).await {
-            Err(error) if error.is_queue_missing() => Err(no_such_queue(&mut client, name).await),
-            done => {
-                done?;
-                note(&format!("{action}d {name}"));
-                Ok(())
-            }
-        }
+        let queue: Value = client.call(Method::POST, &target, NOTHING).await?;
+        tell(json, &queue, &format!("{action}d {name}"))
     })
 }
 
 async fn delete(client: &mut Client, args: &QueueDelete) -> Result<(), Failure> {
     let name = &args.name;
     let missing = format!("there is no queue {name:?}");
-    let counts = match Counts::find(client, name).await? {
-        Some(counts) => counts,
-        None if args.if_exists => {
+    let counts = match Counts::of(client, name).await {
+        Err(error) if error.is_queue_missing() && args.if_exists => {
             note(&missing);
             return Ok(());
         }
-        None => return Err(no_such_queue(client, name).await),
+        counts => counts?,
     };
     agree(args.yes, name, counts, "Delete the queue with all of them?")?;
     let target = format!("/queues/{}", part(name));
-    match client
-        .admin::<Value>(Method::DELETE, &target, NOTHING)
-        .await
-    {
+    match client.call::<Value>(Method::DELETE, &target, NOTHING).await {
         Err(error) if error.is_queue_missing() && args.if_exists => {}
         done => {
             done?;
         }
     }
-    note(&format!("deleted {name}"));
-    Ok(())
+    let deleted = json!({"name": name, "messages": counts.total()});
+    tell(args.json, &deleted, &format!("deleted {name}"))
 }

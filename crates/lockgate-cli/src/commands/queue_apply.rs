@@ -185,7 +185,7 @@ impl Plan {
     async fn create(&self, client: &mut Client) -> Result<(), Failure> {
         let body =
             json!({"name": self.queue, "settings": self.fields(false), "tags": self.tags(false)});
-        let made = client.admin::<Value>(hyper::Method::POST, "/queues", Some(&body));
+        let made = client.call::<Value>(hyper::Method::POST, "/queues", Some(&body));
         made.await?;
         Ok(())
     }

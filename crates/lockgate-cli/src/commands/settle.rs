@@ -1,4 +1,4 @@
-//! `lockgate nack`, `lockgate defer`, `lockgate extend` and `lockgate reject`.
+//! `lockgate ack`, `lockgate nack`, `lockgate defer`, `lockgate extend` and `lockgate reject`.
 
 use hyper::Method;
 use serde::Deserialize;
@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::{block_on, client, millis, part};
 use crate::{
-    args::{Defer, Extend, Nack, Receipts, Reject},
+    args::{Ack, Defer, Extend, Nack, Receipts, Reject},
     exit::{Exit, Failure},
-    output::count,
+    output::{Output, count},
 };
 
 /// Leases of one request.
@@ -33,6 +33,28 @@ pub(super) struct Problem {
     detail: String,
 }
 
+impl Outcome {
+    /// Why it could not be done, in words.
+    pub(super) fn problem(self) -> Option<String> {
+        match self {
+            Self::Done => None,
+            Self::Stale { reason } => Some(words(&reason).to_owned()),
+            Self::Refused { problem } => Some(problem.words()),
+        }
+    }
+
+    /// A failure, unless it was done.
+    pub(super) fn done(self, what: &str) -> Result<(), Failure> {
+        match self.problem() {
+            None => Ok(()),
+            Some(why) => Err(Failure::new(
+                Exit::Conflict,
+                format!("a message could not be {what}: {why}"),
+            )),
+        }
+    }
+}
+
 impl Problem {
     /// For whoever named receipts, not a place in a request.
     pub(super) fn words(self) -> String {
@@ -45,6 +67,10 @@ impl Problem {
             _ => self.detail,
         }
     }
+}
+
+pub(super) fn ack(args: &Ack) -> Result<(), Failure> {
+    run(&args.receipts, &json!({"action": "ack"}), "acknowledged")
 }
 
 pub(super) fn nack(args: &Nack) -> Result<(), Failure> {
@@ -71,6 +97,8 @@ fn run(args: &Receipts, settle: &Value, done: &str) -> Result<(), Failure> {
     let mut client = client(&args.settings)?;
     block_on(async {
         let target = format!("/queues/{}/settle", part(&args.queue));
+        let is_ack = settle["action"] == "ack";
+        let mut output = Output::new();
         let mut failed = 0;
         let mut first = None;
         for receipts in args.receipts.chunks(CALL_MAX) {
@@ -83,17 +111,24 @@ fn run(args: &Receipts, settle: &Value, done: &str) -> Result<(), Failure> {
                 })
                 .collect();
             let body = json!({ "settles": settles });
-            let answer: Results = client.admin(Method::POST, &target, Some(&body)).await?;
-            for outcome in answer.results {
+            let answer: Results = client.call(Method::POST, &target, Some(&body)).await?;
+            for (receipt, outcome) in receipts.iter().zip(answer.results) {
                 let why = match outcome {
-                    Outcome::Done => continue,
-                    Outcome::Stale { reason } => words(&reason).to_owned(),
-                    Outcome::Refused { problem } => problem.words(),
+                    // An attempt before this one did it, whose answer was lost.
+                    Outcome::Stale { reason } if reason == "gone" && is_ack => None,
+                    outcome => outcome.problem(),
                 };
-                failed += 1;
-                first.get_or_insert(why);
+                if args.json {
+                    let outcome = if why.is_none() { "done" } else { "failed" };
+                    output.json(&json!({"receipt": receipt, "outcome": outcome, "why": why}))?;
+                }
+                if let Some(why) = why {
+                    failed += 1;
+                    first.get_or_insert(why);
+                }
             }
         }
+        output.flush()?;
         match first {
             None => Ok(()),
             Some(why) => Err(Failure::new(

@@ -37,7 +37,7 @@ pub(super) fn run(args: &Transact) -> Result<(), Failure> {
     let mut client = client(&args.settings)?;
     block_on(async {
         let result = client
-            .admin(Method::POST, "/transactions", Some(&transaction))
+            .call(Method::POST, "/transactions", Some(&transaction))
             .await;
         let Transacted { sent } = result.map_err(|error| {
             let unknown = !error.nothing_done();

@@ -284,7 +284,7 @@ mod tests {
             (
                 "q.toml",
                 "[[queue]]\nname = \"a\"\nlease = 3\n",
-                "q.toml:3: lease must be a time from 0s to 12h, not 3",
+                "q.toml:3: lease must be a time from 0s to 12h, not 3: write 3s",
             ),
             (
                 "q.toml",

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    messages::Town,
+    messages::{Town, bodies},
     support::{Done, Sandbox, Server, run_to_file},
 };
 
@@ -57,7 +57,7 @@ fn a_key_says_why_it_does_not_move() {
         (
             "key explain none.fifo k",
             3,
-            "queue \"none.fifo\" does not exist",
+            "there is no queue \"none.fifo\"",
         ),
         ("key drop orders.fifo nobody --yes", 3, "no key nobody"),
         ("queue pause none", 3, "there is no queue"),
@@ -358,7 +358,7 @@ fn a_key_that_is_gone_at_a_restart_is_refused_and_its_leases_end_when_they_shoul
     let server = Server::start(&sandbox);
     let url = server.url.clone();
     let refused = run(&url, "LEAVES", "receive jobs.fifo").fails_with(7);
-    assert!(refused.contains("InvalidClientTokenId"), "{refused}");
+    assert!(refused.contains("unauthenticated"), "{refused}");
     run(&url, "LEAVES", "send jobs.fifo --key long more").fails_with(7);
     // It waits for the one whose lease ends, and does not get the other.
     let got = run(&url, "STAYS", "receive jobs.fifo --max 10 --wait 20s --ack").json();
@@ -373,6 +373,78 @@ fn a_key_that_is_gone_at_a_restart_is_refused_and_its_leases_end_when_they_shoul
     let why = run(&url, "STAYS", "key explain jobs.fifo long --json").json();
     assert_eq!(why[0]["waits_for"], "lease", "{why:?}");
     assert_eq!(why[0]["holder"], "who leaves", "{why:?}");
+}
+
+/// One dead-letter queue of many queues: what one of them gave up goes back alone.
+#[test]
+fn a_redrive_takes_the_letters_of_one_queue_and_can_be_foreseen() {
+    let town = Town::new();
+    town.run("queue create dead").ok();
+    for queue in ["mail", "news"] {
+        town.run(&format!("queue create {queue} --dead-letter dead"))
+            .ok();
+    }
+    for (queue, body) in [
+        ("news", "n1"),
+        ("mail", "m1"),
+        ("news", "n2"),
+        ("mail", "m2"),
+    ] {
+        town.run(&format!("send {queue} {body}")).ok();
+        let receipt = town.run(&format!("receive {queue}")).json()[0]["receipt"].clone();
+        town.run(&format!("reject {queue} {}", receipt.as_str().unwrap()))
+            .ok();
+    }
+    let foresee = |options: &str| {
+        let done = town.run(&format!("dlq redrive dead --dry-run {options}"));
+        assert!(done.stderr.ends_with("nothing was moved\n"), "{done:?}");
+        done.ok()
+    };
+    assert_eq!(foresee(""), "mail\t2\nnews\t2\n");
+    assert_eq!(foresee("--source mail"), "mail\t2\n");
+    assert_eq!(foresee("--source mail --to news"), "news\t2\n");
+    assert_eq!(
+        town.run("dlq redrive dead --dry-run --max 3 --to news --json")
+            .json(),
+        [json!({"to": "news", "messages": 3})]
+    );
+    assert_eq!(town.counts("dead")["ready"], 4);
+
+    town.run("dlq redrive dead --source mail --rate 1000").ok();
+    assert_eq!(bodies(&town.drain("mail")), ["m1", "m2"]);
+    let error = town.run("dlq redrive dead --source nwes").fails_with(3);
+    assert!(error.contains("did you mean news?"), "{error}");
+    town.run("dlq redrive dead --source news --to mail --max 1")
+        .ok();
+    assert_eq!(bodies(&town.drain("mail")), ["n1"]);
+    assert_eq!(town.counts("dead")["ready"], 1);
+}
+
+#[test]
+fn a_server_says_what_it_is_and_does() {
+    let town = Town::new();
+    town.run("queue create mail").ok();
+    town.run("send mail x").ok();
+    let status = town.run("status --over 10ms --json").json().remove(0);
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(status["status"], "serving");
+    assert_eq!(status["queues"], 1);
+    assert_eq!(status["messages"]["ready"], 1);
+    assert!(status["log"]["records"].as_u64().unwrap() > 0, "{status}");
+    assert!(
+        status["space"]["free_bytes"].as_u64().unwrap() > 0,
+        "{status}"
+    );
+    assert_eq!(status["rates"]["sent"], 0.0);
+    let shown = town.run("status --over 0s").ok();
+    for row in [
+        format!("server\t{}\n", town.server.url),
+        "messages\t1 ready, 0 in flight, 0 delayed".to_owned(),
+        "disk\tnormal: ".to_owned(),
+    ] {
+        assert!(shown.contains(&row), "{shown}");
+    }
+    assert!(!shown.contains("a second"), "{shown}");
 }
 
 #[test]

@@ -172,11 +172,11 @@ fn an_empty_answer_from_before_a_command_ended_does_not_end_the_run() {
 fn a_command_has_its_message_on_standard_input_and_the_rest_in_its_environment() {
     let town = Town::new();
     town.run("queue create q").ok();
-    town.run("send q --group g --attribute user.id=a=b --attribute n:Number=7 tüx")
+    town.run("send q --group g --header user.id=a=b --header n:Number=7 tüx")
         .ok();
     let command =
         "echo \"$(cat)|$LOCKGATE_QUEUE|$LOCKGATE_GROUP|${LOCKGATE_KEY-none}|$LOCKGATE_ATTEMPT|\\
-$LOCKGATE_ATTRIBUTE_user_id|$LOCKGATE_ATTRIBUTE_n|$LOCKGATE_SEQUENCE\"
+$LOCKGATE_MESSAGE_HEADER_user_id|$LOCKGATE_MESSAGE_HEADER_n|$LOCKGATE_SEQUENCE\"
         test -n \"$LOCKGATE_RECEIPT\" -a -n \"$LOCKGATE_MESSAGE_ID\" -a -n \"$LOCKGATE_SENT_AT\"";
     let done = town.exec("q", command);
     assert_eq!(done.ok(), "tüx|q|g|none|1|a=b|7|1\n");

@@ -38,7 +38,7 @@ pub(crate) fn filled() -> Sandbox {
     for number in 0..6 {
         let key = number % 2;
         run(&format!(
-            "send orders.fifo --create --key user-{key} --attribute a=secret-value secret-{number}"
+            "send orders.fifo --create --key user-{key} --header a=secret-value secret-{number}"
         ));
     }
     run("receive orders.fifo --max 2 --ack");

@@ -144,7 +144,7 @@ fn messages_to_queues_whose_creation_is_missing_are_counted() {
     let bodies = format!("{{\"body\":\"{}\"}}\n", "x".repeat(20_000)).repeat(300);
     fs::write(sandbox.path().join("bodies"), bodies).unwrap();
     for queue in ["one", "other"] {
-        let send = format!("send {queue} --create --file bodies --endpoint {url}");
+        let send = format!("send {queue} --create --lines bodies --endpoint {url}");
         sandbox.run(&send).ok();
         sandbox
             .run(&format!("receive {queue} --max 5 --ack --endpoint {url}"))

@@ -11,10 +11,10 @@ use serde_json::Value;
 use crate::support::{Sandbox, Server};
 
 /// A connection that stays open between requests.
-struct Wire(BufReader<TcpStream>);
+pub(crate) struct Wire(BufReader<TcpStream>);
 
 impl Wire {
-    fn to(url: &str) -> Self {
+    pub(crate) fn to(url: &str) -> Self {
         let socket = TcpStream::connect(url.trim_start_matches("http://")).unwrap();
         Self(BufReader::new(socket))
     }
@@ -51,7 +51,7 @@ impl Wire {
         self.ask(&format!("GET {path} HTTP/1.1"), "")
     }
 
-    fn sqs(&mut self, action: &str, body: &Value) -> (u16, String) {
+    pub(crate) fn sqs(&mut self, action: &str, body: &Value) -> (u16, String) {
         let head = format!(
             "POST / HTTP/1.1\r\nX-Amz-Target: AmazonSQS.{action}\r\nContent-Type: application/x-amz-json-1.0"
         );

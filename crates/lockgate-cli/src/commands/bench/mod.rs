@@ -6,7 +6,6 @@
 mod times;
 
 use std::{
-    collections::BTreeMap,
     pin::pin,
     sync::{
         Arc,
@@ -16,21 +15,19 @@ use std::{
 };
 
 use hyper::Method;
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use self::times::Times;
 use super::{
-    NOTHING, Signals, client, part,
-    send::{create, random_id},
+    NOTHING, Signals, client, millis, part,
+    send::{self, random_id},
+    settle,
 };
 use crate::{
     args::Bench,
-    client::{
-        Client, DeleteEntry, DeleteMessageBatch, FailedEntry, GetQueueUrl, ReceiveMessage,
-        SendEntry, SendMessageBatch,
-    },
+    client::{Body, CallError, Client, Message},
     exit::{Exit, Failure},
     output::{Output, Table, complain, note},
     units::{show_duration, show_size},
@@ -40,7 +37,7 @@ use crate::{
 const CALL_BYTES_MAX: usize = 1 << 20;
 
 /// How long a receive waits at the server while other callers hold all keys.
-const RECEIVE_WAIT_SECONDS: u64 = 1;
+const RECEIVE_WAIT: Duration = Duration::from_secs(1);
 
 /// Bodies begin at so many places of the same text.
 const PLACES: usize = 4096;
@@ -128,8 +125,8 @@ async fn measure_own_queue(
     let name = format!("bench-{}{kind}", &random_id()?[..16]);
     let left = format!("delete it with `lockgate queue delete {name}`");
     // A signal while the queue is made waits: nobody would know whether there is something to delete.
-    let url = match stop.unless_asked_twice(create(client, &name)).await {
-        Ok(Ok(url)) => url,
+    match stop.unless_asked_twice(create(client, &name)).await {
+        Ok(Ok(())) => {}
         Ok(Err(error)) => {
             let unknown = !error.nothing_done();
             let failure = Failure::from(error).context(format!("making the queue {name}"));
@@ -143,7 +140,7 @@ async fn measure_own_queue(
             complain("warning", &format!("the queue {name} may be there: {left}"));
             return Err(signal);
         }
-    };
+    }
     let tallies = match stop.asked {
         Some(exit) => Err(Failure::signal(exit)),
         None => {
@@ -152,11 +149,11 @@ async fn measure_own_queue(
             note(&format!(
                 "measuring {endpoint} with the queue {name} for {time}"
             ));
-            stop.unless_asked(measure(client, args, &name, &url)).await
+            stop.unless_asked(measure(client, args, &name)).await
         }
     };
     let target = format!("/queues/{}", part(&name));
-    let call = client.admin::<Value>(Method::DELETE, &target, NOTHING);
+    let call = client.call::<Value>(Method::DELETE, &target, NOTHING);
     let deleted = match stop.unless_asked_twice(call).await {
         Ok(Err(error)) if error.is_queue_missing() => Ok(()),
         Ok(answer) => answer.map(drop).map_err(Failure::from),
@@ -208,16 +205,10 @@ impl Tally {
 }
 
 /// Sends, then receives and acks; what came of each.
-async fn measure(
-    client: &Client,
-    args: &Bench,
-    name: &str,
-    url: &str,
-) -> Result<[Tally; 3], Failure> {
+async fn measure(client: &Client, args: &Bench, name: &str) -> Result<[Tally; 3], Failure> {
     let half = Duration::from_secs(args.seconds.into()) / 2;
     let shared = Arc::new(Shared {
-        name: name.to_owned(),
-        url: url.to_owned(),
+        target: format!("/queues/{}", part(name)),
         text: random_text(args.size + PLACES)?,
         size: args.size,
         batch: args.batch,
@@ -264,8 +255,8 @@ where
 
 /// What all callers know.
 struct Shared {
-    name: String,
-    url: String,
+    /// The queue in the API.
+    target: String,
     /// Bodies are cut from it.
     text: String,
     size: usize,
@@ -290,31 +281,32 @@ struct Caller {
 impl Caller {
     /// Connects, so that no call that is measured has to.
     async fn connect(mut self) -> Result<Self, Failure> {
-        let call = GetQueueUrl {
-            queue_name: self.shared.name.clone(),
-        };
-        self.client.call(&call).await?;
+        let target = &self.shared.target;
+        let _queue: Value = self.client.call(Method::GET, target, NOTHING).await?;
         Ok(self)
     }
 
     async fn send(mut self, began: Instant, time: Duration) -> Result<Self, Failure> {
         while self.sends.calls == 0 || began.elapsed() < time {
-            let entries = (0..self.shared.batch).map(|index| self.entry(index));
-            let call = SendMessageBatch {
-                entries: entries.collect(),
-                queue_url: self.shared.url.clone(),
-            };
+            let messages: Vec<Message> = (0..self.shared.batch).map(|_| self.message()).collect();
+            let body = json!({ "messages": messages });
+            let target = format!("{}/messages", self.shared.target);
             let called = Instant::now();
-            let answer = self.client.call(&call).await?;
-            refused("send", &answer.failed)?;
-            self.sends.add(call.entries.len(), called, began);
+            let answer: send::Results =
+                self.client.call(Method::POST, &target, Some(&body)).await?;
+            for (at, result) in answer.results.iter().enumerate() {
+                if let send::Outcome::Refused { problem } = result {
+                    return Err(problem.failure(&format!("messages[{at}]")));
+                }
+            }
+            self.sends.add(messages.len(), called, began);
         }
         let sent = self.sends.messages;
         self.shared.sent.fetch_add(sent, Ordering::Relaxed);
         Ok(self)
     }
 
-    fn entry(&mut self, index: u16) -> SendEntry {
+    fn message(&mut self) -> Message {
         let Shared {
             text, size, keys, ..
         } = &*self.shared;
@@ -324,47 +316,38 @@ impl Caller {
         let spread = message + u64::from(self.number) * 1_000_003;
         let place = usize::try_from(spread % PLACES as u64).unwrap_or(0);
         let keyed = *keys > 0;
-        SendEntry {
-            id: index.to_string(),
-            message_body: text[place..place + size].to_owned(),
-            delay_seconds: None,
-            message_attributes: BTreeMap::new(),
-            message_deduplication_id: keyed.then(|| format!("{}-{message}", self.number)),
-            message_group_id: keyed.then(|| format!("key-{}", spread % u64::from(*keys))),
+        Message {
+            body: Body::text(&text[place..place + size]),
+            unique_id: keyed.then(|| format!("{}-{message}", self.number)),
+            key: keyed.then(|| format!("key-{}", spread % u64::from(*keys))),
+            ..Message::default()
         }
     }
 
     /// Receives and acks for so long, or until all that was sent is acked.
     async fn receive(mut self, began: Instant, time: Duration) -> Result<Self, Failure> {
-        let call = ReceiveMessage {
-            queue_url: self.shared.url.clone(),
-            max_number_of_messages: self.shared.batch.into(),
-            wait_time_seconds: RECEIVE_WAIT_SECONDS,
-            visibility_timeout: None,
-            message_system_attribute_names: &[],
-            message_attribute_names: &[],
-        };
-        let longer = Duration::from_secs(RECEIVE_WAIT_SECONDS);
+        let receive = json!({"max": self.shared.batch, "wait_ms": millis(RECEIVE_WAIT)});
+        let target = format!("{}/receive", self.shared.target);
+        let settle = format!("{}/settle", self.shared.target);
         loop {
             let called = Instant::now();
-            let messages = self.client.call_within(&call, longer).await?.messages;
+            let call = self
+                .client
+                .call_within(Method::POST, &target, Some(&receive), RECEIVE_WAIT);
+            let Received { messages } = call.await?;
             if !messages.is_empty() {
                 self.receives.add(messages.len(), called, began);
-                let entries = messages.into_iter().enumerate();
-                let acks = DeleteMessageBatch {
-                    queue_url: self.shared.url.clone(),
-                    entries: entries
-                        .map(|(index, message)| DeleteEntry {
-                            id: index.to_string(),
-                            receipt_handle: message.receipt_handle,
-                        })
-                        .collect(),
-                };
+                let acks = messages.iter();
+                let acks = acks.map(|message| json!({"receipt": message.receipt, "action": "ack"}));
+                let acks = json!({"settles": acks.collect::<Vec<_>>()});
                 let called = Instant::now();
-                let answer = self.client.call(&acks).await?;
-                refused("ack", &answer.failed)?;
-                self.acks.add(acks.entries.len(), called, began);
-                let count = acks.entries.len() as u64;
+                let answer: settle::Results =
+                    self.client.call(Method::POST, &settle, Some(&acks)).await?;
+                for outcome in answer.results {
+                    outcome.done("acknowledged")?;
+                }
+                self.acks.add(messages.len(), called, began);
+                let count = messages.len() as u64;
                 self.shared.received.fetch_add(count, Ordering::Relaxed);
             }
             let Shared { sent, received, .. } = &*self.shared;
@@ -376,14 +359,21 @@ impl Caller {
     }
 }
 
-/// A failure, if the server took a call but not each of its messages.
-fn refused(what: &str, failed: &[FailedEntry]) -> Result<(), Failure> {
-    match failed.first() {
-        None => Ok(()),
-        Some(FailedEntry { code, message, .. }) => Err(Failure::failed(format!(
-            "the server refused to {what} a message: {message} ({code})"
-        ))),
-    }
+#[derive(Deserialize)]
+struct Received {
+    messages: Vec<Leased>,
+}
+
+#[derive(Deserialize)]
+struct Leased {
+    receipt: String,
+}
+
+/// Makes the queue, which is keyed if its name says so.
+async fn create(client: &mut Client, name: &str) -> Result<(), CallError> {
+    let queue = json!({ "name": name });
+    let _queue: Value = client.call(Method::POST, "/queues", Some(&queue)).await?;
+    Ok(())
 }
 
 /// So many letters, digits, `-` and `_` at random, which nothing on the way can make smaller.

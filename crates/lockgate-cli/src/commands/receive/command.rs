@@ -8,7 +8,7 @@ use std::{
     process::{ExitStatus, Stdio},
 };
 
-use base64::{DecodeError, Engine as _, engine::general_purpose::STANDARD};
+use base64::DecodeError;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     process::{Pid, Signal},
@@ -20,7 +20,9 @@ use tokio::{
     process::{Child, ChildStdin, Command},
 };
 
-/// Variables of a message, other than those of its attributes.
+use crate::client::{Body, Header};
+
+/// Variables of a message, other than those of its headers.
 const VARIABLES: [&str; 12] = [
     "LOCKGATE_QUEUE",
     "LOCKGATE_MESSAGE_ID",
@@ -35,14 +37,14 @@ const VARIABLES: [&str; 12] = [
     "LOCKGATE_TRACE_CONTEXT",
     "LOCKGATE_OMITTED",
 ];
-const ATTRIBUTE: &str = "LOCKGATE_ATTRIBUTE_";
+const HEADER: &str = "LOCKGATE_MESSAGE_HEADER_";
 
-/// The longest value of an attribute in an environment, and the most of all of them. Linux takes 128 KiB
+/// The longest value of a header in an environment, and the most of all of them. Linux takes 128 KiB
 /// and, as it is mostly set up, 2 MiB, of which the program's own environment is a part.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 const VALUES_BYTES_MAX: usize = 256 << 10;
 
-/// A message, as the admin API gives it.
+/// A message, as the API gives it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Leased {
     pub(super) id: String,
@@ -56,39 +58,14 @@ pub(super) struct Leased {
     group: Option<String>,
     #[serde(default)]
     unique_id: Option<String>,
-    #[serde(default)]
-    body: String,
-    #[serde(default)]
-    body_encoding: Encoding,
+    #[serde(flatten)]
+    body: Body,
     #[serde(default)]
     headers: BTreeMap<String, Header>,
     #[serde(default)]
     content_type: Option<String>,
     #[serde(default)]
     trace_context: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Header {
-    value: String,
-    encoding: Encoding,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Encoding {
-    #[default]
-    Text,
-    Base64,
-}
-
-impl Encoding {
-    fn decode(self, text: &str) -> Result<Vec<u8>, DecodeError> {
-        match self {
-            Self::Text => Ok(text.as_bytes().to_vec()),
-            Self::Base64 => STANDARD.decode(text),
-        }
-    }
 }
 
 /// How a command ended.
@@ -113,7 +90,7 @@ pub(super) fn start(
     // Of a command that this one may be started by.
     for (name, _) in std::env::vars_os() {
         let bytes = name.as_bytes();
-        if bytes.starts_with(ATTRIBUTE.as_bytes()) || VARIABLES.iter().any(|one| name == **one) {
+        if bytes.starts_with(HEADER.as_bytes()) || VARIABLES.iter().any(|one| name == **one) {
             shell.env_remove(&name);
         }
     }
@@ -145,7 +122,7 @@ pub(super) fn kill(group: u32) {
 impl Leased {
     /// The payload, byte for byte.
     pub(super) fn body(&self) -> Result<Vec<u8>, DecodeError> {
-        self.body_encoding.decode(&self.body)
+        self.body.decode()
     }
 
     /// What no other message of may be at work at the same time: its key, else itself.
@@ -212,10 +189,10 @@ fn environment(queue: &str, message: &Leased) -> Vec<(String, OsString)> {
     variables
 }
 
-/// The variable of an attribute of that name: what a shell can name.
+/// The variable of a header of that name: what a shell can name.
 fn variable(name: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    ATTRIBUTE.chars().chain(name.chars().map(safe)).collect()
+    HEADER.chars().chain(name.chars().map(safe)).collect()
 }
 
 /// What an end says of the message, and of those to come.
@@ -273,8 +250,8 @@ mod tests {
         assert_eq!(text("LOCKGATE_GROUP"), Some(&b"g"[..]));
         assert_eq!(text("LOCKGATE_KEY"), None);
         assert_eq!(text("LOCKGATE_ATTEMPT"), Some(&b"2"[..]));
-        assert_eq!(text("LOCKGATE_ATTRIBUTE_user_id"), Some(&b"a=b\n"[..]));
-        assert_eq!(text("LOCKGATE_ATTRIBUTE_raw"), Some(&b"\xff"[..]));
+        assert_eq!(text("LOCKGATE_MESSAGE_HEADER_user_id"), Some(&b"a=b\n"[..]));
+        assert_eq!(text("LOCKGATE_MESSAGE_HEADER_raw"), Some(&b"\xff"[..]));
         assert_eq!(text("LOCKGATE_OMITTED"), None);
         let leased = Leased::deserialize(&message).unwrap();
         assert_eq!(leased.body().unwrap(), [0, 255]);
@@ -292,10 +269,10 @@ mod tests {
         })));
         let omitted = String::from_utf8(told["LOCKGATE_OMITTED"].clone()).unwrap();
         assert_eq!(omitted, "a.b a_b m3 nul too-long");
-        assert_eq!(told["LOCKGATE_ATTRIBUTE_fits"].len(), VALUE_BYTES_MAX);
-        assert_eq!(told["LOCKGATE_ATTRIBUTE__"], b"3");
-        assert_eq!(told["LOCKGATE_ATTRIBUTE_n"], b"last");
-        assert!(!told.contains_key("LOCKGATE_ATTRIBUTE_a_b"));
+        assert_eq!(told["LOCKGATE_MESSAGE_HEADER_fits"].len(), VALUE_BYTES_MAX);
+        assert_eq!(told["LOCKGATE_MESSAGE_HEADER__"], b"3");
+        assert_eq!(told["LOCKGATE_MESSAGE_HEADER_n"], b"last");
+        assert!(!told.contains_key("LOCKGATE_MESSAGE_HEADER_a_b"));
         for (name, value) in &told {
             assert!(!name.contains(['=', '\0']) && !value.contains(&0), "{name}");
         }
@@ -306,7 +283,7 @@ mod tests {
         for setting in crate::settings::table::SETTINGS {
             let variable = setting.about().variable();
             assert!(!VARIABLES.contains(&&*variable), "{variable}");
-            assert!(!variable.starts_with(ATTRIBUTE), "{variable}");
+            assert!(!variable.starts_with(HEADER), "{variable}");
         }
     }
 

@@ -35,7 +35,7 @@ use crate::{
     args::Receive,
     client::{CallError, Client},
     commands::{
-        NOTHING, Retry, Signals, client, millis, no_such_queue, part,
+        NOTHING, Retry, Signals, client, millis, part,
         settle::{self, Outcome, Results},
     },
     exit::{Exit, Failure},
@@ -88,12 +88,7 @@ pub(super) async fn run(
         .collect::<Result<_, Failure>>()?;
     let target = format!("/queues/{}", part(&args.queue));
     let queue: Queue = tokio::select! {
-        queue = receiver.admin(Method::GET, &target, NOTHING) => match queue {
-            Err(error) if error.is_queue_missing() => {
-                return Err(no_such_queue(&mut receiver, &args.queue).await);
-            }
-            queue => queue?,
-        },
+        queue = receiver.call(Method::GET, &target, NOTHING) => queue?,
         exit = signals.next() => return Err(Failure::signal(exit)),
     };
     let lease = match args.lease {
@@ -125,7 +120,7 @@ pub(super) async fn run(
 struct Work {
     queue: String,
     endpoint: String,
-    /// The queue in the admin API.
+    /// The queue in the API.
     target: String,
     command: String,
     lease: Duration,
@@ -261,15 +256,10 @@ impl<'a> Run<'a> {
                     ended_since = true;
                     self.count(done);
                 }
-                (mut back, answer) = next(&mut receiving), if receiving.is_some() => {
+                (back, answer) = next(&mut receiving), if receiving.is_some() => {
                     receiving = None;
                     let messages = match answer {
                         Ok(messages) => messages,
-                        Err(error) if error.is_queue_missing() => {
-                            let missing = no_such_queue(&mut back, &self.args.queue).await;
-                            self.stop(missing);
-                            continue;
-                        }
                         Err(error) => {
                             self.stop(Failure::from(error));
                             continue;
@@ -312,8 +302,7 @@ impl<'a> Run<'a> {
         Box::pin(async move {
             let mut retry = Retry::new(client.timeout());
             loop {
-                let call =
-                    client.admin_within::<Received>(Method::POST, &target, Some(&body), wait);
+                let call = client.call_within::<Received>(Method::POST, &target, Some(&body), wait);
                 let answer = match follow {
                     true => work.away.watch(wait, call).await,
                     false => call.await,
@@ -492,7 +481,7 @@ impl Work {
         let (mut child, group) = match started.map(|child| (child.id(), child)) {
             Ok((Some(group), child)) => (child, group),
             Ok((None, _)) => return Ended::Hopeless("it has no process id".to_owned()),
-            // It is this message that no command can be started with: its attributes are too long for
+            // It is this message that no command can be started with: its headers are too long for
             // this system, or no text that an environment can hold.
             Err(error)
                 if matches!(
@@ -688,7 +677,7 @@ impl Work {
             // Not held over the pauses: others settle meanwhile.
             let answer = {
                 let mut client = settler.lock().await;
-                let call = client.admin::<Results>(Method::POST, &target, Some(&body));
+                let call = client.call::<Results>(Method::POST, &target, Some(&body));
                 self.away.watch(Duration::ZERO, call).await
             };
             let mut results = match answer {

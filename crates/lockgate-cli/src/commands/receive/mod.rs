@@ -1,4 +1,4 @@
-//! `lockgate receive` and `lockgate ack`.
+//! `lockgate receive`.
 
 mod away;
 mod command;
@@ -7,7 +7,7 @@ mod printer;
 mod why;
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::HashSet,
     io::{self, IsTerminal as _},
     pin::pin,
     time::Duration,
@@ -16,24 +16,25 @@ use std::{
 use hyper::Method;
 use rustix::fs::{FileType, fdatasync, fstat};
 
-use serde::Serialize;
+use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use self::{away::Away, printer::Printer};
 use super::{
-    Retry, Signals, block_on, client, no_such_queue, part, queue_url, runtime,
+    Retry, Signals, client, millis, part, runtime,
     settle::{self as settling, Outcome, Results},
 };
 use crate::{
-    args::{Ack, Receive},
-    client::{CallError, Client, Message, MessageAttribute, ReceiveMessage},
+    args::Receive,
+    client::Client,
     exit::{Exit, Failure, output_error},
     output::{count, note},
 };
 
-/// The most messages, and the longest wait, one call of the protocol can ask for.
+/// Messages of one call: what somebody who does not say how many wants to see. The server gives up to 100.
 const CALL_MESSAGES_MAX: u64 = 10;
+/// The longest wait that one call can ask for.
 const CALL_WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// How long after a signal an answer is waited for that may be on its way, and a reader of what is printed.
@@ -47,19 +48,14 @@ pub(crate) fn run(args: &Receive) -> Result<(), Failure> {
     if args.ack && sink == Sink::Other {
         return Err(cannot_ack(&args.queue));
     }
-    let mut client = client(&args.settings)?;
+    let client = client(&args.settings)?;
     runtime()?.block_on(async {
         let mut signals = Signals::new()?;
         if let Some(command) = &args.exec {
             return exec::run(args, command, &mut signals).await;
         }
-        let url = tokio::select! {
-            url = queue_url(&mut client, &args.queue) => url?,
-            exit = signals.next() => return Err(Failure::signal(exit)),
-        };
         let mut receiver = Receiver {
             client,
-            url,
             args,
             printer: Printer::start()?,
             away: Away::default(),
@@ -109,15 +105,8 @@ fn cannot_ack(queue: &str) -> Failure {
     ))
 }
 
-pub(crate) fn ack(args: Ack) -> Result<(), Failure> {
-    let mut client = client(&args.settings)?;
-    let away = Away::default();
-    block_on(async { delete(&mut client, &away, &args.queue, &args.receipts).await })
-}
-
 struct Receiver<'a> {
     client: Client,
-    url: String,
     args: &'a Receive,
     printer: Printer,
     away: Away,
@@ -146,7 +135,7 @@ impl Receiver<'_> {
                 .receive_or_signal(left.min(CALL_MESSAGES_MAX), wait, signals)
                 .await?;
             if let Some(exit) = signal {
-                let receipts: Vec<_> = messages.into_iter().map(|m| m.receipt_handle).collect();
+                let receipts: Vec<_> = messages.into_iter().map(|m| m.receipt).collect();
                 self.give_back(&receipts).await?;
                 return Err(Failure::signal(exit));
             }
@@ -176,11 +165,7 @@ impl Receiver<'_> {
         let mut held = Vec::new();
         let taken = self.take(&mut held, signals).await;
         // The last one first: in the strict profile those behind it go back with a message.
-        let receipts: Vec<String> = held
-            .iter()
-            .rev()
-            .map(|m| m.receipt_handle.clone())
-            .collect();
+        let receipts: Vec<String> = held.iter().rev().map(|m| m.receipt.clone()).collect();
         let given_back = self.give_back(&receipts).await;
         taken?;
         if held.is_empty() {
@@ -214,15 +199,15 @@ impl Receiver<'_> {
                 .await?;
             let none = messages.is_empty();
             // One that comes again: the first leases are over, and so is the looking.
-            let over = messages.iter().any(|m| !seen.insert(m.message_id.clone()));
-            bytes += messages.iter().map(|m| m.body.len()).sum::<usize>();
+            let over = messages.iter().any(|m| !seen.insert(m.id.clone()));
+            bytes += messages.iter().map(|m| m.json.get().len()).sum::<usize>();
             held.extend(messages);
             if let Some(exit) = signal {
                 return Err(Failure::signal(exit));
             }
             if over {
                 held.reverse();
-                held.retain(|m| seen.remove(&m.message_id));
+                held.retain(|m| seen.remove(&m.id));
                 held.reverse();
                 note("a lease has ended while others were received: looked no further");
                 break;
@@ -258,7 +243,7 @@ impl Receiver<'_> {
         max: u64,
         wait: Duration,
         signals: &mut Signals,
-    ) -> Result<(Vec<Message>, Option<Exit>), CallError> {
+    ) -> Result<(Vec<Message>, Option<Exit>), Failure> {
         // One that came while others were settled must not begin another receive.
         tokio::select! {
             biased;
@@ -279,32 +264,27 @@ impl Receiver<'_> {
     }
 
     /// One receive; while following, a server that is away for a moment is waited for.
-    async fn receive(&mut self, max: u64, wait: Duration) -> Result<Vec<Message>, CallError> {
-        // The protocol counts whole seconds. The rest of a wait that an empty answer cut short is
-        // rounded up, so that the last call does not come too early.
-        let seconds = wait.as_millis().div_ceil(1000);
-        let call = ReceiveMessage {
-            queue_url: self.url.clone(),
-            max_number_of_messages: usize::try_from(max).unwrap_or(usize::MAX),
-            wait_time_seconds: u64::try_from(seconds)
-                .unwrap_or(u64::MAX)
-                .min(CALL_WAIT_MAX.as_secs()),
-            visibility_timeout: self.args.lease.map(|lease| lease.as_secs()),
-            message_system_attribute_names: &["All"],
-            message_attribute_names: &["All"],
-        };
+    async fn receive(&mut self, max: u64, wait: Duration) -> Result<Vec<Message>, Failure> {
+        let target = format!("/queues/{}/receive", part(&self.args.queue));
+        let wait = wait.min(CALL_WAIT_MAX);
+        let body = json!({
+            "max": max, "wait_ms": millis(wait), "lease_ms": self.args.lease.map(millis),
+        });
         let mut retry = Retry::new(self.client.timeout());
         loop {
-            let longer = Duration::from_secs(call.wait_time_seconds);
-            let answer = self.client.call_within(&call, longer);
+            let call =
+                self.client
+                    .call_within::<Received>(Method::POST, &target, Some(&body), wait);
             let answer = match self.args.follow {
-                true => self.away.watch(longer, answer).await,
-                false => answer.await,
+                true => self.away.watch(wait, call).await,
+                false => call.await,
             };
             match answer {
-                Ok(answer) => return Ok(answer.messages),
+                Ok(Received { messages }) => {
+                    return messages.into_iter().map(Message::new).collect();
+                }
                 Err(error) if self.args.follow && error.may_pass() && retry.again().await => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -320,7 +300,7 @@ impl Receiver<'_> {
         let mut failure = None;
         let mut until = None;
         for message in messages {
-            let receipt = message.receipt_handle.clone();
+            let receipt = message.receipt.clone();
             let result = match failure {
                 None => self.print(message, &mut until, signals).await,
                 Some(_) => Ok(()),
@@ -361,7 +341,7 @@ impl Receiver<'_> {
         until: &mut Option<(Exit, Instant)>,
         signals: &mut Signals,
     ) -> Result<(), Failure> {
-        let mut printing = pin!(self.printer.print(Line::new(message)));
+        let mut printing = pin!(self.printer.print(message.json));
         let (exit, end) = match until {
             Some(until) => *until,
             None => tokio::select! {
@@ -381,101 +361,31 @@ fn ended(until: Option<(Exit, Instant)>) -> Result<(), Failure> {
     until.map_or(Ok(()), |(exit, _)| Err(Failure::signal(exit)))
 }
 
-/// A message as it is printed.
-#[derive(Serialize)]
-struct Line {
+/// What is needed of a message that is printed.
+struct Message {
     id: String,
-    key: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    group: Option<String>,
-    unique_id: Option<String>,
-    body: String,
-    attempt: Option<u64>,
-    /// A decimal number too large for many a JSON reader, therefore a string.
-    sequence: Option<String>,
-    sent_at: Option<String>,
-    attributes: BTreeMap<String, Attribute>,
     receipt: String,
+    /// All of it, as the server wrote it: nothing that it says is lost on the way.
+    json: Box<RawValue>,
 }
 
-/// An attribute's value: a string or number where that says all, else an object.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Attribute {
-    Text(String),
-    Number(Box<RawValue>),
-    Typed {
-        r#type: String,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        value: Option<String>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        base64: Option<String>,
-    },
+#[derive(Deserialize)]
+struct Received {
+    messages: Vec<Box<RawValue>>,
 }
 
-impl Line {
-    fn new(mut message: Message) -> Self {
-        let system = &mut message.attributes;
-        let group = system.remove("MessageGroupId");
-        // Only a keyed queue's messages have a number there.
-        let (key, group) = match system.contains_key("SequenceNumber") {
-            true => (group, None),
-            false => (None, group),
-        };
-        Self {
-            id: message.message_id,
-            key,
-            group,
-            unique_id: system.remove("MessageDeduplicationId"),
-            body: message.body,
-            attempt: system
-                .remove("ApproximateReceiveCount")
-                .and_then(|text| text.parse().ok()),
-            sequence: system.remove("SequenceNumber"),
-            sent_at: system
-                .remove("SentTimestamp")
-                .and_then(|text| text.parse().ok())
-                .and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok())
-                .map(|time| format!("{time:.3}")),
-            attributes: message
-                .message_attributes
-                .into_iter()
-                .map(|(name, attribute)| (name, Attribute::new(attribute)))
-                .collect(),
-            receipt: message.receipt_handle,
+impl Message {
+    fn new(json: Box<RawValue>) -> Result<Self, Failure> {
+        #[derive(Deserialize)]
+        struct Names {
+            id: String,
+            receipt: String,
         }
+        let Names { id, receipt } = serde_json::from_str(json.get()).map_err(|error| {
+            Failure::from_error(Exit::Failed, error).context("reading a message")
+        })?;
+        Ok(Self { id, receipt, json })
     }
-}
-
-impl Attribute {
-    fn new(attribute: MessageAttribute) -> Self {
-        match (attribute.data_type.as_str(), attribute.string_value) {
-            ("String", Some(text)) => Self::Text(text),
-            ("Number", Some(text)) => match number(&text) {
-                Some(number) => Self::Number(number),
-                None => Self::Typed {
-                    r#type: attribute.data_type,
-                    value: Some(text),
-                    base64: None,
-                },
-            },
-            (_, value) => Self::Typed {
-                r#type: attribute.data_type,
-                value,
-                base64: attribute.binary_value,
-            },
-        }
-    }
-}
-
-/// The text as a JSON number with all its digits, if it is one.
-fn number(text: &str) -> Option<Box<RawValue>> {
-    let starts = text
-        .trim_start_matches('-')
-        .starts_with(|c: char| c.is_ascii_digit());
-    starts
-        .then(|| RawValue::from_string(text.to_owned()).ok())
-        .flatten()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -514,14 +424,11 @@ async fn settle(
         let mut retry = Retry::new(client.timeout());
         let mut perhaps_done = false;
         let answer: Results = loop {
-            let call = client.admin(Method::POST, &target, Some(&body));
+            let call = client.call(Method::POST, &target, Some(&body));
             match away.watch(Duration::ZERO, call).await {
                 Ok(answer) => break answer,
                 Err(error) => {
                     perhaps_done |= !error.nothing_done();
-                    if error.is_queue_missing() {
-                        return Err(no_such_queue(client, queue).await);
-                    }
                     if !(error.may_pass() && retry.again().await) {
                         return Err(Failure::from(error).or_hint(
                             "messages that are not settled come again when their leases end",
@@ -567,33 +474,4 @@ async fn delete(
             late.first
         ),
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_is_printed_with_every_digit_and_type() {
-        let message: Message = serde_json::from_str(
-            r#"{"MessageId":"i","ReceiptHandle":"r","Body":"b\n",
-                "Attributes":{"SentTimestamp":"1700000000123","ApproximateReceiveCount":"2",
-                    "SequenceNumber":"10000000000000000001","MessageGroupId":"k"},
-                "MessageAttributes":{
-                    "a":{"DataType":"String","StringValue":"7"},
-                    "b":{"DataType":"Number","StringValue":"0.10000000000000000001"},
-                    "c":{"DataType":"Number.int","StringValue":"7"},
-                    "d":{"DataType":"Binary","BinaryValue":"AAE="},
-                    "e":{"DataType":"Number","StringValue":"+7"}}}"#,
-        )
-        .unwrap();
-        assert_eq!(
-            serde_json::to_string(&Line::new(message)).unwrap(),
-            r#"{"id":"i","key":"k","unique_id":null,"body":"b\n","attempt":2,"#.to_owned()
-                + r#""sequence":"10000000000000000001","sent_at":"2023-11-14T22:13:20.123Z","#
-                + r#""attributes":{"a":"7","b":0.10000000000000000001,"#
-                + r#""c":{"type":"Number.int","value":"7"},"d":{"type":"Binary","base64":"AAE="},"#
-                + r#""e":{"type":"Number","value":"+7"}},"receipt":"r"}"#
-        );
-    }
 }

@@ -2,15 +2,15 @@
 
 use std::{sync::mpsc, thread};
 
+use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
-use super::Line;
 use crate::{
     exit::{Exit, Failure},
     output::Output,
 };
 
-type Job = (Line, oneshot::Sender<Result<(), Failure>>);
+type Job = (Box<RawValue>, oneshot::Sender<Result<(), Failure>>);
 
 /// Standard output.
 pub(super) struct Printer(mpsc::Sender<Job>);
@@ -36,7 +36,7 @@ impl Printer {
 
     /// Returns when the operating system has the line. Where the future is dropped before, the line may
     /// still be written, or a part of it.
-    pub(super) async fn print(&self, line: Line) -> Result<(), Failure> {
+    pub(super) async fn print(&self, line: Box<RawValue>) -> Result<(), Failure> {
         let (done, printed) = oneshot::channel();
         let _ = self.0.send((line, done));
         printed

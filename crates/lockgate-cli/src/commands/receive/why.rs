@@ -125,7 +125,7 @@ async fn ask(client: &mut Client, queue: &str) -> Option<(Reason, String)> {
 
 async fn why(client: &mut Client, name: &str) -> Result<(Reason, String), CallError> {
     let target = format!("/queues/{}", part(name));
-    let queue: Queue = client.admin(Method::GET, &target, NOTHING).await?;
+    let queue: Queue = client.call(Method::GET, &target, NOTHING).await?;
     let Counts {
         ready,
         in_flight,
@@ -192,7 +192,7 @@ async fn until(client: &mut Client, target: &str, delayed: u64) -> Result<String
     let mut page = String::new();
     for at in 1..=PAGES_MAX {
         let target = format!("{target}{page}");
-        let answer: Messages = client.admin(Method::GET, &target, NOTHING).await?;
+        let answer: Messages = client.call(Method::GET, &target, NOTHING).await?;
         let due = answer.messages.into_iter();
         // Instants of one form, in UTC, sort as texts.
         first = due.filter_map(|message| message.due_at).chain(first).min();
@@ -220,7 +220,7 @@ async fn keys(
     target: &str,
 ) -> Result<(Reason, String), CallError> {
     let target = format!("{target}/keys?limit=1000");
-    let keys: Keys = client.admin(Method::GET, &target, NOTHING).await?;
+    let keys: Keys = client.call(Method::GET, &target, NOTHING).await?;
     let mut held: BTreeMap<String, u64> = BTreeMap::new();
     for key in keys.keys {
         match &*key.waits_for {

@@ -13,8 +13,9 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use crate::{
-    client::MessageAttribute,
+    client::{Body, Encoding, Header, Message},
     exit::{Exit, Failure},
+    units::show_size,
 };
 
 /// The longest line read: a message of 1 MiB in which every byte is written as `\u00xx`, and room
@@ -24,38 +25,28 @@ const LINE_BYTES_MAX: usize = 8 << 20;
 /// What editors on Windows put in front of a file.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
+/// What to do with a body that stands in no JSON.
+const NOT_LINES: &str = "to send one message as it is: `lockgate send QUEUE TEXT`, `--file FILE`, or `--raw` for all of \
+                         standard input";
+
 /// Lines read ahead while a call is under way.
-const READ_AHEAD: usize = 64;
+const READ_AHEAD: usize = 100;
 
 /// A message to be sent.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Outgoing {
     /// File and line, if it came from there.
     pub(super) place: Option<String>,
-    pub(super) body: String,
-    pub(super) key: Option<String>,
-    pub(super) group: Option<String>,
-    pub(super) unique_id: Option<String>,
-    pub(super) delay_seconds: Option<u64>,
-    pub(super) attributes: BTreeMap<String, MessageAttribute>,
+    pub(super) message: Message,
 }
 
 impl Outgoing {
-    /// Bytes as SQS counts them towards the limit of a call.
+    /// About as many bytes as it takes in a request.
     pub(super) fn size(&self) -> usize {
-        let attributes: usize = self
-            .attributes
-            .iter()
-            .map(|(name, attribute)| {
-                let value = match (&attribute.string_value, &attribute.binary_value) {
-                    (Some(text), _) => text.len(),
-                    (None, Some(base64)) => base64.len(),
-                    (None, None) => 0,
-                };
-                name.len() + attribute.data_type.len() + value
-            })
+        let headers: usize = (self.message.headers.iter())
+            .map(|(name, header)| name.len() + header.kind.len() + header.value.len())
             .sum();
-        self.body.len() + attributes
+        self.message.body.text.len() + headers
     }
 }
 
@@ -66,7 +57,7 @@ pub(super) struct Pump {
 
 impl Pump {
     /// Starts reading. What a line does not say is taken from `defaults`.
-    pub(super) fn start(path: &Path, defaults: Outgoing) -> Result<Self, Failure> {
+    pub(super) fn start(path: &Path, defaults: Message) -> Result<Self, Failure> {
         let (name, source): (_, Box<dyn BufRead + Send>) = if path == Path::new("-") {
             (
                 "standard input".to_owned(),
@@ -102,7 +93,7 @@ impl Pump {
 fn read(
     mut source: impl BufRead,
     name: &str,
-    defaults: &Outgoing,
+    defaults: &Message,
     sender: &mpsc::Sender<Result<Outgoing, Failure>>,
 ) {
     let mut line = Vec::new();
@@ -116,20 +107,25 @@ fn read(
         }
         let message = match read {
             Ok(0) => return,
-            Ok(_) if line.len() > LINE_BYTES_MAX => {
-                Err(format!("the line is longer than {LINE_BYTES_MAX} bytes"))
-            }
+            Ok(_) if line.len() > LINE_BYTES_MAX => Err(Failure::failed(format!(
+                "the line is longer than {}",
+                show_size(LINE_BYTES_MAX as u64)
+            ))),
             Ok(_) if line.trim_ascii().is_empty() => continue,
-            Ok(_) => parse(&line, defaults),
-            Err(error) => Err(error.to_string()),
+            Ok(_) if !line.trim_ascii_start().starts_with(b"{") => Err(Failure::failed(
+                "this line is no JSON object, such as {\"body\": \"hello\"}",
+            )
+            .hint(NOT_LINES)),
+            Ok(_) => parse(&line, defaults).map_err(Failure::failed),
+            Err(error) => Err(Failure::failed(error)),
         };
         let wrong = message.is_err();
         let item = message
             .map(|message| Outgoing {
                 place: Some(place()),
-                ..message
+                message,
             })
-            .map_err(|problem| Failure::failed(format!("{}: {problem}", place())));
+            .map_err(|failure| failure.context(place()));
         // Nobody listens any more, or the line was wrong: nothing after it is sent.
         if sender.blocking_send(item).is_err() || wrong {
             return;
@@ -143,15 +139,22 @@ fn read(
 struct Line<'a> {
     #[serde(borrow)]
     body: &'a RawValue,
+    #[serde(default)]
+    body_encoding: Encoding,
     key: Option<String>,
     group: Option<String>,
     unique_id: Option<String>,
     delay_ms: Option<u64>,
+    due_at: Option<String>,
+    time_to_live_ms: Option<u64>,
     #[serde(borrow, default)]
-    attributes: BTreeMap<String, &'a RawValue>,
+    headers: BTreeMap<String, &'a RawValue>,
+    content_type: Option<String>,
+    trace_context: Option<String>,
+    level: Option<String>,
 }
 
-fn parse(line: &[u8], defaults: &Outgoing) -> Result<Outgoing, String> {
+fn parse(line: &[u8], defaults: &Message) -> Result<Message, String> {
     let text = str::from_utf8(line).map_err(|error| {
         format!(
             "byte {} is not UTF-8, which JSON has to be",
@@ -159,44 +162,45 @@ fn parse(line: &[u8], defaults: &Outgoing) -> Result<Outgoing, String> {
         )
     })?;
     let line: Line<'_> = serde_json::from_str(text).map_err(|error| explain(&error))?;
-    let delay_seconds = match line.delay_ms {
-        None => defaults.delay_seconds,
-        Some(millis) if millis % 1000 == 0 => Some(millis / 1000),
-        Some(millis) => {
-            return Err(format!(
-                "delay_ms is {millis}; the SQS protocol counts whole seconds"
-            ));
-        }
-    };
-    let mut attributes = defaults.attributes.clone();
-    for (name, value) in line.attributes {
-        let value = attribute(value.get()).map_err(|what| format!("attribute {name:?}: {what}"))?;
-        attributes.insert(name, value);
+    let mut headers = defaults.headers.clone();
+    for (name, value) in line.headers {
+        let value = header(value.get()).map_err(|what| format!("header {name:?}: {what}"))?;
+        headers.insert(name, value);
     }
-    Ok(Outgoing {
-        place: None,
-        body: body(line.body)?,
-        key: line.key.or_else(|| defaults.key.clone()),
-        group: line.group.or_else(|| defaults.group.clone()),
-        unique_id: line.unique_id.or_else(|| defaults.unique_id.clone()),
-        delay_seconds,
-        attributes,
+    let no_place = line.key.is_none() && line.group.is_none();
+    Ok(Message {
+        body: Body {
+            text: body(line.body)?,
+            encoding: line.body_encoding,
+        },
+        key: line
+            .key
+            .or_else(|| defaults.key.clone().filter(|_| no_place)),
+        group: line
+            .group
+            .or_else(|| defaults.group.clone().filter(|_| no_place)),
+        unique_id: line.unique_id,
+        delay_ms: line
+            .delay_ms
+            .or(defaults.delay_ms.filter(|_| line.due_at.is_none())),
+        due_at: line.due_at,
+        time_to_live_ms: line.time_to_live_ms,
+        headers,
+        content_type: line.content_type,
+        trace_context: line.trace_context,
+        level: line.level,
     })
 }
 
 /// For the fuzzer.
 pub fn fuzz_line(bytes: &[u8]) -> Result<(), String> {
-    let defaults = Outgoing {
+    let message = parse(bytes, &Message::default())?;
+    let body = message.body.text.len();
+    let message = Outgoing {
         place: None,
-        body: String::new(),
-        key: None,
-        group: None,
-        unique_id: None,
-        delay_seconds: None,
-        attributes: BTreeMap::new(),
+        message,
     };
-    let message = parse(bytes, &defaults)?;
-    assert!(message.size() >= message.body.len(), "its size");
+    assert!(message.size() >= body, "its size");
     Ok(())
 }
 
@@ -224,35 +228,14 @@ fn body(value: &RawValue) -> Result<String, String> {
     Ok(compact)
 }
 
-fn attribute(json: &str) -> Result<MessageAttribute, String> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Typed {
-        r#type: String,
-        value: Option<String>,
-        base64: Option<String>,
-    }
-    let text = |data_type: &str, value: String| MessageAttribute {
-        data_type: data_type.to_owned(),
-        string_value: Some(value),
-        binary_value: None,
-    };
+/// A header: a string or number, or an object in the words of the API.
+fn header(json: &str) -> Result<Header, String> {
     match json.as_bytes().first() {
-        Some(b'"') => serde_json::from_str(json)
-            .map(|value| text("String", value))
+        Some(b'"') => serde_json::from_str::<String>(json)
+            .map(|value| Header::text("String", value))
             .map_err(|error| explain(&error)),
-        Some(b'-' | b'0'..=b'9') => Ok(text("Number", json.to_owned())),
-        Some(b'{') => {
-            let typed: Typed = serde_json::from_str(json).map_err(|error| explain(&error))?;
-            if typed.value.is_some() == typed.base64.is_some() {
-                return Err("either \"value\" or \"base64\" is needed".to_owned());
-            }
-            Ok(MessageAttribute {
-                data_type: typed.r#type,
-                string_value: typed.value,
-                binary_value: typed.base64,
-            })
-        }
+        Some(b'-' | b'0'..=b'9') => Ok(Header::text("Number", json)),
+        Some(b'{') => serde_json::from_str(json).map_err(|error| explain(&error)),
         _ => Err("expected a string, a number, or {\"type\": ..., \"value\": ...}".to_owned()),
     }
 }
@@ -268,25 +251,25 @@ fn explain(error: &serde_json::Error) -> String {
 mod tests {
     use super::*;
 
-    fn defaults() -> Outgoing {
-        Outgoing {
-            place: None,
-            body: String::new(),
+    fn defaults() -> Message {
+        Message {
             key: Some("default".to_owned()),
-            group: None,
-            unique_id: None,
-            delay_seconds: None,
-            attributes: BTreeMap::new(),
+            ..Message::default()
         }
     }
 
-    fn read_line(line: &str) -> Result<Outgoing, String> {
+    fn read_line(line: &str) -> Result<Message, String> {
         parse(line.as_bytes(), &defaults())
     }
 
     #[test]
     fn a_body_is_a_strings_text_or_the_value_as_it_stands() {
-        let body = |json: &str| read_line(&format!("{{\"body\":{json}}}")).unwrap().body;
+        let body = |json: &str| {
+            read_line(&format!("{{\"body\":{json}}}"))
+                .unwrap()
+                .body
+                .text
+        };
         assert_eq!(body(r#""a \"b\"\n""#), "a \"b\"\n");
         assert_eq!(
             body(r#"{ "z" : [1.50, 12345678901234567890123 ] , "a b":"\" , \\" }"#),
@@ -297,28 +280,22 @@ mod tests {
     }
 
     #[test]
-    fn attributes_have_the_type_of_their_json() {
+    fn headers_have_the_type_of_their_json() {
         let message = read_line(
-            r#"{"body":"","attributes":{"a":"x","b":-1.5e3,"c":{"type":"Binary","base64":"AA=="}}}"#,
+            r#"{"body":"","headers":{"a":"x","b":-1.5e3,"c":{"type":"Binary","value":"AA==","encoding":"base64"}}}"#,
         )
         .unwrap();
         let shown: Vec<_> = message
-            .attributes
+            .headers
             .values()
-            .map(|a| {
-                (
-                    a.data_type.as_str(),
-                    a.string_value.as_deref(),
-                    a.binary_value.as_deref(),
-                )
-            })
+            .map(|header| (&*header.kind, &*header.value, header.encoding))
             .collect();
         assert_eq!(
             shown,
             [
-                ("String", Some("x"), None),
-                ("Number", Some("-1.5e3"), None),
-                ("Binary", None, Some("AA=="))
+                ("String", "x", Encoding::Text),
+                ("Number", "-1.5e3", Encoding::Text),
+                ("Binary", "AA==", Encoding::Base64)
             ]
         );
     }
@@ -334,8 +311,7 @@ mod tests {
         assert!(problem("{}").contains("missing field `body`"));
         assert!(problem(r#"{"body":1,"boddy":2}"#).contains("unknown field `boddy`"));
         assert!(problem(r#"{"body":1,"body":2}"#).contains("duplicate field `body`"));
-        assert!(problem(r#"{"body":1,"delay_ms":1500}"#).contains("whole seconds"));
-        assert!(problem(r#"{"body":1,"attributes":{"a":true}}"#).contains("attribute \"a\""));
+        assert!(problem(r#"{"body":1,"headers":{"a":true}}"#).contains("header \"a\""));
         assert!(problem(r#"{"body":1} x"#).contains("trailing"));
         assert!(
             parse(b"{\"body\":\"\xff\"}", &defaults())
@@ -349,9 +325,12 @@ mod tests {
         let (sender, mut lines) = mpsc::channel(10);
         let text = "\u{feff}{\"body\":1}\r\n\u{feff}{\"body\":2}\r\n";
         read(text.as_bytes(), "f", &defaults(), &sender);
-        assert_eq!(lines.try_recv().unwrap().unwrap().body, "1");
+        assert_eq!(lines.try_recv().unwrap().unwrap().message.body.text, "1");
         let wrong = lines.try_recv().unwrap().unwrap_err().to_string();
-        assert!(wrong.starts_with("f:2: expected"), "{wrong}");
+        assert!(
+            wrong.starts_with("f:2: this line is no JSON object"),
+            "{wrong}"
+        );
     }
 
     #[test]
@@ -362,16 +341,19 @@ mod tests {
         drop(sender);
         let first = lines.try_recv().unwrap().unwrap();
         assert_eq!(
-            (first.place.as_deref(), first.key.as_deref()),
+            (first.place.as_deref(), first.message.key.as_deref()),
             (Some("f:1"), Some("default"))
         );
         let second = lines.try_recv().unwrap().unwrap();
         assert_eq!(
-            (second.place.as_deref(), second.key.as_deref()),
+            (second.place.as_deref(), second.message.key.as_deref()),
             (Some("f:3"), Some("k"))
         );
         let wrong = lines.try_recv().unwrap().unwrap_err().to_string();
-        assert!(wrong.starts_with("f:4: expected"), "{wrong}");
+        assert!(
+            wrong.starts_with("f:4: this line is no JSON object"),
+            "{wrong}"
+        );
         assert!(lines.try_recv().is_err());
     }
 }

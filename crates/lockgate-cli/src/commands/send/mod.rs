@@ -2,115 +2,191 @@
 
 mod lines;
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    fs::File,
+    io::{self, IsTerminal as _, Read},
+    path::Path,
+};
 
-use lockgate_core::QueueName;
-use lockgate_machine::Rejection;
-use serde::Serialize;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use hyper::{Method, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 pub use self::lines::fuzz_line;
 use self::lines::{Outgoing, Pump};
-use super::{Retry, block_on, client, find_queue, no_such_queue};
+use super::{NOTHING, Retry, block_on, client, millis, part};
 use crate::{
     args::Send,
-    client::{
-        CallError, Client, CreateQueue, GetQueueAttributes, MessageAttribute, SendEntry,
-        SendMessageBatch, SendMessageBatchAnswer,
-    },
+    client::{Body, CallError, Client, Header, Message, exit_of},
     exit::{Exit, Failure},
-    output::Output,
+    output::{Output, count},
+    units::show_size,
 };
 
-/// What one call of the protocol takes.
-const CALL_MESSAGES_MAX: usize = 10;
+/// What goes into one call. The server takes more messages, and about four times the bytes.
+const CALL_MESSAGES_MAX: usize = 100;
 const CALL_BYTES_MAX: usize = 1 << 20;
 
-/// The longest key, group or unique id.
-const ID_LEN_MAX: usize = 128;
+/// The largest file that is read as a body: as the largest message that a queue can be set to take.
+const BODY_BYTES_MAX: u64 = 16 << 20;
+
+/// As much of a queue as is needed here.
+#[derive(Deserialize)]
+struct Queue {
+    keyed: bool,
+    settings: Settings,
+}
+
+#[derive(Deserialize)]
+struct Settings {
+    dedup_content: bool,
+}
+
+/// What became of messages.
+#[derive(Deserialize)]
+pub(super) struct Results {
+    pub(super) results: Vec<Outcome>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub(super) enum Outcome {
+    Sent(Sent),
+    Refused { problem: Problem },
+}
+
+/// A message that was sent, as `--json` prints it.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Sent {
+    id: String,
+    sequence: u64,
+    duplicate: bool,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Problem {
+    status: u16,
+    code: String,
+    detail: String,
+}
+
+impl Problem {
+    /// As a failure; `at` is the place in the request that the server names.
+    pub(super) fn failure(&self, at: &str) -> Failure {
+        let Self {
+            status,
+            code,
+            detail,
+        } = self;
+        let status = StatusCode::from_u16(*status).unwrap_or(StatusCode::BAD_REQUEST);
+        let detail = detail.strip_prefix(at).unwrap_or(detail);
+        let detail = detail.trim_start_matches(['.', ':', ' ']);
+        let failure = Failure::new(exit_of(status, code), format!("{detail} ({code})"));
+        match &**code {
+            "key_required" => failure.hint(
+                "give all messages one key with --key, or each its own: {\"key\": ..., \"body\": ...}",
+            ),
+            "key_not_taken" => failure
+                .hint("a group is given with --group; a queue is keyed if its name ends in .fifo"),
+            _ => failure,
+        }
+    }
+}
 
 pub(crate) fn run(args: Send) -> Result<(), Failure> {
+    if args.reads_lines() && args.unique_id.is_some() {
+        let what = "--unique-id is for one message; lines bring their own, as \"unique_id\"";
+        return Err(Failure::usage(what)
+            .hint("say the message's body: `lockgate send QUEUE --unique-id ID BODY`, or --file, or --raw"));
+    }
+    if args.reads_lines() && args.lines.is_none() && io::stdin().is_terminal() {
+        crate::output::note(
+            "reading messages from the terminal, a JSON object a line; Ctrl-D ends",
+        );
+    }
     let client = client(&args.settings)?;
-    let defaults = Outgoing {
-        place: None,
-        body: String::new(),
+    let headers = args.header.iter().map(|(name, kind, value)| {
+        let header = Header::text(kind.clone(), value.clone());
+        (name.clone(), header)
+    });
+    let defaults = Message {
         key: args.key.clone(),
         group: args.group.clone(),
-        unique_id: None,
-        delay_seconds: args.delay.map(|delay| delay.as_secs()),
-        attributes: args
-            .attribute
-            .iter()
-            .map(|(name, kind, value)| {
-                let attribute = MessageAttribute {
-                    data_type: kind.clone(),
-                    string_value: Some(value.clone()),
-                    binary_value: None,
-                };
-                (name.clone(), attribute)
-            })
-            .collect(),
+        delay_ms: args.delay.map(millis),
+        headers: headers.collect(),
+        ..Message::default()
     };
     block_on(async {
         let mut sender = Sender::new(client, &args).await?;
-        match args.body {
-            Some(body) => {
-                let message = Outgoing {
-                    body,
-                    unique_id: args.unique_id,
-                    ..defaults
-                };
-                let message = sender.checked(message)?;
-                sender.send(vec![message]).await?;
-            }
-            None => {
-                let source = args.file.as_deref().unwrap_or(Path::new("-"));
-                let mut pump = Pump::start(source, defaults)?;
-                sender.drain(&mut pump).await?;
-            }
+        if args.reads_lines() {
+            let source = args.lines.as_deref().unwrap_or(Path::new("-"));
+            let mut pump = Pump::start(source, defaults)?;
+            sender.drain(&mut pump).await?;
+        } else {
+            let message = Message {
+                body: body(&args)?,
+                unique_id: args.unique_id.clone(),
+                ..defaults
+            };
+            let message = Outgoing {
+                place: None,
+                message,
+            };
+            sender.send(vec![message]).await?;
         }
         sender.finish()
     })
 }
 
-/// A message that was sent, as `--json` prints it.
-#[derive(Serialize)]
-struct Sent<'a> {
-    id: &'a str,
-    sequence: Option<&'a str>,
-    duplicate: bool,
+/// The body of the only message.
+fn body(args: &Send) -> Result<Body, Failure> {
+    let bytes = match (&args.body, &args.file) {
+        (Some(text), _) => text.clone().into_bytes(),
+        (None, Some(path)) => File::open(path)
+            .and_then(read)
+            .map_err(|error| unreadable(&error, path.display()))?,
+        (None, None) => read(io::stdin()).map_err(|error| unreadable(&error, "standard input"))?,
+    };
+    if !args.base64 {
+        return Ok(Body::bytes(bytes));
+    }
+    let digits: Vec<u8> = bytes
+        .into_iter()
+        .filter(|byte| !byte.is_ascii_whitespace())
+        .collect();
+    let bytes = STANDARD
+        .decode(digits)
+        .map_err(|error| Failure::usage(format!("--base64: the body is no base64: {error}")))?;
+    Ok(Body::bytes(bytes))
 }
 
-/// Why no queue takes the message.
-fn refused(message: &Outgoing) -> Option<Failure> {
-    if message.body.is_empty() {
-        let what = "the message is empty; it needs at least one byte";
-        return Some(Failure::failed(what));
+fn read(source: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // Half as much again for base64.
+    source
+        .take(BODY_BYTES_MAX * 3 / 2)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 == BODY_BYTES_MAX * 3 / 2 {
+        let max = show_size(BODY_BYTES_MAX);
+        return Err(io::Error::other(format!(
+            "it is larger than {max}, the largest message"
+        )));
     }
-    let ids = [
-        ("key", &message.key),
-        ("group", &message.group),
-        ("unique id", &message.unique_id),
-    ];
-    ids.into_iter().find_map(|(what, id)| {
-        let id = id.as_ref()?;
-        let fits = (1..=ID_LEN_MAX).contains(&id.len());
-        if fits && id.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return None;
-        }
-        Some(Failure::failed(format!(
-            "{id:?} cannot be a {what}: it takes 1 to {ID_LEN_MAX} ASCII letters, digits and punctuation \
-             marks, and no spaces"
-        )))
-    })
+    Ok(bytes)
+}
+
+fn unreadable(error: &io::Error, what: impl std::fmt::Display) -> Failure {
+    let exit = match error.kind() {
+        io::ErrorKind::NotFound => Exit::NotFound,
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, format!("reading {what}: {error}"))
 }
 
 struct Sender {
     client: Client,
     name: String,
-    queue: QueueName,
-    url: String,
-    /// Whether the queue keeps an order by key.
-    keyed: bool,
     dedup: Dedup,
     json: bool,
     output: Output,
@@ -140,35 +216,27 @@ enum Dedup {
 impl Sender {
     async fn new(mut client: Client, args: &Send) -> Result<Self, Failure> {
         let name = args.queue.clone();
-        let url = match find_queue(&mut client, &name).await? {
-            Some(url) => url,
-            None if args.create => create(&mut client, &name).await?,
-            None => {
-                return Err(no_such_queue(&mut client, &name).await.hint(format!(
+        let target = format!("/queues/{}", part(&name));
+        let queue = client.call(Method::GET, &target, NOTHING).await;
+        let queue: Queue = match queue {
+            Err(error) if error.is_queue_missing() && args.create => {
+                create(&mut client, &name).await?
+            }
+            Err(error @ CallError::NoQueue { similar: None, .. }) => {
+                return Err(Failure::from(error).hint(format!(
                     "make it with `lockgate queue create {name}`, or say --create"
                 )));
             }
+            queue => queue?,
         };
-        let truth = ["FifoQueue", "ContentBasedDeduplication"];
-        let call = GetQueueAttributes {
-            queue_url: url.clone(),
-            attribute_names: truth.map(str::to_owned).to_vec(),
+        let dedup = match (queue.settings.dedup_content, queue.keyed) {
+            (true, _) => Dedup::Content,
+            (false, true) => Dedup::UniqueId,
+            (false, false) => Dedup::None,
         };
-        let attributes = client.call(&call).await?.attributes;
-        let [keyed, by_content] =
-            truth.map(|name| attributes.get(name).is_some_and(|v| v == "true"));
-        let dedup = match (keyed, by_content) {
-            (false, _) => Dedup::None,
-            (true, false) => Dedup::UniqueId,
-            (true, true) => Dedup::Content,
-        };
-        let queue = QueueName::new(&name).map_err(Failure::usage)?;
         Ok(Self {
             client,
             name,
-            queue,
-            url,
-            keyed,
             dedup,
             json: args.json,
             output: Output::new(),
@@ -186,7 +254,7 @@ impl Sender {
         while let Some(item) = pump.next().await {
             let mut item = Some(item);
             while let Some(next) = item.take() {
-                let message = match next.and_then(|message| self.checked(message)) {
+                let message = match next {
                     Ok(message) => message,
                     Err(failure) => {
                         self.send(batch).await?;
@@ -209,51 +277,22 @@ impl Sender {
         Ok(())
     }
 
-    /// The message, if the queue can take it. Asked here, because the server would refuse the whole
-    /// call for one such message, in the words of SQS, which has one name for a key and a group.
-    fn checked(&self, message: Outgoing) -> Result<Outgoing, Failure> {
-        match refused(&message).or_else(|| self.misplaced(&message)) {
-            None => Ok(message),
-            Some(failure) => Err(match message.place {
-                Some(place) => failure.context(place),
-                None => failure,
-            }),
-        }
-    }
-
-    /// Why a message with this key or group is not for the queue.
-    fn misplaced(&self, message: &Outgoing) -> Option<Failure> {
-        let queue = self.queue.clone();
-        Some(match (self.keyed, &message.key, &message.group) {
-            (true, Some(_), None) | (false, None, _) => return None,
-            (true, None, None) => {
-                Failure::failed(format!("a message for {} needs a key", self.name)).hint(
-                    "give all one key with --key, or each its own: {\"key\": ..., \"body\": ...}",
-                )
-            }
-            (true, _, Some(_)) => Failure::failed(Rejection::GroupNotTaken { queue }),
-            (false, Some(_), _) => Failure::failed(Rejection::KeyNotTaken { queue })
-                .hint("a group is given with --group; a queue is keyed if its name ends in .fifo"),
-        })
-    }
-
     /// Sends up to one call's messages and prints what became of them.
     async fn send(&mut self, messages: Vec<Outgoing>) -> Result<(), Failure> {
         if messages.is_empty() {
             return Ok(());
         }
         let mut places = Vec::with_capacity(messages.len());
-        let mut entries = Vec::with_capacity(messages.len());
-        for (index, message) in messages.into_iter().enumerate() {
-            places.push(message.place.clone());
-            entries.push(self.entry(index, message)?);
+        let mut bodies = Vec::with_capacity(messages.len());
+        for Outgoing { place, mut message } in messages {
+            if message.unique_id.is_none() && self.dedup == Dedup::UniqueId {
+                message.unique_id = Some(random_id()?);
+            }
+            places.push(place);
+            bodies.push(message);
         }
-        let call = SendMessageBatch {
-            queue_url: self.url.clone(),
-            entries,
-        };
-        let answer = match self.call(&call).await {
-            Ok(answer) => answer,
+        let results = match self.call(&json!({ "messages": bodies })).await {
+            Ok(Results { results }) => results,
             Err(Unanswered {
                 error,
                 nothing_done,
@@ -269,8 +308,8 @@ impl Sender {
                 }
                 if !nothing_done {
                     failure = failure.hint(format!(
-                        "whether these {} messages arrived is unknown; {} before them were sent",
-                        places.len(),
+                        "whether {} arrived is unknown; {} before were sent",
+                        count(places.len() as u64, "message"),
                         self.sent
                     ));
                     return Err(failure);
@@ -278,19 +317,21 @@ impl Sender {
                 return Err(self.stopped(failure));
             }
         };
-        self.report(&answer, &places)
+        self.report(&results, &places)
     }
 
     /// One call, tried again while that can neither lose nor double a message.
-    async fn call(
-        &mut self,
-        call: &SendMessageBatch,
-    ) -> Result<SendMessageBatchAnswer, Unanswered> {
+    async fn call(&mut self, messages: &Value) -> Result<Results, Unanswered> {
+        let target = format!("/queues/{}/messages", part(&self.name));
         let mut retry = Retry::new(self.client.timeout());
         let mut nothing_done = true;
         loop {
-            let error = match self.client.call(call).await {
-                Ok(answer) => return Ok(answer),
+            let answer = self
+                .client
+                .call(Method::POST, &target, Some(messages))
+                .await;
+            let error = match answer {
+                Ok(results) => return Ok(results),
                 Err(error) => error,
             };
             // Also if this attempt did nothing: one before it may have.
@@ -305,81 +346,43 @@ impl Sender {
         }
     }
 
-    fn entry(&self, index: usize, message: Outgoing) -> Result<SendEntry, Failure> {
-        let unique_id = match (message.unique_id, self.dedup) {
-            (None, Dedup::UniqueId) => Some(random_id()?),
-            (given, _) => given,
-        };
-        Ok(SendEntry {
-            id: index.to_string(),
-            message_body: message.body,
-            delay_seconds: message.delay_seconds,
-            message_attributes: message.attributes,
-            message_deduplication_id: unique_id,
-            message_group_id: message.key.or(message.group),
-        })
-    }
-
-    fn report(
-        &mut self,
-        answer: &SendMessageBatchAnswer,
-        places: &[Option<String>],
-    ) -> Result<(), Failure> {
-        let mut sent: BTreeMap<usize, _> = BTreeMap::new();
-        for entry in &answer.successful {
-            sent.insert(index_of(&entry.id, places)?, entry);
-        }
-        let mut refused: BTreeMap<usize, _> = BTreeMap::new();
-        for entry in &answer.failed {
-            refused.insert(index_of(&entry.id, places)?, entry);
-        }
-        if sent.len() + refused.len() != places.len() {
+    fn report(&mut self, results: &[Outcome], places: &[Option<String>]) -> Result<(), Failure> {
+        if results.len() != places.len() {
             return Err(Failure::failed(format!(
                 "the server answered for {} of {} messages",
-                sent.len() + refused.len(),
+                results.len(),
                 places.len()
             )));
         }
-        self.sent += sent.len() as u64;
-        for entry in sent.values() {
-            self.duplicates += u64::from(entry.duplicate);
-            if self.json {
-                self.output.json(&Sent {
-                    id: &entry.message_id,
-                    sequence: entry.sequence_number.as_deref(),
-                    duplicate: entry.duplicate,
-                })?;
+        let mut refused = Vec::new();
+        for (at, result) in results.iter().enumerate() {
+            match result {
+                Outcome::Sent(sent) => {
+                    self.sent += 1;
+                    self.duplicates += u64::from(sent.duplicate);
+                    if self.json {
+                        self.output.json(sent)?;
+                    }
+                }
+                Outcome::Refused { problem } => refused.push((at, problem)),
             }
         }
         if self.json {
             self.output.flush()?;
         }
-        let Some((index, first)) = refused.first_key_value() else {
+        let Some((at, problem)) = refused.first() else {
             return Ok(());
         };
-        let exit = crate::client::exit_of(hyper::StatusCode::BAD_REQUEST, &first.code);
-        let name = &self.name;
-        // SQS's own limit, which a tag of the queue lifts.
-        let what = match first.message.starts_with("DelaySeconds") {
-            true => format!(
-                "the delay is longer than {name} takes: 15m, or what its tag lockgate:delay-max says, as after \
-                 `lockgate queue set {name} --tag lockgate:delay-max=30d`: "
-            ),
-            false => String::new(),
-        };
-        let (message, code) = (&first.message, &first.code);
-        let mut failure = Failure::new(exit, format!("{what}{message} ({code})"));
-        if let Some(place) = &places[*index] {
+        let mut failure = problem.failure(&format!("messages[{at}]"));
+        if let Some(place) = &places[*at] {
             failure = failure.context(place.clone());
         }
         if refused.len() > 1 {
-            let others: Vec<_> = refused
-                .keys()
-                .skip(1)
-                .filter_map(|index| places[*index].as_deref())
+            let others: Vec<_> = refused[1..]
+                .iter()
+                .filter_map(|(at, _)| places[*at].as_deref())
                 .collect();
-            failure = failure.hint(format!("also refused: {}", others.join(", ")));
-            return Err(failure);
+            return Err(failure.hint(format!("also refused: {}", others.join(", "))));
         }
         Err(self.stopped(failure))
     }
@@ -390,14 +393,10 @@ impl Sender {
                 0 => String::new(),
                 duplicates => format!(" ({duplicates} already there)"),
             };
-            let messages = if self.sent == 1 {
-                "message"
-            } else {
-                "messages"
-            };
             self.output.line(&format!(
-                "sent {} {messages} to {}{duplicates}",
-                self.sent, self.name
+                "sent {} to {}{duplicates}",
+                count(self.sent, "message"),
+                self.name
             ))?;
         }
         self.output.flush()
@@ -413,25 +412,10 @@ impl Sender {
     }
 }
 
-/// Makes a queue, which is keyed if its name says so; its URL.
-pub(super) async fn create(client: &mut Client, name: &str) -> Result<String, CallError> {
-    let mut attributes = BTreeMap::new();
-    if name.ends_with(".fifo") {
-        attributes.insert("FifoQueue".to_owned(), "true".to_owned());
-    }
-    let call = CreateQueue {
-        queue_name: name.to_owned(),
-        attributes,
-        tags: BTreeMap::new(),
-    };
-    Ok(client.call(&call).await?.queue_url)
-}
-
-fn index_of(id: &str, places: &[Option<String>]) -> Result<usize, Failure> {
-    id.parse()
-        .ok()
-        .filter(|index| *index < places.len())
-        .ok_or_else(|| Failure::failed(format!("the server answered for an unknown entry {id:?}")))
+/// Makes a queue, which is keyed if its name says so.
+async fn create(client: &mut Client, name: &str) -> Result<Queue, CallError> {
+    let queue = json!({ "name": name });
+    client.call(Method::POST, "/queues", Some(&queue)).await
 }
 
 /// 128 random bits: nobody else's message has the same.
