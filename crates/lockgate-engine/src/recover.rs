@@ -7,8 +7,8 @@ use lockgate_core::{
 };
 use lockgate_machine::{
     BatchDecoder, BatchRecord, ClockState, DecodeError, Effect, EngineCommand, ImageError,
-    ImageLoader, ImagePart, ListQueues, Machine, MachineLimits, Query, QueryReply,
-    QueueDescription, QueuePage, RecordBatch, decode_record,
+    ImageLoader, ListQueues, Machine, MachineLimits, Query, QueryReply, QueueDescription,
+    QueuePage, RecordBatch, decode_record,
 };
 
 use crate::{
@@ -36,8 +36,8 @@ impl<T: Ticket> Driver<T> {
     /// Recovers the shard that is kept in `storage` and begins a new term, synced before this returns.
     ///
     /// Recovering is loading the newest snapshot that is whole and folding all records behind it
-    /// again: what was ever decided is there, and nothing is decided anew. Two threads of their own
-    /// read ahead meanwhile.
+    /// again: what was ever decided is there, and nothing is decided anew. A thread of its own
+    /// reads and decodes the records meanwhile.
     ///
     /// `begin` is called once, when the log is claimed. An owner before this one goes on writing until then, and the
     /// clock must not be read before the last instant it writes down.
@@ -297,7 +297,7 @@ fn begin_loading(
 ) -> Result<Option<ShardId>, LoadError> {
     let mut loader = ImageLoader::new(limits.clone());
     match store.open(at)?.next_piece()? {
-        Some(piece) => loader.part(ImagePart::decode(&piece)?)?,
+        Some(piece) => loader.piece(&piece)?,
         // There is none: it says what is wrong.
         None => return Ok(loader.finish()?.shard()),
     }
@@ -569,10 +569,9 @@ enum LoadError {
     Image(#[from] ImageError),
 }
 
-/// How many pieces, or batches of records, are read ahead.
+/// How many batches of records are read ahead.
 const AHEAD: usize = 4;
 
-/// Loads one snapshot. Another thread reads, checks and decodes its pieces.
 fn load(
     store: &dyn SnapshotStore,
     at: Position,
@@ -581,26 +580,10 @@ fn load(
     let mut reader = store.open(at)?;
     let bytes = reader.total_bytes();
     let mut loader = ImageLoader::new(limits.clone());
-    let (sender, parts) = mpsc::sync_channel(AHEAD);
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            loop {
-                let part = match reader.next_piece() {
-                    Ok(None) => return,
-                    Ok(Some(piece)) => ImagePart::decode(&piece).map_err(LoadError::from),
-                    Err(error) => Err(error.into()),
-                };
-                let last = part.is_err();
-                if sender.send(part).is_err() || last {
-                    return;
-                }
-            }
-        });
-        for part in parts {
-            loader.part(part?)?;
-        }
-        Ok((loader.finish()?, bytes))
-    })
+    while let Some(piece) = reader.next_piece()? {
+        loader.piece(&piece)?;
+    }
+    Ok((loader.finish()?, bytes))
 }
 
 /// Bytes of records that are handed at a time from the thread that reads and decodes to the one that

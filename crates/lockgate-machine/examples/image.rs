@@ -11,7 +11,6 @@
 use std::{
     sync::{
         atomic::{AtomicBool, Ordering},
-        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -21,8 +20,8 @@ use lockgate_core::{
     BootId, Epoch, Incarnation, Key, Message, Now, Position, QueueName, ShardId, Term, WallTime,
 };
 use lockgate_machine::{
-    AnyCommand, Command, CreateQueue, EngineCommand, Frozen, ImageLoader, ImagePart, Machine,
-    MachineLimits, QueueSettings, SendMessage,
+    AnyCommand, Command, CreateQueue, EngineCommand, Frozen, ImageLoader, Machine, MachineLimits,
+    QueueSettings, SendMessage,
 };
 
 fn main() {
@@ -88,30 +87,7 @@ fn main() {
             machine.heap_bytes() >> 20
         );
         drop(machine);
-
-        let start = clock();
-        let machine = load_with_two(&pieces);
-        println!("loaded by two      {:>10.2?}", start.elapsed());
-        drop(machine);
     }
-}
-
-/// One thread decodes, the other puts together.
-fn load_with_two(pieces: &[Vec<u8>]) -> Machine {
-    let (send, receive) = mpsc::sync_channel(8);
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            for piece in pieces {
-                let part = ImagePart::decode(piece).expect("the image is whole");
-                send.send(part).expect("the other goes on to the end");
-            }
-        });
-        let mut loader = ImageLoader::new(MachineLimits::default());
-        for part in receive {
-            loader.part(part).expect("the image is whole");
-        }
-        loader.finish().expect("the image is whole")
-    })
 }
 
 fn number<E: std::fmt::Debug>(parsed: Result<u64, E>) -> u64 {

@@ -90,8 +90,8 @@ pub use counters::{COUNTERS, Counter, CounterKind, DroppedCounts, QueueTotals};
 pub use effect::{DeadLetterReason, DropReason, Effect, Effects, StoredMessage};
 pub use live::{LiveMessage, LiveRange};
 pub use machine::{
-    ClockState, Deadlines, Frozen, Housekeeping, ImageLoader, ImagePart, KeyView, LeaseView,
-    Machine, MachineLimits, MessageState, MessageView, QueueView, StateView, Upcoming,
+    ClockState, Deadlines, Frozen, Housekeeping, ImageLoader, KeyView, LeaseView, Machine,
+    MachineLimits, MessageState, MessageView, QueueView, StateView, Upcoming,
 };
 pub use query::{
     DescribeQueue, ExplainKey, FindMessage, ListKeys, ListMessages, ListQueues, Query, TypedQuery,

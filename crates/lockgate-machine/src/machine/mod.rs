@@ -80,7 +80,7 @@ const FOLDED_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 
 pub use self::housekeeping::Housekeeping;
 pub(crate) use self::image::IMAGE_VERSION;
-pub use self::image::{Frozen, ImageLoader, ImagePart};
+pub use self::image::{Frozen, ImageLoader};
 pub use self::state_view::{KeyView, LeaseView, MessageState, MessageView, QueueView, StateView};
 pub use self::warm::Upcoming;
 

@@ -38,15 +38,6 @@ pub struct ImageLoader {
     last: Option<(Kind, u32)>,
 }
 
-/// A piece of an image, decoded but not yet part of a machine.
-///
-/// Most of the work of loading is to decode, and pieces do not depend on each other for it: a second
-/// thread halves the time.
-#[derive(Debug)]
-pub struct ImagePart {
-    sections: Vec<(Kind, u32, u32, Section)>,
-}
-
 /// What stands in a section.
 #[derive(Debug)]
 enum Section {
@@ -65,32 +56,6 @@ enum Section {
     KeySequences(KeySequences),
     KeySequencePage(Page<Count>),
     End,
-}
-
-impl ImagePart {
-    /// Decodes a piece, as [`Frozen::next_piece`](super::Frozen::next_piece) gave it.
-    ///
-    /// # Errors
-    /// If a newer version wrote it, or it is no piece of an image.
-    pub fn decode(piece: &[u8]) -> Result<Self, ImageError> {
-        let mut input = Input::new(piece);
-        if input.array()? != MAGIC {
-            return Err(damaged("it is no image"));
-        }
-        let version = input.u32()?;
-        if version > IMAGE_VERSION {
-            return Err(ImageError::NewerFormat { version });
-        }
-        let mut sections = Vec::new();
-        while !input.is_empty() {
-            let kind = input.u8()?;
-            let kind = Kind::from_number(kind).ok_or(damaged("it has a section of no kind"))?;
-            let (owner, first, len) = (input.u32()?, input.u32()?, input.u32()?);
-            let section = input.take(len as usize)?;
-            sections.push((kind, owner, first, Section::decode(kind, first, section)?));
-        }
-        Ok(Self { sections })
-    }
 }
 
 impl Section {
@@ -146,15 +111,18 @@ impl ImageLoader {
     /// If a newer version wrote it, or it is not the next piece of an image. The loader is of no
     /// use after that.
     pub fn piece(&mut self, piece: &[u8]) -> Result<(), ImageError> {
-        self.part(ImagePart::decode(piece)?)
-    }
-
-    /// Takes the next piece, decoded elsewhere.
-    ///
-    /// # Errors
-    /// If it is not the next piece of an image. The loader is of no use after that.
-    pub fn part(&mut self, part: ImagePart) -> Result<(), ImageError> {
-        for (kind, owner, first, section) in part.sections {
+        let mut input = Input::new(piece);
+        if input.array()? != MAGIC {
+            return Err(damaged("it is no image"));
+        }
+        let version = input.u32()?;
+        if version > IMAGE_VERSION {
+            return Err(ImageError::NewerFormat { version });
+        }
+        while !input.is_empty() {
+            let kind = input.u8()?;
+            let kind = Kind::from_number(kind).ok_or(damaged("it has a section of no kind"))?;
+            let (owner, first, len) = (input.u32()?, input.u32()?, input.u32()?);
             let is_next = match self.last {
                 None => kind == Kind::Shard,
                 Some((Kind::End, _)) => false,
@@ -166,6 +134,7 @@ impl ImageLoader {
                 return Err(damaged("its sections are not in order"));
             }
             self.last = Some((kind, owner));
+            let section = Section::decode(kind, first, input.take(len as usize)?)?;
             self.section(kind, owner, first, section)?;
         }
         Ok(())

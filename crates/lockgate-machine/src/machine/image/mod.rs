@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{columns::Row, dedup::DedupWindow, sequences::Sequences, slab::Slab, table::HashSeed};
 
-pub use self::load::{ImageLoader, ImagePart};
+pub use self::load::ImageLoader;
 
 /// What each piece of an image starts with.
 const MAGIC: [u8; 8] = *b"LOCKGIMG";

@@ -24,8 +24,8 @@ use super::{
 };
 use crate::{
     ChangeKey, Command, CreateQueue, DeleteQueue, ExplainKey, Frozen, ImageError, ImageLoader,
-    ImagePart, KeyAction, Machine, MachineLimits, Purge, Query, QueueSettings, Receive, Reply,
-    SendMessage, Settle, SettleAction,
+    KeyAction, Machine, MachineLimits, Purge, Query, QueueSettings, Receive, Reply, SendMessage,
+    Settle, SettleAction,
 };
 
 /// The pieces of an image.
@@ -336,7 +336,7 @@ proptest! {
     #[test]
     fn no_bytes_at_all_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let mut piece = b"LOCKGIMG\0\0\0\0".to_vec();
-        prop_assert!(ImagePart::decode(&bytes).is_err());
+        prop_assert!(load(&[bytes.clone()]).is_err());
         piece.extend(bytes);
         let _ = load(&[piece]);
     }
@@ -361,20 +361,6 @@ fn an_image_is_read_whole_in_order_and_once() {
     let mut other = image.clone();
     other.swap(0, 1);
     assert!(damaged(&other));
-}
-
-#[test]
-fn parts_may_be_decoded_elsewhere() {
-    let mut machine = filled(2_000, 100);
-    let mut loader = ImageLoader::new(MachineLimits::default());
-    let parts: Vec<ImagePart> = pieces(machine.freeze())
-        .iter()
-        .map(|piece| ImagePart::decode(piece).unwrap())
-        .collect();
-    for part in parts {
-        loader.part(part).unwrap();
-    }
-    assert_eq!(loader.finish().unwrap().state_view(), machine.state_view());
 }
 
 #[test]
