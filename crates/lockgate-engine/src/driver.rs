@@ -272,7 +272,7 @@ impl<T: Ticket> Driver<T> {
         while take_some(&mut requests, &mut next) {
             // Beside millions of keys this halves what they cost.
             self.machine
-                .warm(next.iter().flat_map(|request| request.work.upcoming()));
+                .read_ahead(next.iter().flat_map(|request| request.work.upcoming()));
             for Request { work, ticket } in next.drain(..) {
                 self.group_messages += work.messages_max();
                 match work {

@@ -8,7 +8,7 @@
 //! messages. Rounds go over all queues in turn, so that what else happens on the computer falls on
 //! all alike; a figure is the median of its rounds. Keys come in no order, as from many users. An
 //! operation is `tick`, `decide`, `fold` and `reached`, without log and codec. With a BATCH above 1
-//! the machine reads ahead (`warm`) for so many of them at once, as an engine does for a batch.
+//! the machine reads ahead (`read_ahead`) for so many of them at once, as an engine does for a batch.
 
 use std::time::{Duration, Instant};
 
@@ -189,7 +189,7 @@ impl Bench {
         let start = clock();
         for batch in commands.chunks(self.batch) {
             if batch.len() > 1 {
-                self.machine.warm(batch);
+                self.machine.read_ahead(batch);
             }
             for command in batch {
                 note(self.run(command));

@@ -218,7 +218,7 @@ impl Bench {
         let mut tokens = Vec::new();
         for commands in commands.chunks(self.batch as usize) {
             if self.batch > 1 {
-                self.machine.warm(commands);
+                self.machine.read_ahead(commands);
             }
             for command in commands {
                 let (reply, _) = self.run(command);

@@ -9,9 +9,7 @@
 //! come in no order. Everything stays in memory. Each figure is of one run, so run it a few times.
 
 use std::{
-    sync::{
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };

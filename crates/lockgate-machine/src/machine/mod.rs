@@ -9,7 +9,7 @@
 //! - `send`, `receive`, `settle`, `transact`, `messages`, `keys`, `queues`: the commands.
 //!   `compact`: where in the log messages have their bytes, and moving them.
 //! - `time`: terms, timers, retention. `query`: questions. `housekeeping`: freeing purged memory.
-//!   `warm`: reading ahead for a group of commands.
+//!   `read_ahead`: reading ahead for a group of commands.
 //! - `image`: the whole machine as bytes, taken while it goes on.
 //! - `snapshot`: the whole logical state as a comparable value.
 //!
@@ -34,6 +34,7 @@ mod order;
 mod query;
 mod query_pages;
 mod queues;
+mod read_ahead;
 mod receive;
 mod send;
 mod settle;
@@ -43,7 +44,6 @@ mod state_view;
 mod tests;
 mod time;
 mod transact;
-mod warm;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -57,10 +57,10 @@ use lockgate_core::{
 use self::{
     draft::Draft,
     housekeeping::PurgedContent,
+    read_ahead::Likely,
     state::{
         Awaiting, Contents, Holder, Keys, LeaseState, Message, OriginEntry, Queues, TimeToLive,
     },
-    warm::Likely,
 };
 use crate::{
     AnyCommand, BatchRecord, Cancel, ChangeKey, ChangeQueue, Command, Decision, DeleteQueue,
@@ -81,8 +81,8 @@ const FOLDED_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 pub use self::housekeeping::Housekeeping;
 pub(crate) use self::image::IMAGE_VERSION;
 pub use self::image::{Frozen, ImageLoader};
+pub use self::read_ahead::Upcoming;
 pub use self::state_view::{KeyView, LeaseView, MessageState, MessageView, QueueView, StateView};
-pub use self::warm::Upcoming;
 
 /// Bounds of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -400,7 +400,7 @@ impl Machine {
             let (records, later) = later_records.split_at(later_records.len().min(fitting + 1));
             later_records = later;
             let end = records.last().map_or(folded, Batched::steps_end);
-            self.warm_fold(batch, &steps[..end - folded], &mut likely);
+            self.read_ahead_for_fold(batch, &steps[..end - folded], &mut likely);
             let mut places = likely.places.iter();
             for record in records {
                 let (own, later) = steps.split_at(record.steps_end() - folded);

@@ -102,7 +102,7 @@ impl Run {
         let command = command.into();
         self.tick();
         if let AnyCommand::Caller(command) = command {
-            self.machine.warm([command]);
+            self.machine.read_ahead([command]);
         }
         let decision = self.machine.decide(command, self.now);
         self.machine.note_outcome(command, &decision.outcome);

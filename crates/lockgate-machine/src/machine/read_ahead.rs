@@ -25,7 +25,7 @@ const MESSAGES_MIN: usize = if cfg!(test) { 1 } else { 10_000 };
 /// Messages of fewer keys than these mostly lie in the order in which they are asked for.
 const KEYS_MIN: usize = if cfg!(test) { 1 } else { 64 };
 
-/// What will be asked of a machine next, for [`Machine::warm`].
+/// What will be asked of a machine next, for [`Machine::read_ahead`].
 #[derive(Clone, Copy, Debug)]
 pub enum Upcoming<'a> {
     Command(&'a Command),
@@ -120,7 +120,7 @@ impl Machine {
     /// each step is done for 64 commands before the next step is, and no step decides anything by
     /// what it reads, so that the waits of a step overlap ("group prefetching": Chen, Ailamaki,
     /// Gibbons and Mowry 2004).
-    pub fn warm<'a>(&self, commands: impl IntoIterator<Item: Into<Upcoming<'a>>>) {
+    pub fn read_ahead<'a>(&self, commands: impl IntoIterator<Item: Into<Upcoming<'a>>>) {
         if !self.is_worth_reading_ahead() {
             return;
         }
@@ -142,9 +142,14 @@ impl Machine {
         }
     }
 
-    /// Reads what folding these effects of the batch will ask for, as [`warm`](Self::warm) does for
+    /// Reads what folding these effects of the batch will ask for, as [`read_ahead`](Self::read_ahead) does for
     /// commands. Says in `likely` what each of them is probably about.
-    pub(super) fn warm_fold(&self, batch: &RecordBatch, steps: &[Step], likely: &mut Likely) {
+    pub(super) fn read_ahead_for_fold(
+        &self,
+        batch: &RecordBatch,
+        steps: &[Step],
+        likely: &mut Likely,
+    ) {
         likely.places.clear();
         likely.places.resize(steps.len(), NONE);
         if !self.is_worth_reading_ahead() {
