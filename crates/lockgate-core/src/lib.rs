@@ -51,6 +51,6 @@ pub use log::{
     SnapshotWriter, SpaceState, Storage, Unsynced, Watcher,
 };
 pub use manual_clock::ManualClock;
-pub use message::{Header, Message, ProducerMark, SizeError};
+pub use message::{Header, Message, SizeError};
 pub use names::{HolderName, Key, NameError, QueueName, UniqueId};
 pub use time::{MachineTime, Millis, Now, WallTime};

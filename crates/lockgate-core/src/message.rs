@@ -26,17 +26,12 @@ pub struct Message {
     /// The producer's id for this message. Within the queue's window a second send with the same id
     /// adds nothing.
     pub unique_id: Option<UniqueId>,
-    /// The place of the message in its producer's own sequence, for a replay after an outage that
-    /// is longer than any window. Lockgate keeps it and does not use it yet.
-    pub producer: Option<ProducerMark>,
     /// The due time: the message is not delivered before it. `None`: it is due at once, or after
     /// the queue's delay.
     pub due: Option<WallTime>,
     /// How long the message may wait, in milliseconds; then it is dropped as `expired`. `None`:
     /// only the queue's retention counts.
     pub time_to_live: Option<Millis>,
-    /// The priority, from 0 to 255. Lockgate keeps it and hands it on; no queue orders by it yet.
-    pub priority: u8,
     /// The media type of the body, for its consumer.
     pub content_type: Option<Arc<str>>,
     /// The W3C trace context, or what the client uses in its place.
@@ -55,17 +50,6 @@ pub struct Header {
     pub kind: Arc<str>,
     /// The value of the header: any bytes.
     pub value: Bytes,
-}
-
-/// A message's place in its producer's own sequence.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ProducerMark {
-    /// The producer's name, which stays the same over its restarts.
-    pub producer: Arc<str>,
-    /// Which of the producer's independent sequences this is.
-    pub lane: u32,
-    /// The number in that lane; each is higher than the one before.
-    pub number: u64,
 }
 
 /// A part of a message that is longer than the format allows.

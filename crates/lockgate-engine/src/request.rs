@@ -228,10 +228,6 @@ fn message_bytes(message: &lockgate_core::Message) -> usize {
         + text(message.unique_id.as_ref().map(AsRef::as_ref))
         + text(message.content_type.as_deref())
         + text(message.trace_context.as_deref())
-        + message
-            .producer
-            .as_ref()
-            .map_or(0, |mark| mark.producer.len())
 }
 
 fn map_bytes(map: &std::collections::BTreeMap<String, String>) -> usize {

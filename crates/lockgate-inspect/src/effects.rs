@@ -209,18 +209,8 @@ fn message_json(stored: &StoredMessage, bodies: Bodies) -> Value {
         "unique_until",
         json!(stored.unique_until.map(|until| until.0)),
     );
-    put(
-        "producer_mark",
-        message.producer.as_ref().map_or(
-            Value::Null,
-            |mark| json!({ "producer": &*mark.producer, "lane": mark.lane, "number": mark.number }),
-        ),
-    );
     put("due", message.due.map_or(Value::Null, time));
     put("time_to_live", json!(message.time_to_live));
-    if message.priority != 0 {
-        put("priority", message.priority.into());
-    }
     put("content_type", json!(message.content_type.as_deref()));
     put("trace_context", json!(message.trace_context.as_deref()));
     put("level", json!(message.level.map(|level| level.to_string())));

@@ -2,11 +2,11 @@
 //!
 //! To change it, read "Changing it" in the module above. Fields, with the numbers taken for ever:
 
-use std::{num::NonZeroU64, sync::Arc};
+use std::num::NonZeroU64;
 
 use lockgate_core::{
-    Header, Key, Level, MachineTime, Message, MessageId, Millis, ProducerMark, QueueId, Sequence,
-    UniqueId, WallTime,
+    Header, Key, Level, MachineTime, Message, MessageId, Millis, QueueId, Sequence, UniqueId,
+    WallTime,
 };
 
 use super::{
@@ -25,12 +25,8 @@ const HEADERS: u8 = 2;
 const KEY: u8 = 3;
 const UNIQUE_ID: u8 = 4;
 const UNIQUE_UNTIL: u8 = 5;
-/// Lane, number, producer's name to the end.
-const PRODUCER: u8 = 6;
 const DUE: u8 = 7;
 const TIME_TO_LIVE: u8 = 8;
-/// One byte. Absent: 0.
-const PRIORITY: u8 = 9;
 const CONTENT_TYPE: u8 = 10;
 const TRACE_CONTEXT: u8 = 11;
 /// One byte: the level's number. Absent: the queue's level.
@@ -38,6 +34,8 @@ const LEVEL: u8 = 12;
 /// The number among its key's messages. Absent: none.
 const KEY_SEQUENCE: u8 = 16;
 // Taken for what no version writes yet, see docs/internals/format.md:
+//  6  producer mark (lane, number, producer)
+//  9  priority
 // 13  group (beside a key)
 // 14  origin queue
 // 15  dead-letter reason
@@ -59,10 +57,8 @@ pub(super) fn write(stored: &StoredMessage, writer: &mut Writer<'_>) {
         // A send puts it into the key.
         group: _,
         unique_id,
-        producer,
         due,
         time_to_live,
-        priority,
         content_type,
         trace_context,
         level,
@@ -93,21 +89,11 @@ pub(super) fn write(stored: &StoredMessage, writer: &mut Writer<'_>) {
     if let Some(until) = unique_until {
         writer.tagged_number(UNIQUE_UNTIL, until.0);
     }
-    if let Some(mark) = producer {
-        writer.tagged(PRODUCER, |writer| {
-            writer.number(u64::from(mark.lane));
-            writer.number(mark.number);
-            writer.raw(mark.producer.as_bytes());
-        });
-    }
     if let Some(due) = due {
         writer.tagged_number(DUE, due.0);
     }
     if let Some(span) = time_to_live {
         writer.tagged_number(TIME_TO_LIVE, *span);
-    }
-    if *priority != 0 {
-        writer.tagged_bytes(PRIORITY, &[*priority]);
     }
     if let Some(text) = content_type {
         writer.tagged_bytes(CONTENT_TYPE, text.as_bytes());
@@ -144,20 +130,8 @@ pub(super) fn read(reader: Reader<'_>) -> Result<StoredMessage, DecodeError> {
                 message.unique_id = Some(id);
             }
             Field::UniqueUntil(until) => unique_until = Some(until),
-            Field::Producer {
-                lane,
-                number,
-                producer,
-            } => {
-                message.producer = Some(ProducerMark {
-                    lane,
-                    number,
-                    producer: Arc::from(producer),
-                });
-            }
             Field::Due(due) => message.due = Some(due),
             Field::TimeToLive(span) => message.time_to_live = Some(span),
-            Field::Priority(priority) => message.priority = priority,
             Field::ContentType(text) => message.content_type = Some(text.into()),
             Field::TraceContext(text) => message.trace_context = Some(text.into()),
             Field::Level(level) => message.level = Some(level),
@@ -202,10 +176,7 @@ pub(super) fn read_arrival(reader: Reader<'_>) -> Result<Arrival<'_>, DecodeErro
             Field::TimeToLive(span) => time_to_live = Some(span),
             Field::Level(of) => level = Some(of),
             Field::KeySequence(number) => key_sequence = Some(number),
-            Field::Producer { .. }
-            | Field::Priority(_)
-            | Field::ContentType(_)
-            | Field::TraceContext(_) => {}
+            Field::ContentType(_) | Field::TraceContext(_) => {}
         }
         Ok(())
     })?;
@@ -243,14 +214,8 @@ enum Field<'a> {
     Key(&'a str),
     UniqueId(&'a str),
     UniqueUntil(MachineTime),
-    Producer {
-        lane: u32,
-        number: u64,
-        producer: &'a str,
-    },
     Due(WallTime),
     TimeToLive(Millis),
-    Priority(u8),
     ContentType(&'a str),
     TraceContext(&'a str),
     Level(Level),
@@ -287,14 +252,8 @@ fn read_fields<'a>(
             KEY => Field::Key(value.rest_text()?),
             UNIQUE_ID => Field::UniqueId(value.rest_text()?),
             UNIQUE_UNTIL => Field::UniqueUntil(value.machine()?),
-            PRODUCER => Field::Producer {
-                lane: value.small()?,
-                number: value.number()?,
-                producer: value.rest_text()?,
-            },
             DUE => Field::Due(value.wall()?),
             TIME_TO_LIVE => Field::TimeToLive(value.number()?),
-            PRIORITY => Field::Priority(value.byte()?),
             CONTENT_TYPE => Field::ContentType(value.rest_text()?),
             TRACE_CONTEXT => Field::TraceContext(value.rest_text()?),
             LEVEL => Field::Level(level(value)?),

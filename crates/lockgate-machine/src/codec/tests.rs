@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write, fs, num::NonZeroU64, path::Path, sy
 
 use lockgate_core::{
     BootId, Epoch, Header, HolderName, Incarnation, Key, LeaseNumber, Level, MachineTime, Message,
-    MessageId, Now, ProducerMark, QueueId, QueueName, Sequence, ShardId, Term, UniqueId, WallTime,
+    MessageId, Now, QueueId, QueueName, Sequence, ShardId, Term, UniqueId, WallTime,
 };
 use proptest::prelude::*;
 
@@ -195,14 +195,8 @@ fn full_message() -> StoredMessage {
             key: Some(Key::new("user-42").unwrap()),
             group: None,
             unique_id: Some(UniqueId::new("u-1").unwrap()),
-            producer: Some(ProducerMark {
-                producer: "shop".into(),
-                lane: 1,
-                number: 500,
-            }),
             due: Some(WallTime(1_700_000_004_000)),
             time_to_live: Some(60_000),
-            priority: 9,
             content_type: Some("text/plain".into()),
             trace_context: Some("00-ab".into()),
             level: Some(Level::Process),
@@ -225,9 +219,9 @@ const GOLDEN: [&str; KINDS] = [
     "070107",
     "08020701",
     "092807ac028877660200b00480008000c00100408080d095ffbc310104706f73740307757365722d3432",
-    "0a6f07ac028877660200b00480008000c00100408080d095ffbc310104706f7374020b016e06537472696e67\
-     01760307757365722d34320403752d310504a0bec302060701f40373686f700706a0ef95ffbc310803e0d403\
-     0901090a0a746578742f706c61696e0b0530302d61620c0102",
+    "0a6307ac028877660200b00480008000c00100408080d095ffbc310104706f7374020b016e06537472696e67\
+     01760307757365722d34320403752d310504a0bec3020706a0ef95ffbc310803e0d403\
+     0a0a746578742f706c61696e0b0530302d61620c0102",
     "0b0307e807",
     "0c1b07ac026380d095ffbc31c096b102f080b30208776f726b65722d31",
     "0d0507a0ebb402",

@@ -48,12 +48,6 @@ pub(super) fn message() -> impl Strategy<Value = Message> {
         kind,
         value,
     });
-    let mark =
-        (shared_text(), any::<u32>(), number()).prop_map(|(producer, lane, number)| ProducerMark {
-            producer,
-            lane,
-            number,
-        });
     let level = prop::sample::select(vec![
         Level::Memory,
         Level::Process,
@@ -67,12 +61,10 @@ pub(super) fn message() -> impl Strategy<Value = Message> {
             prop::collection::vec(header, 0..4),
             prop::option::of(key()),
             prop::option::of(unique_id),
-            prop::option::of(mark),
         ),
         (
             prop::option::of(number().prop_map(WallTime)),
             prop::option::of(number()),
-            any::<u8>(),
             prop::option::of(shared_text()),
             prop::option::of(shared_text()),
             prop::option::of(level),
@@ -80,18 +72,16 @@ pub(super) fn message() -> impl Strategy<Value = Message> {
     )
         .prop_map(
             |(
-                (body, headers, key, unique_id, producer),
-                (due, time_to_live, priority, content_type, trace_context, level),
+                (body, headers, key, unique_id),
+                (due, time_to_live, content_type, trace_context, level),
             )| Message {
                 body,
                 headers,
                 key,
                 group: None,
                 unique_id,
-                producer,
                 due,
                 time_to_live,
-                priority,
                 content_type,
                 trace_context,
                 level,
