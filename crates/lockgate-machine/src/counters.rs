@@ -86,7 +86,7 @@ counters! {
     leases_ended = Some(13);
     /// Settles of leases that were not current, since the last start.
     stale_settles = None;
-    /// Messages of level `memory` that crashes may have taken: at most so many were answered and were never accepted.
+    /// Messages of level `memory` that crashes may have taken, at most; `accepted` does not count them.
     possibly_lost = Some(14);
 
     dropped:
