@@ -1,6 +1,6 @@
 //! How a command ends: the exit codes, and a failure that knows its own.
 
-use std::{fmt, io, process::ExitCode};
+use std::{fmt, io};
 
 use lockgate_core::LogError;
 
@@ -145,15 +145,9 @@ impl Failure {
         self.exit
     }
 
-    /// Prints the failure on standard error and gives its exit code.
-    pub(crate) fn report(self) -> ExitCode {
-        if !self.silent {
-            crate::output::complain("error", &format!("{:#}", self.error));
-            if let Some(hint) = &self.hint {
-                crate::output::complain("hint", hint);
-            }
-        }
-        ExitCode::from(self.exit as u8)
+    /// Whether there is nothing left to tell.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent
     }
 }
 

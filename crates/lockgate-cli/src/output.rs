@@ -1,11 +1,17 @@
 //! Where words go: data on standard output, everything else on standard error.
 
-use std::io::{self, BufWriter, IsTerminal as _, Stdout, Write as _};
+use std::{
+    io::{self, BufWriter, IsTerminal as _, Stdout, Write as _},
+    process::ExitCode,
+};
 
 use anstream::ColorChoice;
 use serde::Serialize;
 
-use crate::exit::{Failure, output_error};
+use crate::{
+    exit::{Failure, output_error},
+    telemetry::stderr_has_color,
+};
 
 /// When to use colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -41,14 +47,20 @@ pub(crate) fn set_color(color: Color) {
     .write_global();
 }
 
-/// Whether log lines on standard error should be coloured.
-pub(crate) fn stderr_has_color() -> bool {
-    anstream::AutoStream::choice(&io::stderr()) != ColorChoice::Never
-}
-
 /// A line for people on standard error. A closed standard error is not worth failing for.
 pub(crate) fn note(text: &str) {
     crate::telemetry::say(&format!("{}\n", printable(text)));
+}
+
+/// Prints a failure on standard error; its exit code.
+pub(crate) fn report(failure: &Failure) -> ExitCode {
+    if !failure.is_silent() {
+        complain("error", &failure.to_string());
+        if let Some(hint) = failure.advice() {
+            complain("hint", hint);
+        }
+    }
+    ExitCode::from(failure.exit() as u8)
 }
 
 /// `error: …` or `hint: …` on standard error.

@@ -120,7 +120,7 @@ fn options(page: &mut String, shared: &[Arg]) {
         .args(shared.iter().map(|arg| arg.clone().help_heading("Options")));
     page.push_str(
         "## Options of all commands that talk to a server\n\n\
-         `--config` is an option of `lockgate serve` too, `--color` and `--help` are options of every command, and \
+         `--config` is an option of `lockgate serve` too, `--color` and `--help` are options of every command, and\n\
          `lockgate config` takes the options of all commands.\n\n```text\n",
     );
     for line in (command.clone().render_long_help().to_string().trim_end()).lines() {

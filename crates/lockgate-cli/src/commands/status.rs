@@ -107,7 +107,7 @@ impl Rates {
             sent: rate(before.accepted, now.accepted),
             acknowledged: rate(before.acknowledged, now.acknowledged),
             records: of_log("records"),
-            bytes: of_log("bytes"),
+            bytes: of_log("record_bytes"),
             syncs: of_log("syncs"),
         }
     }
@@ -132,7 +132,7 @@ fn table(client: &Client, now: &Sample, rates: Option<&Rates>) -> Table {
     let log = format!(
         "{} of {} in {} since the start",
         count(now.of_log("records"), "record"),
-        show_bytes(now.of_log("bytes")),
+        show_bytes(now.of_log("record_bytes")),
         count(now.of_log("syncs"), "sync"),
     );
     table.row(["log", &log]);

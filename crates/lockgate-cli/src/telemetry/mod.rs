@@ -96,6 +96,11 @@ pub(crate) fn is_text(format: LogFormat) -> bool {
     }
 }
 
+/// Whether lines on standard error should be coloured.
+pub(crate) fn stderr_has_color() -> bool {
+    anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never
+}
+
 /// Starts the log of this process, and returns how many of its lines were dropped so far because nobody
 /// read them. From now on nothing waits for standard error but [`finish`] and [`exit`], for a second.
 ///
@@ -120,7 +125,7 @@ pub(crate) fn start(format: LogFormat, level: &str) -> io::Result<Arc<AtomicU64>
     // A log that is already there (a second start in one process) is kept.
     let _ = if is_text(format) {
         let lines = Lines {
-            color: crate::output::stderr_has_color(),
+            color: stderr_has_color(),
         };
         tracing::subscriber::set_global_default(builder.event_format(lines).finish())
     } else {

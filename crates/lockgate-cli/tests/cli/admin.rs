@@ -421,6 +421,41 @@ fn a_redrive_takes_the_letters_of_one_queue_and_can_be_foreseen() {
 }
 
 #[test]
+fn what_was_done_can_be_had_as_json() {
+    let town = Town::new();
+    town.run("queue create q.fifo").ok();
+    for body in ["one", "two", "three", "four"] {
+        town.run(&format!("send q.fifo --key k {body}")).ok();
+    }
+    let json = |command: &str| {
+        let done = town.run(&format!("{command} --json"));
+        assert_eq!(done.stderr.matches("error").count(), 0, "{done:?}");
+        done.json().remove(0)
+    };
+    assert_eq!(json("queue pause q.fifo")["paused"], true);
+    assert_eq!(json("queue resume q.fifo")["paused"], false);
+    assert_eq!(json("key park q.fifo k")["waits_for"], "parked");
+    assert_eq!(json("key resume q.fifo k")["waits_for"], "nothing");
+    let leased = received(&town, "q.fifo --max 1").remove(0);
+    let ack = format!("ack q.fifo {}", receipt(&leased));
+    let done = json!({"receipt": receipt(&leased), "outcome": "done", "why": null});
+    assert_eq!(json(&ack), done);
+    // Again: it is gone, as it should be.
+    assert_eq!(json(&ack), done);
+    let nack = town.run(&format!("nack q.fifo {} --json", receipt(&leased)));
+    assert_eq!(nack.code, Some(4), "{nack:?}");
+    assert!(nack.stdout.contains("\"outcome\":\"failed\""), "{nack:?}");
+    let next = town.run("peek q.fifo --max 1 --json").json().remove(0);
+    let id = next["id"].as_str().unwrap();
+    assert_eq!(json(&format!("cancel q.fifo {id}")), json!({"messages": 1}));
+    assert_eq!(json("key drop q.fifo k --yes"), json!({"messages": 2}));
+    town.run("send q.fifo --key k five").ok();
+    assert_eq!(json("queue purge q.fifo --yes"), json!({"messages": 1}));
+    let deleted = json!({"name": "q.fifo", "messages": 0});
+    assert_eq!(json("queue delete q.fifo --yes"), deleted);
+}
+
+#[test]
 fn a_server_says_what_it_is_and_does() {
     let town = Town::new();
     town.run("queue create mail").ok();

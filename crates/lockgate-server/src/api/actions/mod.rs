@@ -50,7 +50,7 @@ impl Service {
             },
             log: LogWork {
                 records: metrics.records,
-                bytes: metrics.bytes,
+                record_bytes: metrics.bytes,
                 syncs: metrics.syncs,
                 records_lost: metrics.records_lost,
             },

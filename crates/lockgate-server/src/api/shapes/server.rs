@@ -38,7 +38,7 @@ pub(crate) struct LogWork {
     /// Records: one for each group of commands.
     pub(crate) records: u64,
     /// Their bytes.
-    pub(crate) bytes: u64,
+    pub(crate) record_bytes: u64,
     /// Syncs.
     pub(crate) syncs: u64,
     /// Records that were durable once, and that the start could not read.

@@ -65,6 +65,8 @@ impl Recorder {
                     match (&**name, &*value) {
                         ("id" | "receipt", Value::String(text)) => self.note(name, text),
                         ("used_bytes", Value::Number(_)) => *value = json!(67_108_864),
+                        ("records" | "syncs", Value::Number(_)) => *value = json!(17),
+                        ("record_bytes", Value::Number(_)) => *value = json!(1820),
                         ("free_bytes", Value::Number(_)) => *value = json!(137_438_953_472_u64),
                         ("detail", Value::String(_)) => {}
                         _ => self.replace_new(value),

@@ -637,10 +637,15 @@ async fn dead_letters_go_back_in_steps_and_it_is_said_where_that_ends() {
     }));
     let all = shop.refused(Method::POST, target, json!({})).await;
     assert_eq!(all.1, "access_denied", "b is a source too");
+    let refused = shop.refused(Method::POST, target, json!({"source": "b"}));
+    let refused = refused.await;
+    assert_eq!((&*refused.1, &*refused.2), ("queue_not_found", "source"));
+    let one = json!({"source": "a", "max": 1});
+    assert_eq!(shop.post(target, one).await["moved"], 1);
     let hidden = shop.refused(Method::POST, target, json!({"to": "b"})).await;
     assert_eq!(hidden.1, "queue_not_found");
     let done = shop.post(target, json!({"to": "a"})).await;
-    assert_eq!(done["moved"], 100);
+    assert_eq!(done["moved"], 99);
 }
 
 #[tokio::test]
