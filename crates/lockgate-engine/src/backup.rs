@@ -1,10 +1,10 @@
-//! Backups: a whole shard as one stream of bytes, taken while it serves, over any log; and a log made
-//! of one.
+//! Backups: a whole shard as one stream of bytes, taken while it serves, over any log. A restore
+//! makes a log of such a stream.
 //!
-//! A backup is logical. It holds the image of the machine as of one instant, and after it, for each
-//! message there was, its payload. The positions in the image mean nothing in another log: a restore
-//! writes the payloads into a new one and folds where they are now. The bytes are described in
-//! `docs/internals/format.md`, section "Backup".
+//! A backup is logical. It holds the image of the machine at one instant, and behind it the payload
+//! of each message. The positions in the image mean nothing in another log: a restore writes the
+//! payloads into a new log and folds where they are now. `docs/internals/format.md`, section
+//! "Backup", describes the bytes.
 
 mod restore;
 mod stream;

@@ -1,4 +1,4 @@
-//! Which queues there are, readable from any thread without a trip to the engine.
+//! The list of queues, which any thread can read without asking the engine.
 
 use std::{
     collections::{BTreeMap, HashMap},

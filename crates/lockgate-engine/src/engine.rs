@@ -17,22 +17,23 @@ use crate::{
     sync::{Semaphore, oneshot},
 };
 
-/// One shard in service: a machine over a log, driven by a thread of its own. Cheap to clone.
+/// One shard in service: a machine over a log, driven by a thread of its own. Clones are cheap.
 ///
-/// Nothing here needs a particular async runtime. When the last handle is dropped the engine stops
-/// as after [`shutdown`](Self::shutdown), but nobody waits for it: the log may stay in use for a
-/// moment longer.
+/// It needs no particular async runtime. When the last handle is dropped the engine stops as after
+/// [`shutdown`](Self::shutdown), but nobody waits for it: the log may stay in use for a moment
+/// longer.
 ///
 /// # Order
-/// A caller that awaits each answer has its requests decided in its order. Of several requests on the
-/// way at once, sends are decided in the order they came and all others in theirs, but the others pass
-/// sends that wait: do not delete a queue behind a send whose answer is still to come. What must
-/// happen in order and at once goes into one [`submit_all`](Self::submit_all).
+/// The engine decides the requests of a caller that awaits each answer in that caller's order. If
+/// several requests are on the way at once, it decides sends in the order they came, and all others
+/// in theirs. But the others pass sends that wait: do not delete a queue behind a send whose answer
+/// is still to come. What must happen in order and at once goes into one
+/// [`submit_all`](Self::submit_all).
 ///
 /// # Cancellation
-/// The future of a request may be dropped at any time. As long as it waits for room in the inbox,
-/// the request never happens. Later it may happen, exactly as if its answer had been lost on the
-/// way; leases that were given meanwhile go back at once and their attempts do not count.
+/// You may drop the future of a request at any time. While the request waits for room in the inbox,
+/// dropping it means that it never happens. Later it may happen, as if its answer had been lost on
+/// the way. Leases that it was given go back at once, and their attempts do not count.
 #[derive(Clone)]
 pub struct Engine {
     handle: Arc<Handle>,
@@ -43,14 +44,14 @@ struct Handle {
     shared: Arc<Shared>,
 }
 
-/// Whether an engine takes work.
+/// Says whether an engine accepts work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
     Serving,
-    /// It was asked to stop and answers what it had taken in before.
+    /// It was asked to stop, and answers what it had accepted before.
     Stopping,
-    /// It does not, and its log is free for another owner.
+    /// It has stopped, and its log is free for another owner.
     Stopped {
         reason: StopReason,
     },
@@ -76,14 +77,14 @@ impl Drop for OverviewTurn {
 }
 
 impl Engine {
-    /// Recovers the shard that is kept in `storage`, such as a log with snapshots of its own, begins a new term
+    /// Recovers the shard in `storage`, such as a log with snapshots of its own, begins a new term
     /// and starts serving.
     ///
-    /// Blocks until all is ready, which takes about as long as reading the log: not for an async
-    /// task.
+    /// It blocks until all is ready, which takes about as long as reading the log: do not call it
+    /// from an async task.
     ///
     /// # Errors
-    /// If the log cannot be recovered, was written by a newer version, or does not take and sync
+    /// If the log cannot be recovered, was written by a newer version, or does not accept and sync
     /// the term's first record. See [`StartError`].
     pub fn start(
         storage: impl Into<Storage>,
@@ -98,8 +99,7 @@ impl Engine {
     /// Has one command decided; answers when its level is reached, with the reply that the command's
     /// type has.
     ///
-    /// A receive should go through [`receive`](Self::receive), which guards the leases and reads the
-    /// payloads.
+    /// Use [`receive`](Self::receive) for a receive: it guards the leases and reads the payloads.
     ///
     /// # Errors
     /// See [`EngineError`]; [`EngineError::Rejected`] for what the machine refuses.
@@ -115,7 +115,7 @@ impl Engine {
         Ok(result.await??)
     }
 
-    /// Has several independent commands decided in order; answers when all of them have reached
+    /// Has several independent commands decided in order, and returns when all of them have reached
     /// their levels. They take one place in the inbox and are written and synced together, each as
     /// a record of its own: after a crash a prefix of them may have survived. For all or nothing
     /// there is [`Transact`](lockgate_machine::Transact).
@@ -144,26 +144,28 @@ impl Engine {
         .await
     }
 
-    /// Leases messages, waiting up to `wait` for a first one; an empty batch if there is none by
-    /// then. Receives wait in line, oldest first, and cost nothing while they do.
+    /// Leases messages, waiting up to `wait` for a first one. The batch is empty if there is none
+    /// by then. Receives wait in line, oldest first, and cost nothing meanwhile.
     ///
-    /// Never blocks the caller's thread. Payloads that can be read [without
-    /// waiting](lockgate_core::LogReader::try_read_all), from the operating system's cache say, are read in
-    /// the caller's task: that is a system call of about a microsecond per record, cheaper than handing it
-    /// to another thread. All others are read on threads of the engine, 16 at most, for which up to 20,000
-    /// calls can wait; beyond that a call fails with [`EngineError::Overloaded`].
-    /// A payload that is damaged is dropped from the queue, counted and traced, and the rest is delivered.
+    /// It never blocks the caller's thread. It reads payloads in the caller's task if that needs
+    /// [no waiting](lockgate_core::LogReader::try_read_all), because they are in the operating
+    /// system's cache, say: a system call of about a microsecond per record is cheaper than a
+    /// hand-over to another thread. Threads of the engine read all others, 16 at most. Up to 20,000
+    /// calls can wait for these; beyond that a call fails with [`EngineError::Overloaded`]. A
+    /// damaged payload is dropped from the queue, counted and traced, and the rest is delivered.
     ///
-    /// A batch with a lease that has ended before it could be handed over goes back, as others may have its
-    /// messages by then; only a lease of 0 is handed over all the same. The receive is repeated while there is
-    /// time left of `wait`, and is empty otherwise. Each lease that ended counts as an attempt, so `lease` should
-    /// be longer than an answer takes, disk and network included.
+    /// A batch goes back if one of its leases has ended before it could be handed over, because
+    /// others may have its messages by then. Only leases of 0 are handed over all the same. The
+    /// receive is repeated while time of `wait` is left, and is empty otherwise. Each lease that
+    /// ended counts as an attempt, so make `lease` longer than an answer takes, disk and network
+    /// included.
     ///
-    /// The batch may also be empty without a `wait` if the queue's first thousand messages have had all their
-    /// attempts: these are moved to its dead-letter queue, and the next call finds what is behind them.
+    /// The batch may also be empty without a `wait` if the queue's first thousand messages have had
+    /// all their attempts: these move to its dead-letter queue, and the next call finds what is
+    /// behind them.
     ///
     /// # Errors
-    /// See [`EngineError`]; [`EngineError::Unreadable`] if storage failed on the first payload.
+    /// As [`EngineError`] says; [`EngineError::Unreadable`] if storage failed on the first payload.
     pub async fn receive(
         &self,
         receive: Receive,
@@ -220,9 +222,9 @@ impl Engine {
         }
     }
 
-    /// Answers a question about the state. Nothing that commands of level `disk` did is told before it is
-    /// durable. What others did is told at once, and a power cut can take it back: leases, and messages
-    /// of queues at a lower level.
+    /// Answers a query about the state. It tells nothing that commands of level `disk` did before
+    /// it is durable. It tells at once what others did, and a power cut can take that back: leases,
+    /// and messages of queues at a lower level.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -238,11 +240,12 @@ impl Engine {
         Ok(reply.await??)
     }
 
-    /// The first queues by name, up to `limit`, as they are decided just now. That may not be durable yet, so a
-    /// crash may take back what is told here: for figures that somebody watches, and nothing else. It does not
-    /// wait for storage unless the engine itself does, and asks for one caller after the other.
+    /// Returns the first queues by name, up to `limit`, as they are decided now. That may not be
+    /// durable yet, so a crash may take it back: use it only for figures that somebody watches. It
+    /// does not wait for storage unless the engine itself does, and serves one caller after the
+    /// other.
     ///
-    /// `None` if the engine has stopped.
+    /// Returns `None` if the engine has stopped.
     ///
     /// Cancellation safe.
     pub async fn overview(&self, limit: usize) -> Option<Vec<QueueDescription>> {
@@ -255,7 +258,7 @@ impl Engine {
     /// where those of a [`receive`](Self::receive) are.
     ///
     /// # Errors
-    /// See [`EngineError`]; [`EngineError::Unreadable`] if storage failed.
+    /// As [`EngineError`] says; [`EngineError::Unreadable`] if storage failed.
     pub async fn peek(
         &self,
         queue: QueueName,

@@ -1,4 +1,4 @@
-//! What can go wrong, by whose turn it is: the caller's, the environment's, the operator's.
+//! The errors of an engine: the caller's, the environment's and the operator's.
 
 use std::{error::Error, fmt, sync::Arc};
 
@@ -7,21 +7,21 @@ use lockgate_machine::Rejection;
 
 use crate::{MissingPart, WithoutQueue};
 
-/// Why a request has no positive answer.
+/// Says why a request has no positive answer.
 ///
-/// What a caller may conclude differs: after [`Rejected`](Self::Rejected),
-/// [`Overloaded`](Self::Overloaded) and [`Stopped`](Self::Stopped) nothing happened, and that is
-/// certain; after [`UnknownOutcome`](Self::UnknownOutcome) it may have happened or not.
+/// After [`Rejected`](Self::Rejected), [`Overloaded`](Self::Overloaded) and
+/// [`Stopped`](Self::Stopped) nothing happened, and that is certain. After
+/// [`UnknownOutcome`](Self::UnknownOutcome) it may have happened or not.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
     /// The command was refused; nothing it asked for happened.
     #[error(transparent)]
     Rejected(#[from] Rejection),
-    /// The engine has more work than it can take; nothing happened. Try again later, with jitter.
+    /// The engine has more work than it can do; nothing happened. Try again later, with jitter.
     #[error("the engine is overloaded: nothing was done, try again later")]
     Overloaded,
-    /// The engine takes no more work; nothing happened.
+    /// The engine accepts no more work; nothing happened.
     #[error("the engine has stopped ({reason}): nothing was done")]
     Stopped { reason: StopReason },
     /// The engine failed after the request may have been written: only the next start can tell.
@@ -51,11 +51,11 @@ pub enum UnknownCause {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// It was asked to.
+    /// Somebody shut it down.
     ShutDown,
-    /// Another owner has taken the log over: a start takes it back from there.
+    /// Another owner has taken the log over. A start would take it back.
     Deposed {
-        /// The lowest epoch that it can have.
+        /// The lowest epoch that the other owner can have.
         by: Epoch,
     },
     /// The log failed; the folder must be opened anew. What was answered before stays true, unless this says that
@@ -99,7 +99,7 @@ impl PartialEq for StorageFailure {
 impl Eq for StorageFailure {}
 
 impl StopReason {
-    /// Whether something went wrong, so that a process should end with an error.
+    /// Tells whether something went wrong, so that the process should end with an error.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         !matches!(self, Self::ShutDown)
@@ -150,14 +150,14 @@ impl fmt::Display for StopReason {
     }
 }
 
-/// Why an engine could not start. Nothing was changed but what recovery repairs.
+/// Says why an engine could not start. Nothing was changed, except for what recovery repairs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// The log could not be recovered.
     #[error("recovering the log")]
     Recover(#[source] LogError),
-    /// A record was written by a newer version; serving without it would break promises.
+    /// A newer version wrote a record; serving without it would break promises.
     #[error(
         "what the log holds at {at} was written by a newer version: use that version or a later one"
     )]
@@ -168,7 +168,7 @@ pub enum StartError {
         /// [`ImageError`](lockgate_machine::ImageError) of the snapshot.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The log is that of a shard of another number. Nothing was changed.
+    /// The log belongs to a shard with another number. Nothing was changed.
     #[error(
         "the log is that of shard {held}, and it was opened as shard {given}: open it as shard {held}, or open \
          the log of shard {given}"
@@ -179,37 +179,38 @@ pub enum StartError {
         /// The number in [`EngineOptions::shard`](crate::EngineOptions::shard).
         given: ShardId,
     },
-    /// No snapshot can be loaded, and the log alone does not reach back to the beginning: what is
-    /// missing cannot be made up. Nothing was changed.
+    /// No snapshot can be loaded, and the log does not reach back to its beginning, so the state
+    /// cannot be rebuilt. Nothing was changed.
     #[error(
         "no snapshot can be loaded ({}), and the log was trimmed up to {trimmed}: restore a backup, \
          or put back the snapshot files",
         if unreadable.is_empty() { "there is none".to_owned() } else { unreadable.join("; ") }
     )]
     NoSnapshot {
-        /// No recovery can start before it.
+        /// The position before which no recovery can start.
         trimmed: Position,
         /// The snapshots there are, and what is wrong with each.
         unreadable: Vec<String>,
     },
-    /// Parts of the log are not there at all, such as files that somebody moved away, and messages have their
-    /// bytes in them, or what was done since the last snapshot stood there. Nothing was changed. Serving without
-    /// them is what [`EngineOptions::accept_loss`](crate::EngineOptions::accept_loss) is for.
+    /// Parts of the log are missing, such as files that somebody moved away, and they are needed:
+    /// messages have their bytes in them, or they held what was done since the last snapshot.
+    /// Nothing was changed. [`EngineOptions::accept_loss`](crate::EngineOptions::accept_loss)
+    /// serves without them.
     #[error(
         "parts of the log are not there: {}; nothing that is stored was changed. Put them back and start again, or restore a \
          backup, or accept the loss of what they held",
         crate::missing::list(parts, without_queue)
     )]
     Missing {
-        /// Which, in the order of their positions.
+        /// The missing parts, in the order of their positions.
         parts: Vec<MissingPart>,
-        /// Messages in parts that are there, which are lost with these.
+        /// Messages in other parts that are lost together with these.
         without_queue: WithoutQueue,
     },
-    /// The log is what a [`restore`](crate::restore) left that was not finished.
+    /// A [`restore`](crate::restore) left the log unfinished.
     #[error("the log holds a restore that was not finished: restore again, into a new log")]
     UnfinishedRestore,
-    /// The term could not be begun, or its first record not be written.
+    /// The term could not be begun, or its first record could not be written.
     #[error("beginning a term on the log")]
     BeginTerm(#[source] AppendError),
     /// The log could not be synced.

@@ -1,11 +1,13 @@
-//! Where requests wait for the owner thread: bounded, with back-pressure, sheddable.
+//! The inbox: requests wait here for the owner thread. It is bounded and pushes back, and load is
+//! shed from it.
 //!
 //! # Order
-//! There are two queues. What frees load (settles, receives, queries, everything that is not a send
-//! and nothing else) passes sends that wait: a full inbox of sends holds up an acknowledgement by one
-//! share of them, not by 64 MiB. Sends keep their order among themselves, and so does the rest. A
-//! caller that awaits each answer thus sees its requests happen in its order; one that has several on
-//! the way must not expect a send to happen before something else that it submitted behind it.
+//! There are two queues. Requests that free load (settles, receives, queries: everything but pure
+//! sends) pass sends that wait. So a full inbox of sends holds an acknowledgement up by one share
+//! of them, not by 64 MiB. Sends keep their order among themselves, and so does the rest. A caller
+//! that awaits each answer therefore sees its requests happen in its order. A caller with several
+//! requests on the way must not expect a send to happen before something else that it submitted
+//! later.
 
 use std::{collections::VecDeque, mem, sync::PoisonError, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Received messages, and the leases on them as long as nobody has taken them over.
+//! Received messages. Until somebody takes them over, dropping them gives their leases back.
 
 use std::{fmt, ops::Deref, sync::Arc};
 

@@ -1,12 +1,12 @@
 //! Drives one Lockgate machine over one log for many callers.
 //!
-//! An [`Engine`] owns a shard: it recovers the machine from the log, takes commands from any number
-//! of async callers, decides whatever has arrived as one group, writes the group with one append,
-//! syncs while the next group gathers, and answers each caller when its durability level is reached.
-//! Timers, long polls and housekeeping run in it, with no server.
+//! An [`Engine`] owns a shard. It recovers the machine from the log and takes commands from any number
+//! of async callers. It decides whatever has arrived as one group, writes the group with one append, and
+//! syncs while the next group gathers. It answers each caller when the caller's level is reached. It also
+//! runs timers, long polls and maintenance; no server is needed.
 //!
-//! What it does not do: speak a protocol (`lockgate-server`), hide leases and settings behind a
-//! friendly API (`lockgate`), or know how bytes get to a disk ([`Log`](lockgate_core::Log)).
+//! Other crates speak a protocol (`lockgate-server`), hide leases and settings behind a friendly API
+//! (`lockgate`), and bring bytes to a disk ([`Log`](lockgate_core::Log)).
 //!
 //! ```
 //! use std::{collections::BTreeMap, sync::Arc, time::Duration};

@@ -1,4 +1,4 @@
-//! Parts of the log that messages have their bytes in and that are not there.
+//! Missing parts of the log that messages have their bytes in.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,35 +12,36 @@ use lockgate_core::{
 };
 use lockgate_machine::{Effect, LiveMessage, Machine, decode_record};
 
-/// A part of the log that is not there, or not all of it, and the messages that have their bytes in it.
+/// A part of the log that is missing, whole or in part, and the messages that have their bytes in
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissingPart {
-    /// Its first position.
+    /// The first position of the part.
     pub from: Position,
-    /// What an operator knows it by: a file of the folder, or rows of a table.
+    /// What an operator calls it: a file of the folder, or rows of a table.
     pub name: String,
-    /// Whether records are lost with it that no snapshot covers: what they did is not known, and their
+    /// Whether records are lost with it that no snapshot covers. Nobody knows what they did; their
     /// number is in [`StartReport::damaged`](crate::StartReport::damaged).
     pub holds_records: bool,
-    /// Whether nobody can say that it was lost: records are, and they may have settled all these messages,
-    /// so that this part was given back before.
+    /// Whether the part may have been given back before it was lost. Other records are lost that
+    /// may have settled all its messages, so nobody can tell.
     pub may_be_given_back: bool,
-    /// Messages that have their bytes in it.
+    /// How many messages have their bytes in it.
     pub messages: u64,
-    /// Whose they are, most messages first.
+    /// The queues of these messages, with how many each has, most first.
     pub queues: Vec<(QueueName, u64)>,
 }
 
-/// Messages that are in the log, whole, and that no start can use: the record that created their queue is
-/// lost.
+/// Messages that are whole in the log and that no start can use, because the record that created
+/// their queue is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WithoutQueue {
-    /// How many. Those that were settled are none of them, as far as the records that are left tell; those
-    /// that have expired since are.
+    /// How many messages these are. Settled messages are not counted, as far as the remaining
+    /// records tell; messages that have expired since are.
     pub messages: u64,
-    /// Of how many queues. Their names are lost.
+    /// How many queues they belong to. The names of these queues are lost.
     pub queues: u64,
 }
 

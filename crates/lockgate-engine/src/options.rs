@@ -1,4 +1,4 @@
-//! What an engine's owner may set.
+//! The options of an engine.
 
 use std::time::Duration;
 
@@ -6,64 +6,72 @@ use lockgate_core::ShardId;
 
 use crate::MaintenanceThreads;
 
-/// Limits of one engine. Memory used by requests that wait is at most the sum of
-/// [`inbox_bytes_max`](Self::inbox_bytes_max) (twice: once for sends, once for the rest),
-/// [`group_bytes_max`](Self::group_bytes_max), [`answers_bytes_max`](Self::answers_bytes_max) and the
-/// answers of one group more, and about 300 bytes for each of [`waiters_max`](Self::waiters_max).
+/// The options of one engine.
+///
+/// Requests that wait use at most this much memory: twice
+/// [`inbox_bytes_max`](Self::inbox_bytes_max) (once for sends, once for the rest), plus
+/// [`group_bytes_max`](Self::group_bytes_max), [`answers_bytes_max`](Self::answers_bytes_max), the
+/// answers of one more group, and about 300 bytes for each of [`waiters_max`](Self::waiters_max).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
     /// The number of the shard; default 0. The first start on a new log writes it down, and a start
-    /// under another number is refused as [`StartError::OtherShard`](crate::StartError::OtherShard). Give each
-    /// shard whose ids, tokens or receipts meet those of others a number of its own.
+    /// under another number fails with [`StartError::OtherShard`](crate::StartError::OtherShard).
+    /// Give shards different numbers if their ids, tokens or receipts meet.
     pub shard: ShardId,
-    /// How many requests may wait to be decided; 1 or more, default 16,384. Sends have this much room
-    /// and everything else has as much again, so that sends never keep a settle from getting in.
+    /// How many requests may wait to be decided; 1 or more, default 16,384. Sends have this much
+    /// room and everything else has as much again, so sends never keep a settle from getting in.
     pub inbox_requests_max: u32,
-    /// How many payload bytes may wait to be decided; default 64 MiB. One request larger than this
-    /// is let in alone.
+    /// How many payload bytes may wait to be decided; default 64 MiB. A single request larger than
+    /// this gets in alone.
     pub inbox_bytes_max: u32,
-    /// Sends are refused as [`Overloaded`](crate::EngineError::Overloaded) when the oldest request
-    /// has waited longer than this; default 1 s. Settling and extending are never refused for load.
+    /// How long the oldest request may wait before the engine refuses sends as
+    /// [`Overloaded`](crate::EngineError::Overloaded); default 1 s. It never refuses settles and
+    /// extensions for load.
     pub shed_after: Duration,
-    /// While so many answers wait for a sync, nothing more is decided: requests wait in the inbox, and
-    /// sends are refused after [`shed_after`](Self::shed_after). 1 or more, default 65,536.
+    /// How many answers may wait for a sync; 1 or more, default 65,536. Beyond that the engine
+    /// decides nothing more: requests wait in the inbox, and sends are refused after
+    /// [`shed_after`](Self::shed_after).
     pub answers_max: usize,
-    /// The same for the memory of these answers, in bytes; default 64 MiB.
+    /// How many bytes of memory these answers may take; default 64 MiB.
     pub answers_bytes_max: usize,
-    /// How many requests are decided and appended together at most; default 4,096.
+    /// How many requests the engine decides and appends together at most; default 4,096.
     pub group_requests_max: usize,
-    /// How many payload bytes are appended together at most; default 4 MiB. One request larger than
-    /// this is a group of its own.
+    /// How many payload bytes the engine appends together at most; default 4 MiB. A single request
+    /// larger than this is a group of its own.
     pub group_bytes_max: usize,
-    /// When records that nobody waits for are synced (level `process`), unless they are of a queue with
-    /// a window of its own ([`QueueSettings::sync_window`](lockgate_machine::QueueSettings::sync_window)).
+    /// When the engine syncs records that nobody waits for (level `process`). A queue may have a
+    /// window of its own
+    /// ([`QueueSettings::sync_window`](lockgate_machine::QueueSettings::sync_window)).
     pub sync_window: SyncWindow,
-    /// How many receives may wait for a message; default 20,000. Beyond it a receive that finds
+    /// How many receives may wait for a message; default 20,000. Beyond that a receive that finds
     /// nothing is refused as [`Overloaded`](crate::EngineError::Overloaded).
     pub waiters_max: usize,
-    /// A snapshot of the state is taken when so many bytes were appended since the last one, or eight
-    /// times a snapshot's size if that is more: the most that a start has to read again. Default
-    /// 64 MiB.
+    /// How many bytes may be appended since the last snapshot before the engine takes another one;
+    /// default 64 MiB. If eight times a snapshot's size is more, that counts. It bounds how much a
+    /// start has to read again.
     pub snapshot_bytes_min: u64,
-    /// Starts although parts of the log are not there that are needed, which else is refused as
-    /// [`StartError::Missing`](crate::StartError::Missing). Their messages are dropped as damaged, durably and for
-    /// good, before the engine serves: that part of the log is of no use any more, and later starts need
-    /// not be told again. What else is lost with it is in [`StartReport`](crate::StartReport). Meant for one start by somebody who knows what is lost. Default `false`.
+    /// Whether to start although parts of the log are missing that are needed; default `false`,
+    /// which refuses such a start with [`StartError::Missing`](crate::StartError::Missing). If
+    /// `true`, the engine drops the messages in them as damaged, durably and for good, before it
+    /// serves. The missing parts are of no use any more, and later starts need not be told again.
+    /// [`StartReport`](crate::StartReport) says what else is lost. Use it for one start, and only
+    /// if you know what you lose.
     pub accept_loss: bool,
-    /// Whose threads do the engine's maintenance. Default `None`: one thread of its own. For many engines in one
-    /// process that are mostly idle give all of them clones of one [`MaintenanceThreads`].
+    /// The threads that do the engine's maintenance. Default: `None`, one thread of its own. For
+    /// many engines in one process that are mostly idle, give all of them clones of one
+    /// [`MaintenanceThreads`].
     pub maintenance: Option<MaintenanceThreads>,
-    /// Name of the engine's threads, for debuggers. Default `lockgate`.
+    /// The name of the engine's threads, for debuggers. Default: `lockgate`.
     pub thread_name: String,
 }
 
-/// What a power cut may take of records that were answered at level `process`: whatever comes
-/// first of the two starts a sync.
+/// Bounds what a power cut may take of records that were answered at level `process`. Whichever
+/// limit is reached first starts a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncWindow {
-    /// The oldest unsynced record is never older than this when a sync starts. Default 100 ms.
+    /// How old the oldest unsynced record may be when a sync starts. Default: 100 ms.
     pub after: Duration,
-    /// Never more records than this are unsynced when a sync starts. Default: no limit.
+    /// How many records may be unsynced when a sync starts. Default: no limit.
     pub records: u64,
 }
 

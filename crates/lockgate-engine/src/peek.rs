@@ -1,4 +1,4 @@
-//! Messages that somebody looks at.
+//! Peeks: messages that somebody looks at without taking them.
 
 use lockgate_core::{Location, Sequence};
 use lockgate_machine::{MessageStatus, Receive, StoredMessage};

@@ -1,4 +1,4 @@
-//! Where answers wait for the log, and the thread that has it synced.
+//! Answers that wait for the log, and the thread that syncs the log for them.
 
 use std::{collections::VecDeque, sync::PoisonError, time::Duration};
 

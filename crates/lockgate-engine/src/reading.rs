@@ -1,4 +1,4 @@
-//! From where messages are to what is in them.
+//! Reads the payloads of messages from their positions.
 
 use std::{collections::VecDeque, iter::zip};
 

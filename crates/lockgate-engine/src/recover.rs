@@ -1,4 +1,4 @@
-//! From a log to a driver in service.
+//! Starts: recovers a log and makes a driver that serves it.
 
 use lockgate_core::{
     BootId, Epoch, Incarnation, Log, LogCapabilities, LogError, LogSource, MachineTime, Millis,

@@ -1,4 +1,4 @@
-//! What a start found.
+//! The report of a start.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use lockgate_core::{DamagedRange, Position, Term};
 
 use crate::{MissingPart, WithoutQueue};
 
-/// What recovery found and did, for the operator.
+/// Tells the operator what recovery found and did.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct StartReport {
     /// The term that was begun.
     pub term: Term,
-    /// The position of the snapshot that was loaded; the records are those behind it. `None`: there
-    /// is none, and the records are all there ever were.
+    /// The position of the loaded snapshot; the records are those behind it. `None`: there is no
+    /// snapshot, and the records are all there ever were.
     pub snapshot: Option<Position>,
     /// Bytes of that snapshot.
     pub snapshot_bytes: u64,
@@ -25,36 +25,35 @@ pub struct StartReport {
     pub bytes: u64,
     /// Stretches of the log that were durable once and cannot be read any more; set aside.
     pub damaged: Vec<DamagedRange>,
-    /// Parts of the log that are not there and were needed, and with which the start was not refused: because
-    /// the loss was [accepted](crate::EngineOptions::accept_loss), or because the part
-    /// [may have been given back](MissingPart::may_be_given_back). Their messages were dropped as
-    /// damaged.
+    /// Parts of the log that are missing and were needed, although the start was not refused: the
+    /// loss was [accepted](crate::EngineOptions::accept_loss), or the part [may have been given
+    /// back](MissingPart::may_be_given_back). Their messages were dropped as damaged.
     pub missing: Vec<MissingPart>,
-    /// Parts of the log that are too short for the messages that have their bytes in them. Each message whose
-    /// bytes are not there is dropped as damaged when it is to be delivered.
+    /// Parts of the log that are too short for the messages that have their bytes in them. A
+    /// message whose bytes are missing is dropped as damaged when it comes up for delivery.
     pub cut_short: Vec<MissingPart>,
-    /// Messages that are in the log and that are lost all the same: the creation of their queue stood in what is
-    /// damaged or missing, so nothing can be done with them. No queue counts them.
+    /// Messages that are in the log but lost, because their queue was created in a part that is
+    /// damaged or missing. Nobody can do anything with them, and no queue counts them.
     pub without_queue: WithoutQueue,
-    /// Records whose checksum is good and whose content makes no sense; skipped.
+    /// Records whose checksum is good and whose content makes no sense. They were skipped.
     pub undecodable: u64,
-    /// Bytes of a torn tail that were cut: nobody was ever told that they are durable.
+    /// Bytes of a torn tail that were cut. Nobody was ever told that they are durable.
     pub tail_bytes_cut: u64,
     /// How long it took until the engine could serve.
     pub duration: Duration,
-    /// Queues there are.
+    /// How many queues there are.
     pub queues: u64,
-    /// Messages there are, in any state.
+    /// How many messages there are, in any state.
     pub messages: u64,
-    /// At most so many messages that were answered at level `memory` are lost to crashes, over the
-    /// life of the queues there are.
+    /// How many messages answered at level `memory` crashes have taken at most, over the life of
+    /// the existing queues.
     pub possibly_lost: u64,
-    /// Whether the last term did not end in good order: the last record there is does not end one.
+    /// Whether the last term did not end in good order: the last record does not end a term.
     pub crashed: bool,
 }
 
 impl StartReport {
-    /// Whether everything that was ever promised is still there.
+    /// Tells whether everything that was ever promised is still there.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.damaged.is_empty()

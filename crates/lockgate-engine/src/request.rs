@@ -1,4 +1,4 @@
-//! What a driver is asked, and what it answers.
+//! The requests that a driver gets, and its answers.
 
 use std::marker::PhantomData;
 

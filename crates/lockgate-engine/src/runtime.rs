@@ -1,4 +1,4 @@
-//! The threads around the driver: one that owns it, one that syncs.
+//! The threads around the driver: one owns it, one syncs.
 
 use std::{
     io::Write,

@@ -1,4 +1,4 @@
-//! Receives that wait for a message: first come, first served, per queue.
+//! Receives that wait for a message: first come, first served, in each queue.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

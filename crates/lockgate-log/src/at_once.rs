@@ -1,4 +1,4 @@
-//! Reading what is in memory, and nothing else.
+//! Reads bytes that are in the system's cache, and only those.
 
 #[cfg(target_os = "linux")]
 pub(crate) use linux::ReadsAtOnce;

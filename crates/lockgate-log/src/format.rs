@@ -1,8 +1,9 @@
-//! The bytes of a segment file, its header and its records; `docs/internals/format.md` says the same in prose.
+//! The bytes of a segment file, its header and its records. `docs/internals/format.md` says the
+//! same in prose.
 //!
 //! To change what is written here: raise [`VERSION`], keep reading every version that was released,
-//! say both in `docs/internals/format.md`, and add a folder written by the old version to the tests. Fields
-//! keep their place; bytes that lose their meaning are not used again.
+//! describe both in `docs/internals/format.md`, and add a folder that the old version wrote to the
+//! tests. Fields keep their place, and bytes that lose their meaning are not used again.
 
 use lockgate_core::{Epoch, Position};
 

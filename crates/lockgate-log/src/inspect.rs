@@ -1,4 +1,4 @@
-//! What a folder holds and what a recovery would do, without changing a byte.
+//! Tells what a folder holds and what a recovery would do, without changing a byte.
 
 use std::sync::Arc;
 

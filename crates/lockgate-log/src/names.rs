@@ -1,4 +1,5 @@
-//! The names of a log's files. Numbers only: nothing a user chose ever becomes a file name.
+//! The names of a log's files. They hold numbers only: nothing that a user chose ever becomes a
+//! file name.
 
 use std::fmt;
 

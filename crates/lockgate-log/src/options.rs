@@ -1,4 +1,4 @@
-//! What can be chosen for a local log.
+//! The options of a local log.
 
 use std::ops::RangeInclusive;
 
@@ -14,46 +14,51 @@ use crate::{
     reserve::SharedReserve,
 };
 
-/// What can be chosen for a [`LocalLog`].
+/// The options of a [`LocalLog`].
 #[derive(Clone, Debug)]
 pub struct LocalLogOptions {
-    /// Bytes of the largest segment files, from 8 KiB on; default 64 MiB. They begin with 8 to 16 MiB (or this,
-    /// if it is less), become twice as large when the log holds, or was given in 10 to 20 s, 128 of them, and half
-    /// as large when that is less than 48; a larger record has a segment of its own. Each is taken from the disk as
-    /// a whole
-    /// before it is needed, but for the first one of a log that holds less than 512 KiB: that one begins with 1 MiB,
-    /// and is made whole when growth has used half of it or other work all of it. Space comes back in whole
-    /// segments; a log of many small ones has more files and more syncs of names.
+    /// The size of the largest segment files in bytes, from 8 KiB; default 64 MiB.
+    ///
+    /// Segments begin with 8 to 16 MiB, or with this if it is less. They become twice as large when
+    /// the log holds 128 of them, or was given as much in 10 to 20 s, and half as large when that
+    /// is less than 48. A record that is larger has a segment of its own. The log takes each
+    /// segment from the disk as a whole before it needs it. Only the first segment of a log that
+    /// holds less than 512 KiB begins with 1 MiB; the log makes it whole when growth has used half
+    /// of it, or other work all of it.
+    ///
+    /// Space comes back in whole segments. A log of many small ones has more files and more syncs
+    /// of names.
     pub segment_bytes: u32,
-    /// The largest payload of a record in bytes; default 16 MiB, at most 64 MiB and at most what
-    /// fits into one segment. Recovery needs about this much memory.
+    /// The largest payload of a record in bytes, up to 64 MiB and up to what fits into one segment;
+    /// default 16 MiB. Recovery needs about this much memory.
     pub record_bytes_max: usize,
-    /// The low mark: with fewer free bytes on the disk [`Log::space`] says
-    /// [`SpaceState::Low`](lockgate_core::SpaceState::Low). `None`, the default, is the larger of
+    /// The low mark: with fewer free bytes on the disk, [`Log::space`] says
+    /// [`SpaceState::Low`](lockgate_core::SpaceState::Low). Default: `None`, which is the larger of
     /// 2 GiB and a twentieth of the file system.
     pub low_bytes: Option<u64>,
-    /// The stop mark: growth takes no segment that would leave fewer free bytes on the disk; default
-    /// 256 MiB. Snapshots are written there.
+    /// The stop mark: growth takes no segment that would leave fewer free bytes on the disk;
+    /// default 256 MiB. Snapshots are written there.
     pub free_bytes_min: u64,
-    /// So many segments are taken from the disk ahead of need and kept for
-    /// [`Purpose::Maintenance`] while the log is full, or as many as the log holds if that is fewer;
-    /// default 3: two of three are for records and one to give up to a snapshot. While segments are smaller than
-    /// the largest there are more of them: an eighth of what the log holds, and no more bytes than so many of the
-    /// largest. Zero keeps nothing back. A log whose first segment is not whole yet has none.
+    /// How many segments the log takes from the disk ahead of need and keeps for
+    /// [`Purpose::Maintenance`] while it is full; default 3, or as many as the log holds if that is
+    /// fewer. Two of three are for records, and one can be given up to a snapshot. While segments
+    /// are smaller than the largest there are more of them: an eighth of what the log holds, but no
+    /// more bytes than this many of the largest. Zero keeps nothing back. A log whose first segment
+    /// is not whole yet has none.
     pub reserve_segments: u32,
-    /// Bounds what the reserves of several logs take together that are given clones of one. Default `None`: this
-    /// log's own.
+    /// A bound for the reserves of all logs that are given clones of it. Default: `None`, this
+    /// log's reserve has no other bound.
     pub shared_reserve: Option<SharedReserve>,
-    /// How many segment files are kept open for reading; default 64, at least 1. See
+    /// How many segment files the log keeps open for reading; at least 1, default 64. See
     /// [`files_max`](Self::files_max).
     pub open_files_max: usize,
-    /// In a segment whose blocks nobody wrote before, as the first one of a folder, at most so many
-    /// zeros are written ahead of the records at a time, so that a sync need not change the file's
-    /// metadata; default 4 MiB, 0 writes none. Costs every byte of small groups a second write.
+    /// How many zeros the log writes ahead of the records at a time, in a segment whose blocks
+    /// nobody wrote before, such as the first one of a folder; default 4 MiB. A sync then need not
+    /// change the file's metadata. With small groups every byte is written twice. 0 writes none.
     pub write_ahead_bytes_max: u32,
-    /// Makes the bytes written reproducible, for tests. `None`, the default, draws every segment's
-    /// generation at random, so that nobody who may send messages can make one that looks like a
-    /// record.
+    /// A seed that makes the written bytes reproducible, for tests. Default: `None`, which draws
+    /// every segment's generation at random, so that nobody who may send messages can make one that
+    /// looks like a record.
     pub generation_seed: Option<u64>,
 }
 
@@ -111,14 +116,14 @@ impl LocalLogOptions {
     }
 }
 
-/// Why a [`LocalLog`] could not be opened.
+/// Says why a [`LocalLog`] could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The options contradict each other or are out of range.
     #[error("the log's options are wrong: {what}")]
     Options {
-        /// Which, and why.
+        /// The option, and what is wrong with it.
         what: &'static str,
     },
     /// Somebody else owns the folder, or it cannot be locked.

@@ -1,16 +1,18 @@
-//! The files the next segments will be made of, and the room there is.
+//! The files that the next segments will be made of, and the room there is.
 //!
-//! Appends only write into blocks that are taken already, so a full disk is met by a reservation and
-//! not by an append. A *preallocated file* is such a file: a new one whose blocks were allocated, or a segment
-//! that was released. Allocated blocks are slower to write for the first time than ever after,
-//! because that changes the file's metadata; so maintenance writes zeros into the next preallocated files, a MiB at a
-//! time, each with a sync of its own, so that a sync of the live segment never waits for many of
+//! Appends only write into blocks that are taken already. So a full disk shows in a reservation and
+//! not in an append. A *preallocated file* has such blocks: it is a new file whose blocks were
+//! allocated, or a released segment. Writing an allocated block for the first time is slower than
+//! ever after, because it changes the file's metadata. So maintenance writes zeros into the next
+//! preallocated files, a MiB at a time, each with a sync of its own. A sync of the live segment
+//! then never waits for many of them.
+//!
+//! The last preallocated files are the *reserve*: only what makes a full log less full may take
 //! them.
 //!
-//! The last preallocated files are the *reserve*: only what makes a full log less full may take them.
-//!
-//! Segments are small in a small log and larger in a large one. All preallocated files are at least as large as the
-//! segments to come: before those become larger the preallocated files do, and before preallocated files become smaller those do.
+//! Segments are small in a small log and larger in a large one. All preallocated files are at least
+//! as large as the segments to come. So maintenance makes the files larger before the segments, and
+//! smaller after them.
 
 use std::{
     cmp::Reverse,

@@ -1,4 +1,4 @@
-//! Reading single records, and stretches of them.
+//! Reads single records, and stretches of them.
 
 use std::{
     cell::RefCell,

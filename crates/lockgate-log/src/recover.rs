@@ -1,17 +1,17 @@
-//! Recovery: from whatever the folder holds to the records that survive.
+//! Recovery: finds the records that survive in whatever the folder holds.
 //!
 //! It starts at a snapshot's position, or where the log starts. Segments before that hold payloads
-//! only: readers know them, nobody judges them, and one that is missing was released.
+//! only: readers know them, recovery does not judge them, and a missing one was released.
 //!
-//! Two kinds of damage are told apart by one number, `synced`: the highest position that any header,
-//! record or mark names as known to be durable, or that a snapshot stands at. What cannot be read
-//! *before* it was durable once: it is *middle* damage, stays where it is, and is counted by the
-//! missing record numbers. What cannot be read *from it on* was never promised: it is the *tail*, and
-//! everything from there on is cut, also records that happen to be intact, because the ones before
-//! them are gone.
+//! One number, `synced`, tells two kinds of damage apart. It is the highest position that any
+//! header, record or mark names as known to be durable, or that a snapshot stands at. What cannot
+//! be read *before* it was durable once. That is *middle* damage: it stays where it is, and the
+//! missing record numbers count it. What cannot be read *from it on* was never promised. That is
+//! the *tail*: recovery cuts everything from there on, also records that happen to be intact,
+//! because the ones before them are gone.
 //!
-//! Reading makes a [`Plan`] and changes nothing; [`apply`] is all that changes something. None of it
-//! makes another recovery see other records: a cut only takes what this rule takes again.
+//! Reading makes a [`Plan`] and changes nothing; only [`apply`] changes something. Neither makes
+//! another recovery see other records: a cut only takes what this rule takes again.
 
 use std::collections::{BTreeMap, BTreeSet};
 

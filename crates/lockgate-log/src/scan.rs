@@ -1,4 +1,4 @@
-//! Reading one segment from beginning to end, in pieces, over whatever bytes it holds.
+//! Reads one segment from beginning to end, in pieces, whatever bytes it holds.
 
 use std::mem;
 

@@ -1,4 +1,4 @@
-//! What the log, its progress and the readers of one log share.
+//! The state that a log, its progress and its readers share.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

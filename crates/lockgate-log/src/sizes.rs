@@ -1,4 +1,4 @@
-//! How large segments and the reserve are, by what the log holds.
+//! Chooses the sizes of segments and of the reserve by what the log holds.
 
 /// A log is made of smaller segments than this only if its options say so.
 const SEGMENT_BYTES_FROM: u32 = 8 << 20;

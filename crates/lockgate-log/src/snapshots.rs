@@ -1,4 +1,4 @@
-//! Snapshots beside the log: one file each, of checksummed pieces.
+//! Snapshots beside the log: one file each, made of checksummed pieces.
 
 use std::{
     io::ErrorKind,

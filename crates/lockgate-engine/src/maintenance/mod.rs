@@ -1,18 +1,19 @@
-//! Keeping a log small and a start short: snapshots, space given back, messages moved forward.
+//! Maintenance: keeps a log small and a start short, by snapshots, compaction and giving space
+//! back.
 //!
-//! `plan` says what to do next and knows nothing of how; `pins` says what must stay readable; this
-//! file does it. Everything the shard itself must decide takes its owner little time and is done
-//! through a [`Driver`]; what takes long is a [`MaintenanceTask`], which any thread can do beside the service,
-//! step by step, and a simulation in any order it likes. In an [`Engine`](crate::Engine) `work` does them, in
-//! turns that `maintenance` gives it.
+//! `plan` says what to do next and knows nothing of how. `pins` says what must stay readable. This
+//! file does it. What the shard itself must decide goes through a [`Driver`] and takes its owner
+//! little time. What takes long is a [`MaintenanceTask`]: any thread can do it beside the service,
+//! step by step, and a simulation in any order it likes. In an [`Engine`](crate::Engine), `work`
+//! does the tasks, in turns that the maintenance threads give it.
 //!
 //! # What must hold
 //! - A snapshot becomes complete only when everything before its position is durable: it must not
 //!   hold what a power cut can still take from the log.
-//! - The log is trimmed only to the position of the *older* of two complete snapshots, so that one
-//!   that cannot be read any more loses nothing.
-//! - A range is released only if it lies before that, no message lives in it, what made it empty
-//!   (settles, compactions) is durable, and nobody is about to read from it.
+//! - The log is trimmed only to the position of the *older* of two complete snapshots, so an
+//!   unreadable snapshot loses nothing.
+//! - A range is released only if it lies before that position, no message lives in it, what made it
+//!   empty (settles, compactions) is durable, and nobody is about to read from it.
 
 mod pins;
 mod plan;
@@ -442,9 +443,9 @@ impl<T: Ticket> Driver<T> {
         self.snapshots.clone()
     }
 
-    /// A handle for the log's own maintenance, which goes on beside maintenance tasks; see [`Log::maintenance`].
+    /// A handle for the log's own maintenance, which goes on beside maintenance tasks; see [`Log::log_maintenance`].
     ///
-    /// [`Log::maintenance`]: lockgate_core::Log::maintenance
+    /// [`Log::log_maintenance`]: lockgate_core::Log::log_maintenance
     #[must_use]
     pub fn log_maintenance(&self) -> Option<Arc<dyn LogMaintenance>> {
         self.log.log_maintenance()

@@ -1,12 +1,12 @@
-//! Models: the threads of the engine and of the log under a scheduler that chooses at every lock,
-//! channel, wait and operation of the disk which one goes on, thousands of times in different orders.
+//! Models of the threads of the engine and of the log. A scheduler chooses at every lock, channel,
+//! wait and operation of the disk which thread goes on, thousands of times in different orders.
 //!
-//! `./scripts/test --only models` runs them, `cargo xtask models` for as long as one likes. A failure
-//! prints its schedule; [`check`] says how to run it again.
+//! `./scripts/test --only models` runs them, `cargo xtask models` runs them as often as you like. A
+//! failure prints its schedule; [`check`] says how to run it again.
 //!
-//! What a model needs is small: few requests, segments of a few kilobytes. Two schedulers share the
-//! work, because they find different mistakes: one picks any thread at each step, the other lets one
-//! run until it blocks and takes it off at a few points only.
+//! A model needs little: few requests, and segments of a few kilobytes. Two schedulers share the
+//! work, because they find different mistakes. One picks any thread at each step. The other lets
+//! one thread run until it blocks, and takes it off at a few points only.
 
 mod disk;
 mod engine;
