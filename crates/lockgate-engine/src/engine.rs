@@ -96,13 +96,13 @@ impl Engine {
         Ok((Self { handle }, report))
     }
 
-    /// Has one command decided; answers when its level is reached, with the reply that the command's
-    /// type has.
+    /// Has one command decided, and returns when its level is reached. The type of the reply is the
+    /// one that the command's type has.
     ///
     /// Use [`receive`](Self::receive) for a receive: it guards the leases and reads the payloads.
     ///
     /// # Errors
-    /// See [`EngineError`]; [`EngineError::Rejected`] for what the machine refuses.
+    /// As [`EngineError`] says; [`EngineError::Rejected`] if the machine refuses the command.
     pub async fn submit<C: TypedCommand>(&self, command: C) -> Result<C::Reply, EngineError> {
         let work = Work::from(command.into());
         let result = self.ask(work, |answer| match answer {
@@ -117,14 +117,15 @@ impl Engine {
 
     /// Has several independent commands decided in order, and returns when all of them have reached
     /// their levels. They take one place in the inbox and are written and synced together, each as
-    /// a record of its own: after a crash a prefix of them may have survived. For all or nothing
-    /// there is [`Transact`](lockgate_machine::Transact).
+    /// a record of its own. After a crash the first of them may have survived and the others not.
+    /// [`Transact`](lockgate_machine::Transact) does all or nothing.
     ///
-    /// Commands of different kinds go in as [`Command`]s, whose replies are [`Reply`](lockgate_machine::Reply)s.
+    /// Pass commands of different kinds as [`Command`]s; their replies are
+    /// [`Reply`](lockgate_machine::Reply)s.
     ///
     /// # Errors
-    /// As [`submit`](Self::submit), but what the machine refuses stands in the result of that
-    /// command, and the others happen.
+    /// As [`submit`](Self::submit). But if the machine refuses a command, that command's result
+    /// says so, and the others happen.
     pub async fn submit_all<C: TypedCommand>(
         &self,
         commands: Batch<C>,
@@ -253,9 +254,9 @@ impl Engine {
         overview(&shared.inbox, &shared.overview, limit).await
     }
 
-    /// Looks at messages without leasing them: a page of those that [`Query::ListMessages`] names, each
-    /// with its payload; fewer, if they have [`Peek::BYTES_MAX`] bytes together. Payloads are read
-    /// where those of a [`receive`](Self::receive) are.
+    /// Looks at messages without leasing them. Returns a page of those that [`Query::ListMessages`]
+    /// names, each with its payload; fewer, if they have [`Peek::BYTES_MAX`] bytes together.
+    /// Payloads are read where those of a [`receive`](Self::receive) are.
     ///
     /// # Errors
     /// As [`EngineError`] says; [`EngineError::Unreadable`] if storage failed.

@@ -24,10 +24,10 @@ pub enum EngineError {
     /// The engine accepts no more work; nothing happened.
     #[error("the engine has stopped ({reason}): nothing was done")]
     Stopped { reason: StopReason },
-    /// The engine failed after the request may have been written: only the next start can tell.
+    /// The engine failed after the request may have been written. Only the next start can tell.
     #[error("whether it was done is unknown: {cause}")]
     UnknownOutcome { cause: UnknownCause },
-    /// No payload of a receive could be read, because storage failed. The leases were given back.
+    /// Storage failed, and no payload of a receive could be read. The leases were given back.
     #[error("reading the message at {at}; its lease was given back")]
     Unreadable {
         /// The record that was to be read.
@@ -47,7 +47,7 @@ pub enum UnknownCause {
     NoAnswer,
 }
 
-/// Why an engine serves no more.
+/// Says why an engine serves no more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopReason {

@@ -89,9 +89,9 @@ impl LocalLogOptions {
     /// What [`segment_bytes`](Self::segment_bytes) servers are given; smaller ones are for tests.
     pub const SEGMENT_BYTES: RangeInclusive<u32> = 4 << 20..=1 << 30;
 
-    /// How many files a log with these options has open at most. While the process can open no more
-    /// files, a log that needs another one refuses to grow, as on a full disk; so whoever uses many
-    /// descriptors for other things had better leave it these.
+    /// Returns how many files a log with these options has open at most. If the process can open no
+    /// more files, a log that needs another one refuses to grow, as on a full disk. So leave the
+    /// log this many if you use many descriptors for other things.
     #[must_use]
     pub fn files_max(&self) -> usize {
         let preallocated = SPARES_MAX.max(self.reserve_segments as usize);
