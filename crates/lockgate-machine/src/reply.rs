@@ -1,4 +1,4 @@
-//! What callers get back.
+//! The answers of the machine.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -9,18 +9,19 @@ use lockgate_core::{
 
 use crate::{DeadLetterReason, Effects, QueueSettings, QueueTotals, SettingsError};
 
-/// What a command does and what its caller is told.
+/// The decision on a command: its effects, and the answer for its caller.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    /// To be logged as one record and folded. Empty: nothing changes.
+    /// The effects, to be logged as one record and folded. Empty: nothing changes.
     pub effects: Effects,
     /// The answer. A rejection has no effects.
     pub outcome: Result<Reply, Rejection>,
-    /// The level the record of `effects` must have reached before the answer leaves. Without effects
+    /// The level that the record of `effects` must reach before the answer leaves. Without effects
     /// it is about what was decided before: from `process` on, all of that must be written first.
     pub level: Level,
-    /// The answer also waits until the record at this position, and every one before it, is durable:
-    /// it rests on effects of other commands. `None`: it rests on nothing that is still on its way.
+    /// The answer also waits until the record at this position, and every one before it, is
+    /// durable, because it depends on effects of other commands. `None`: it depends on nothing that
+    /// is still on its way.
     pub rests_on: Option<Position>,
 }
 
@@ -30,11 +31,11 @@ pub struct Decision {
 pub enum Reply {
     /// Done; there is nothing to say.
     Done,
-    /// The queue, made now or before.
+    /// The queue, which was created now or existed.
     Queue(CreatedQueue),
-    /// The message was accepted, or was before.
+    /// The message was accepted, now or by an earlier send.
     Sent(Sent),
-    /// Leases given, in order; may be none.
+    /// The leases that were given, in order. There may be none.
     Received(Vec<Delivery>),
     /// One lease's settling.
     Settled(Settled),
@@ -42,16 +43,16 @@ pub enum Reply {
     Transacted(Vec<Sent>),
     /// Messages went to other queues.
     Moved(Moved),
-    /// So many messages were dropped.
+    /// This many messages were dropped.
     Dropped(u64),
 }
 
-/// A queue that was to be made.
+/// The answer to the creation of a queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CreatedQueue {
-    /// Whether it was there already; nothing was changed then.
+    /// Whether the queue existed. Nothing was changed then.
     pub existed: bool,
-    /// As it is now.
+    /// The queue as it is now.
     pub description: Box<QueueDescription>,
 }
 
@@ -59,20 +60,21 @@ pub struct CreatedQueue {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
     pub moved: u64,
-    /// How many the queue still has that a receive could get.
+    /// How many more messages of the queue a receive could get.
     pub left: u64,
-    /// The message at which it ended, if not for want of messages or at the most asked for.
+    /// The message at which the move ended. `None`: it ran out of messages, or moved as many as
+    /// were asked for.
     pub stuck: Option<Stuck>,
 }
 
-/// The answer to a send. A duplicate gets the original's.
+/// The answer to a send. A duplicate gets the answer of the original.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     /// The message's id.
     pub id: MessageId,
     /// Its number in the queue.
     pub sequence: Sequence,
-    /// Whether the unique id was known, so that nothing was added.
+    /// Whether the queue remembered the unique id, so that nothing was added.
     pub duplicate: bool,
 }
 
@@ -84,9 +86,9 @@ pub struct Delivery {
     pub id: MessageId,
     /// Where its payload is.
     pub location: Location,
-    /// How many leases it had in this queue, this one included.
+    /// How many leases the message had in this queue, this one included.
     pub attempt: u16,
-    /// When it was leased for the first time in this queue.
+    /// When the message was leased for the first time in this queue.
     pub first_leased: WallTime,
     /// When the lease ends.
     pub deadline: MachineTime,
@@ -94,18 +96,18 @@ pub struct Delivery {
     pub origin: Option<Origin>,
 }
 
-/// Where a moved message comes from.
+/// Tells where a moved message comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The queue it left last.
+    /// The number of the queue that it left last.
     pub queue: QueueId,
     /// That queue's name, if it still exists.
     pub name: Option<QueueName>,
-    /// Its number there.
+    /// The message's number in that queue.
     pub sequence: Sequence,
-    /// Why it was moved.
+    /// Why the message was moved.
     pub reason: DeadLetterReason,
-    /// The queue whose dead letter it is, if it is one and that still exists.
+    /// The queue whose dead letter the message is, if it is one and that queue still exists.
     pub source: Option<QueueName>,
     pub at: WallTime,
 }
@@ -117,47 +119,48 @@ pub struct Stuck {
     pub reason: StuckReason,
 }
 
-/// Why a message cannot be moved to where it came from.
+/// Says why a message cannot be moved to where it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StuckReason {
-    /// It is nobody's dead letter: it was sent to this queue, or an operator moved it here.
+    /// The message is nobody's dead letter: it was sent to this queue, or an operator moved it
+    /// here.
     NoOrigin,
-    /// The queue it came from was deleted, or made again of the other kind.
+    /// The queue that the message came from was deleted, or created again of the other kind.
     OriginGone,
-    /// The queue it came from is not among those that the move may go to.
+    /// The queue that the message came from is not among those that the move may go to.
     OriginNotAllowed,
 }
 
-/// What settling a lease did.
+/// Says what settling a lease did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// The lease was current, and the action was taken.
     Done,
     /// The lease was current and was extended.
     Extended {
-        /// Until when it lasts now.
+        /// The time at which the lease ends now.
         deadline: MachineTime,
-        /// Strict profile: so long last all leases on messages of its key, which were given with it.
+        /// Strict profile: all leases on messages of its key that were given with it end then, too.
         whole_key: bool,
     },
     /// The lease was not current: nothing changed, and it was counted.
     Stale(StaleReason),
 }
 
-/// Why a token settles nothing.
+/// Says why a token settles nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StaleReason {
-    /// The message is gone: settled, dropped, purged, or never there. In an unkeyed queue also: moved
-    /// to another queue.
+    /// The message is gone: settled, dropped, purged, or never there. In an unkeyed queue it may
+    /// also have been moved to another queue.
     Gone,
-    /// The lease has ended, and nobody has the message. In a keyed queue also: it was moved since, to
-    /// a dead-letter queue or back from one.
+    /// The lease has ended, and nobody has the message. In a keyed queue it may also have been
+    /// moved to a dead-letter queue or back since.
     Ended,
-    /// The message was leased again.
+    /// Somebody leased the message again.
     Superseded,
-    /// Strict profile: an earlier message of the batch is still out, or was given back.
+    /// Strict profile: an earlier message of the batch is not settled yet, or was given back.
     OutOfOrder,
 }
 
@@ -172,11 +175,11 @@ impl fmt::Display for StaleReason {
     }
 }
 
-/// Why a command was refused; nothing it asked for happened.
+/// Says why a command was refused. Nothing it asked for happened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// No such queue.
+    /// The queue does not exist.
     #[error("queue {queue} does not exist")]
     QueueNotFound { queue: QueueName },
     /// The settings do not fit together.
@@ -198,7 +201,7 @@ pub enum Rejection {
     /// A keyed queue got a message with a group.
     #[error("queue {queue} is keyed: it takes a key, not a group")]
     GroupNotTaken { queue: QueueName },
-    /// Content-based deduplication without the digest, or a transaction that needs a unique id.
+    /// The message has no unique id, but the queue or the transaction needs one on every message.
     #[error("queue {queue} needs a unique id on every message")]
     UniqueIdRequired { queue: QueueName },
     /// The message is too large for the queue.
@@ -209,42 +212,43 @@ pub enum Rejection {
         size: u64,
         max: u64,
     },
-    /// The send asked for less than the queue promises, or for more than the log can do.
+    /// The send asked for a lower level than the queue's, or for a higher one than the log's.
     #[error(
         "level {asked} is not possible on queue {queue}: it has {queue_level}, the log reaches {log_level}"
     )]
     Level {
         queue: QueueName,
-        /// What was asked.
+        /// The level that the send asked for.
         asked: Level,
         /// The queue's level.
         queue_level: Level,
-        /// What the log can do.
+        /// The highest level that the log reaches.
         log_level: Level,
     },
     /// The queue holds as much as its quota allows.
     #[error("queue {queue} is full: {what} are limited to {max}")]
     QuotaExceeded {
         queue: QueueName,
-        /// Messages or bytes.
+        /// What the quota counts: `messages` or `bytes`.
         what: &'static str,
         max: u64,
     },
-    /// The memory for remembered unique ids is used up; nothing is forgotten early.
+    /// The memory for unique ids is used up. The queue forgets none early, so it refuses sends with
+    /// a unique id.
     #[error("queue {queue} remembers as many unique ids as its {max} bytes allow")]
     DedupFull {
         queue: QueueName,
         /// The limit in bytes.
         max: u64,
     },
-    /// Too many messages in flight.
+    /// The queue has as many messages in flight as it may have.
     #[error("queue {queue} has {max} messages in flight, its limit")]
     InFlightFull { queue: QueueName, max: u32 },
     /// A number in the command is outside its range.
     #[error("{what} is {value}, allowed is {min} to {max}")]
     OutOfRange {
         what: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: u64,
         /// The lowest allowed.
         min: u64,
@@ -254,15 +258,15 @@ pub enum Rejection {
     /// One settle of a transaction is stale, so nothing happened.
     #[error("lease {index} of the transaction is stale ({reason}): nothing was done")]
     TransactionStale {
-        /// Which settle, from 0.
+        /// The index of the settle, from 0.
         index: usize,
         reason: StaleReason,
     },
-    /// What was given is of another shard, which alone can do something with it. With a lease: go to the
-    /// shard that gave it.
+    /// The token or id belongs to another shard, and only that shard can use it. Take a lease's
+    /// token to the shard that gave the lease.
     #[error("it is of shard {given}, and this is shard {own}: take it to shard {given}")]
     OtherShard {
-        /// The shard it is of.
+        /// The shard that the token or id names.
         given: ShardId,
         /// The shard that was asked.
         own: ShardId,
@@ -270,17 +274,17 @@ pub enum Rejection {
     /// One send of a transaction was refused, so nothing happened.
     #[error("message {index} of the transaction was refused: {source}")]
     TransactionRefused {
-        /// Which send, from 0.
+        /// The index of the send, from 0.
         index: usize,
         source: Box<Rejection>,
     },
-    /// No message of that id waits in the queue.
+    /// No message with this id waits in the queue.
     #[error("queue {queue} has no waiting message {message}")]
     MessageNotFound {
         queue: QueueName,
         message: MessageId,
     },
-    /// The message is in flight.
+    /// Somebody holds the message.
     #[error("message {message} of queue {queue} is in flight")]
     MessageInFlight {
         queue: QueueName,
@@ -289,30 +293,30 @@ pub enum Rejection {
     /// The queue has nothing under that key, or is not keyed.
     #[error("queue {queue} has no key {key}")]
     KeyNotFound { queue: QueueName, key: Key },
-    /// The log has no room for more messages; settling and deleting go on and may make some. Given
-    /// by the engine, before anything is decided.
+    /// The log has no room for more messages. Settling and deleting go on and may make some. The
+    /// engine says this before it decides anything.
     #[error(
         "the log is full: {needed} bytes are needed, and the {free} that are left are kept for what makes room"
     )]
     LogFull {
-        /// Bytes that would be needed.
+        /// The bytes that the command needs.
         needed: u64,
-        /// Bytes there are.
+        /// The bytes that are free.
         free: u64,
     },
-    /// The log needs another file and too many are open; it passes by itself. Given by the engine,
-    /// before anything is decided.
+    /// The log needs another file, but too many files are open. This passes by itself. The engine
+    /// says this before it decides anything.
     #[error("the log cannot open a file, as too many are open: nothing was done, try again later")]
     OutOfDescriptors,
-    /// The command's effects are more than one record of the log can hold. Given by the engine.
+    /// The command's effects take more than one record of the log can hold. The engine says this.
     #[error("the command needs a record of {bytes} bytes, the log takes up to {max}")]
     RecordTooLarge {
-        /// What it needs.
+        /// The bytes that the record would have.
         bytes: u64,
         /// The log's limit.
         max: u64,
     },
-    /// A limit of the whole shard.
+    /// The shard has reached a limit of its own, such as the number of queues.
     #[error("the shard has {max} {what}, its limit")]
     ShardFull { what: &'static str, max: u64 },
 }
@@ -328,7 +332,7 @@ pub enum QueryReply {
     Key(KeyStatus),
 }
 
-/// Queues, in order of their names.
+/// A page of queues, in the order of their names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueuePage {
     pub queues: Vec<QueueDescription>,
@@ -336,7 +340,7 @@ pub struct QueuePage {
     pub more: bool,
 }
 
-/// Messages of a queue.
+/// A page of messages of a queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessagePage {
     pub messages: Vec<MessageStatus>,
@@ -344,7 +348,7 @@ pub struct MessagePage {
     pub next: Option<Sequence>,
 }
 
-/// Keys of a queue.
+/// A page of keys of a queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyPage {
     pub keys: Vec<KeyStatus>,
@@ -370,76 +374,77 @@ pub struct MessageStatus {
     pub attempts: u16,
     /// When it was leased for the first time in this queue.
     pub first_leased: Option<WallTime>,
-    /// What it waits for itself; in front of it there may be others of its key.
+    /// What the message itself waits for. Other messages of its key may be in front of it.
     pub waits_for: MessageWait,
     /// Where it comes from, if it was moved here.
     pub origin: Option<Origin>,
 }
 
-/// What a message waits for.
+/// Says what a message waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MessageWait {
-    /// Its turn: nothing but what is in front of it keeps it from being leased.
+    /// It waits for its turn: only messages in front of it keep it from being leased.
     Turn,
-    /// To become due.
+    /// It waits to become due.
     Due { at: WallTime },
-    /// A lease to be settled or to end.
+    /// It waits for its lease to be settled or to end.
     Lease {
-        /// Who has it.
+        /// The name of the holder.
         holder: HolderName,
-        /// For how much longer at most.
+        /// How many milliseconds the lease lasts at most.
         remaining: Millis,
     },
-    /// Its next attempt.
+    /// It waits for its next attempt.
     Backoff {
-        /// For how much longer.
+        /// How many milliseconds that takes.
         remaining: Millis,
     },
 }
 
-/// All about a queue.
+/// Everything about a queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueDescription {
     pub id: QueueId,
     pub name: QueueName,
     pub settings: QueueSettings,
-    /// Attributes that are kept and not interpreted.
+    /// Attributes that Lockgate keeps and does not interpret.
     pub annotations: BTreeMap<String, String>,
     pub tags: BTreeMap<String, String>,
-    /// When it was made.
+    /// When the queue was created.
     pub created: WallTime,
     /// When its settings, annotations or tags last changed.
     pub changed: WallTime,
-    /// Whether leases are stopped.
+    /// Whether the queue is paused and gives no leases.
     pub paused: bool,
-    /// What it holds now. Exact.
+    /// What the queue holds now. The figures are exact.
     pub counts: QueueCounts,
-    /// What came and went since it was made. Exact.
+    /// What came and went since the queue was created. The figures are exact.
     pub totals: QueueTotals,
 }
 
-/// What a queue holds. `ready + in_flight + delayed` is all of it.
+/// What a queue holds: `ready + in_flight + delayed` messages in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
-    /// Waiting for a lease, also behind a message of the same key that is in flight or parked.
+    /// Messages waiting for a lease, also behind a message of the same key that is in flight or
+    /// parked.
     pub ready: u64,
-    /// Leased, or nacked and waiting for its delay to end.
+    /// Messages that are leased, or nacked and waiting for their delay to end.
     pub in_flight: u64,
-    /// Not yet due.
+    /// Messages that are not yet due.
     pub delayed: u64,
     /// Bytes of bodies and headers.
     pub bytes: u64,
     /// Keys (or groups) with at least one message.
     pub keys: u64,
     pub parked_keys: u64,
-    /// Unique ids remembered.
+    /// Unique ids that the queue remembers.
     pub unique_ids: u64,
     /// When the oldest message was accepted.
     pub oldest: Option<WallTime>,
 }
 
-/// Why a key does, or does not, move.
+/// Says why a key moves, or does not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyStatus {
     pub key: Key,
@@ -451,23 +456,23 @@ pub struct KeyStatus {
     pub waits_for: KeyWait,
 }
 
-/// What a key's next message waits for.
+/// Says what a key's next message waits for.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum KeyWait {
-    /// Nothing: the next receive may have it.
+    /// It waits for nothing: the next receive may have it.
     Nothing,
     /// The key has no message in its order, and none on its way there.
     NoMessage,
     /// The key has no message in its order; the next one is delayed.
     Due {
-        /// Which message comes first.
+        /// The number of the message that comes first.
         sequence: Sequence,
-        /// When it is due. With more than 1,000 delayed messages of the key, one that was sent later than
-        /// those may be due before.
+        /// When it is due. If more than 1,000 messages of the key are delayed, one that was sent
+        /// later than those may be due before.
         at: WallTime,
     },
-    /// Nothing of its own, but the queue has as many messages in flight as it may.
+    /// Nothing of its own holds it, but the queue has as many messages in flight as it may have.
     InFlightFull { max: u32 },
     /// A message in front is in flight.
     Lease {
@@ -476,7 +481,7 @@ pub enum KeyWait {
         holder: HolderName,
         /// How much longer, at most.
         remaining: Millis,
-        /// Which attempt it is.
+        /// The number of this attempt, from 1.
         attempt: u16,
     },
     /// A failed message in front waits for its next attempt.
@@ -485,13 +490,14 @@ pub enum KeyWait {
         /// How much longer.
         remaining: Millis,
     },
-    /// An operator, or the park policy, froze the key.
+    /// An operator, or the policy `park`, froze the key.
     Parked,
     /// The queue is paused.
     Paused,
     /// The message has not reached its durability level yet.
     Durability,
-    /// Leases lost in a power cut may still be held.
+    /// Somebody may still hold a lease that a power cut took, so the queue waits for its lease
+    /// bound.
     LeaseBound {
         /// How much longer.
         remaining: Millis,
