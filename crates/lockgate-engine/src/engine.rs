@@ -120,7 +120,7 @@ impl Engine {
     /// a record of its own. After a crash the first of them may have survived and the others not.
     /// [`Transact`](lockgate_machine::Transact) does all or nothing.
     ///
-    /// Pass commands of different kinds as [`Command`]s; their replies are
+    /// Pass commands of different kinds as [`Command`](lockgate_machine::Command)s; their replies are
     /// [`Reply`](lockgate_machine::Reply)s.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ use crate::{
 /// Levels: an append has reached [`Level::Process`] when it returns, a sync [`Level::Disk`]. A range
 /// is a segment: [`Log::release`] gives it back, to be used again or removed.
 ///
-/// [`Log::maintenance`] writes the next segments ahead, so that a sync need not change metadata, and
+/// [`Log::log_maintenance`] writes the next segments ahead, so that a sync need not change metadata, and
 /// recycles released ones. While nobody took it, released segments are recycled by
 /// [`Log::release`], and new ones are only allocated.
 pub struct LocalLog {

@@ -1,4 +1,4 @@
-//! Looking into a queue without leasing anything.
+//! Looks into a queue without leasing anything.
 
 use std::{
     future::{Future, IntoFuture},
@@ -11,7 +11,8 @@ use lockgate_machine::{KeyPage, ListKeys, MessageStatus};
 
 use crate::Error;
 
-/// Looks at messages without leasing them; await it. See [`Queue::peek`](crate::Queue::peek).
+/// Builds a look at messages, which leases none. Await it to get a [`PeekedPage`].
+/// [`Queue::peek`](crate::Queue::peek) makes one.
 #[derive(Clone)]
 #[must_use = "nothing is looked at before it is awaited"]
 pub struct PeekBuilder {
@@ -25,25 +26,26 @@ pub struct PeekBuilder {
 /// A page of messages, in the order in which they arrived; those not yet due come last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeekedPage {
-    /// The messages.
+    /// The messages of this page.
     pub messages: Vec<PeekedMessage>,
-    /// What to give to [`PeekBuilder::after`] for the next page; `None`: there is no more.
+    /// The value for [`PeekBuilder::after`] that gets the next page; `None`: there is no more.
     pub next: Option<Sequence>,
 }
 
-/// A message that somebody looks at.
+/// A message that a peek shows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeekedMessage {
-    /// How it stands: its number, how many attempts it had, what it waits for.
+    /// The state of the message: its number, how many attempts it had, what it waits for.
     pub status: MessageStatus,
-    /// The message as it was sent; `None` if its payload is damaged, which a receive would find and
-    /// drop.
+    /// The message as it was sent. `None`: its payload is damaged; a receive would find that and
+    /// drop the message.
     pub message: Option<Message>,
-    /// When the queue that first had it accepted it; `None` as for `message`.
+    /// When the first queue accepted the message; `None` as for `message`.
     pub accepted: Option<WallTime>,
 }
 
-/// Lists the keys of a queue; await it. See [`Queue::keys`](crate::Queue::keys).
+/// Builds a list of the keys of a queue. Await it to get a [`KeyPage`].
+/// [`Queue::keys`](crate::Queue::keys) makes one.
 #[derive(Clone)]
 #[must_use = "nothing is listed before it is awaited"]
 pub struct KeysBuilder {
@@ -65,21 +67,22 @@ impl PeekBuilder {
         }
     }
 
-    /// Only messages of this key, or of this group in an unkeyed queue. Default: all.
+    /// Shows only messages of this key, or of this group in an unkeyed queue. Default: all.
     pub fn key(mut self, key: Key) -> Self {
         self.key = Some(key);
         self
     }
 
-    /// Only what comes behind this one, as [`PeekedPage::next`] of the page before says. Default: from
-    /// the front.
+    /// Shows only messages behind this one: pass [`PeekedPage::next`] of the page before. Default:
+    /// from the front.
     pub fn after(mut self, last: Sequence) -> Self {
         self.after = Some(last);
         self
     }
 
-    /// At most so many messages; 1 to 1,000. Default: 100. A page ends early with the message with
-    /// which it has 16 MiB, and where many others stand between those of a key.
+    /// Sets how many messages the page has at most, from 1 to 1,000. Default: 100. A page ends
+    /// early at the message with which it has 16 MiB, and if many other messages stand between
+    /// those of a key.
     pub fn max(mut self, max: usize) -> Self {
         self.max = max;
         self
@@ -110,20 +113,20 @@ impl KeysBuilder {
         }
     }
 
-    /// Only parked keys. Default: all.
+    /// Lists only parked keys. Default: all.
     pub fn parked(mut self) -> Self {
         self.list.parked = true;
         self
     }
 
-    /// Only what comes behind this one, as [`KeyPage::next`] of the page before says. Default: from the
-    /// front.
+    /// Lists only keys behind this one: pass [`KeyPage::next`] of the page before. Default: from
+    /// the front.
     pub fn after(mut self, last: u32) -> Self {
         self.list.after = Some(last);
         self
     }
 
-    /// At most so many keys; 1 to 1,000. Default: 100.
+    /// Sets how many keys the page has at most, from 1 to 1,000. Default: 100.
     pub fn max(mut self, max: usize) -> Self {
         self.list.limit = max;
         self

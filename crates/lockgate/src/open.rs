@@ -92,7 +92,7 @@ pub enum OpenError {
         #[source]
         source: StartError,
     },
-    /// What is in the caller's log cannot be served.
+    /// The engine cannot serve what is in the caller's log.
     #[error("starting from the log")]
     StartStorage(#[source] StartError),
     /// The thread that opens the folder or shard could not be started, or it panicked.
@@ -133,31 +133,32 @@ impl Lockgate {
         QueueBuilder::new(self.engine.clone(), name)
     }
 
-    /// What time it is, by the clock that the queues go by: for a message's
-    /// [due time](lockgate_core::Message::with_due). Asks nobody.
+    /// Returns the time of the clock that the queues use. Use it for a message's [due
+    /// time](lockgate_core::Message::with_due). It asks nobody.
     ///
-    /// A reading of the system's clock is `WallTime::from(SystemTime::now())`.
+    /// `WallTime::from(SystemTime::now())` is a reading of the system's clock.
     #[must_use]
     pub fn now(&self) -> WallTime {
         self.engine.now().wall
     }
 
-    /// Has the queues look at their clock again: after a clock of a test was set. Without it they sleep
-    /// until the next deadline as if time passed at its usual rate. What is asked afterwards sees the new
-    /// time.
+    /// Makes the queues look at their clock again. Call it after a test has set the clock:
+    /// otherwise they sleep until the next deadline as if time passed at its usual rate. Requests
+    /// after the call see the new time.
     pub fn clock_changed(&self) {
         self.engine.clock_changed();
     }
 
-    /// Writes a backup of all queues as they are at one instant between the call and the first byte, while
-    /// they serve: everything that was answered before the call is in it, and all in it is durable.
-    /// `lockgate restore` makes a folder of it. Memory is a few MiB.
+    /// Writes a backup of all queues, as they are at one instant between the call and the first
+    /// byte, while they serve. It contains everything that was answered before the call, and only
+    /// what is durable. `lockgate restore` makes a folder of it. It takes a few MiB of memory.
     ///
-    /// Runs on a thread of its own. Cancelled, it goes on to its end, of which nobody hears.
+    /// It runs on a thread of its own. If the future is dropped, the backup goes on to its end, and
+    /// nobody learns the outcome.
     ///
     /// # Errors
-    /// [`BackupError`] if the queues are closed meanwhile, the log cannot be read or `out` fails. What was
-    /// written then is of no use, and a restore says so.
+    /// [`BackupError`] if the queues are closed meanwhile, the log cannot be read or `out` fails.
+    /// The bytes written by then are of no use, and a restore says so.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -190,15 +191,16 @@ impl Lockgate {
         })
     }
 
-    /// Settles messages, of any queues of this folder, each on its own: one may be stale and the others
-    /// settled. One result for each, in order. Much cheaper than one by one: they are written and synced
-    /// together. For all or nothing there is [`transact`](Self::transact).
+    /// Settles messages of any queues of this folder, each on its own: one may be stale and the
+    /// others settled. It writes and syncs them together, so it is much cheaper than settling them
+    /// one by one. Returns one result for each, in order. [`transact`](Self::transact) does all or
+    /// nothing.
     ///
-    /// Cancelled after it got to the engine, all may be settled.
+    /// If the future is dropped after the settles got to the engine, they may have happened or not.
     ///
     /// # Errors
-    /// [`SettleAllError`] with the deliveries if the engine could not do it; what concerns one stands in
-    /// its result, which has the delivery too.
+    /// [`SettleAllError`] with the deliveries, if the engine could do none of them. If one settle
+    /// fails, its result says so and has the delivery.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -307,8 +309,8 @@ impl Builder {
         self
     }
 
-    /// Where time comes from, for tests: the queues have no other. Default: the operating system's clock.
-    /// Tell them with [`Lockgate::clock_changed`] when it was set.
+    /// Sets the clock, for tests; the queues use no other. Default: the operating system's clock.
+    /// Call [`Lockgate::clock_changed`] after you have set the clock.
     ///
     /// ```
     /// use std::{sync::Arc, time::Duration};

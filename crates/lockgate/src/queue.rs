@@ -355,11 +355,14 @@ impl Queue {
         Ok(self.engine.query(ExplainKey { queue, key }).await?)
     }
 
-    /// Starts to look at messages without leasing them, in the order in which they arrived, a page at a
-    /// time. What comes or goes between two pages may be missed.
+    /// Starts to look at messages without leasing them, in the order in which they arrived, one
+    /// page at a time. It may miss what comes or goes between two pages.
     ///
-    /// Cancellation safe. Errors: [`Rejection::QueueNotFound`], [`Rejection::KeyNotFound`],
-    /// [`Rejection::OutOfRange`], or the engine's state.
+    /// Cancellation safe.
+    ///
+    /// # Errors
+    /// [`Rejection::QueueNotFound`], [`Rejection::KeyNotFound`] or [`Rejection::OutOfRange`];
+    /// otherwise an error about the engine's state.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -380,7 +383,9 @@ impl Queue {
         PeekBuilder::new(self.engine.clone(), self.name.clone())
     }
 
-    /// Looks at one message without leasing it, wherever it stands. Cancellation safe.
+    /// Looks at one message without leasing it, wherever it stands.
+    ///
+    /// Cancellation safe.
     ///
     /// # Errors
     /// [`Rejection::MessageNotFound`], or the engine's state.
@@ -388,10 +393,14 @@ impl Queue {
         peek_message(&self.engine, &self.name, message).await
     }
 
-    /// Starts to list the keys of a keyed queue, in no order, each with how many messages it has and why
-    /// it does or does not move. A page may have fewer keys than asked for, or none, with more to come.
+    /// Starts to list the keys of a keyed queue, in no order, each with how many messages it has
+    /// and why it moves or does not. A page may have fewer keys than you asked for, or none,
+    /// although more follow.
     ///
-    /// Cancellation safe. Errors: a rejection if the queue is not keyed or not there any more, or
+    /// Cancellation safe.
+    ///
+    /// # Errors
+    /// A rejection if the queue is not keyed or does not exist any more, or
     /// [`Rejection::OutOfRange`].
     ///
     /// ```
@@ -414,15 +423,19 @@ impl Queue {
         KeysBuilder::new(self.engine.clone(), self.name.clone())
     }
 
-    /// Starts to move messages that a receive could get now to another queue: dead letters back to where
-    /// they came from, unless [`to`](RedriveBuilder::to) says where. Each arrives as a new message of its
-    /// id: at the end of its key's order, with no attempt counted, past deduplication and quota. The
-    /// first one that cannot go there ends it, stays, and is told as [`stuck`](crate::Moved::stuck).
+    /// Starts to move the messages that a receive could get now to another queue: dead letters go
+    /// back to where they came from, unless [`to`](RedriveBuilder::to) names a queue. Each arrives
+    /// as a new message with the same id: at the end of its key's order, with no attempt counted,
+    /// past deduplication and quota. The first message that cannot go there ends the move and
+    /// stays; [`stuck`](crate::Moved::stuck) names it.
     ///
-    /// They go in steps of 1,000: cancelled, some are moved and the others are there. If it fails behind
-    /// the first step, the answer is what was moved, and the next call fails.
+    /// It moves in steps of 1,000. If the future is dropped, some messages are moved and the others
+    /// are still there. If a step after the first fails, the answer says what was moved, and the
+    /// next call fails.
     ///
-    /// Errors: a rejection if a queue is not there or of the other kind, or the engine's state.
+    /// # Errors
+    /// A rejection if a queue does not exist or is of the other kind; otherwise an error about the
+    /// engine's state.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -1,4 +1,4 @@
-//! Moving messages to another queue, such as dead letters back.
+//! Moves messages to another queue, such as dead letters back.
 
 use std::{
     future::{Future, IntoFuture},
@@ -11,7 +11,8 @@ use lockgate_machine::{DescribeQueue, Move, MoveTo, Moved};
 
 use crate::{Error, Queue};
 
-/// Moves messages to another queue; await it. See [`Queue::redrive`](crate::Queue::redrive).
+/// Builds a move of messages to another queue. Await it to move them.
+/// [`Queue::redrive`](crate::Queue::redrive) makes one.
 #[derive(Clone)]
 #[must_use = "nothing is moved before it is awaited"]
 pub struct RedriveBuilder {
@@ -31,15 +32,15 @@ impl RedriveBuilder {
         }
     }
 
-    /// All to this queue, which is keyed exactly if the one they come from is. Default: each to the
-    /// queue whose dead letter it is.
+    /// Moves all messages to this queue, which must be keyed exactly if the one they come from is.
+    /// Default: each message goes to the queue whose dead letter it is.
     pub fn to(mut self, queue: &Queue) -> Self {
         self.to = MoveTo::Queue(queue.name().clone());
         self
     }
 
-    /// At most so many messages. Default: as many as the queue has ready when it begins, so that it
-    /// ends although some of them come back meanwhile.
+    /// Sets how many messages to move at most. Default: as many as the queue has ready when the
+    /// move begins, so that it ends although some of them come back meanwhile.
     pub fn max(mut self, messages: u64) -> Self {
         self.max = Some(messages);
         self

@@ -1,4 +1,4 @@
-//! Settling many at once.
+//! Settles many messages at once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,47 +7,47 @@ use lockgate_machine::{Settle, SettleAction, Settled};
 
 use crate::{Delivery, ErrorKind, SettleError, delivery::Holder, error::kind, queue::millis};
 
-/// How a delivery is settled. Spans are rounded up to whole milliseconds.
+/// Says how to settle a delivery. Times are rounded up to whole milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Settling {
-    /// Done: the message leaves the queue.
+    /// Acknowledges: the message leaves the queue.
     Ack,
-    /// Failed: the message returns to its place.
+    /// Gives the message back as failed. It returns to its place, and the attempt counts.
     Nack {
-        /// How long before it may be leased again; zero: at once. Up to 12 h.
+        /// How long until it may be leased again, up to 12 h; zero: at once.
         delay: Duration,
     },
-    /// Not now: the message returns to its place, and the attempt does not count. In a keyed queue it
-    /// holds its key until then.
+    /// Puts the message off. It returns to its place, and the attempt does not count. In a keyed
+    /// queue it holds its key until then.
     Defer {
-        /// How long before it may be leased again; zero: at once. Up to 12 h.
+        /// How long until it may be leased again, up to 12 h; zero: at once.
         delay: Duration,
     },
-    /// Can never succeed: the message goes to the dead-letter queue at once, or is dropped where there is
+    /// Rejects the message: it goes to the dead-letter queue at once, or is dropped if there is
     /// none.
     Reject {
-        /// Why, for who looks at the dead letter; up to 1,024 bytes.
+        /// The reason, for those who look at the dead letter; up to 1,024 bytes.
         reason: Option<Arc<str>>,
     },
-    /// Never tried: the message returns to its place, and the attempt does not count.
+    /// Gives the message back untried. It returns to its place, and the attempt does not count.
     GiveBack,
 }
 
-/// Settles of which nothing happened, or of which nobody knows ([`ErrorKind::Unknown`]), with their
-/// deliveries, in order.
+/// Settles that failed, with their deliveries, in order. Nothing of them happened, unless
+/// [`kind`](Self::kind) is [`ErrorKind::Unknown`].
 #[derive(Debug, thiserror::Error)]
 #[error("settling {} deliveries failed", .deliveries.len())]
 #[non_exhaustive]
 pub struct SettleAllError {
-    /// Why.
+    /// What the engine says about it.
     pub source: EngineError,
-    /// What was to be settled.
+    /// The deliveries that were to be settled, in order.
     pub deliveries: Vec<Delivery>,
 }
 
 impl SettleAllError {
-    /// What to do about it.
+    /// Returns what to do about the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         kind(&self.source)

@@ -11,7 +11,7 @@ use crate::{
     open::{on_a_thread, start},
 };
 
-/// Opens queues over a log of the caller's, with other than the default options.
+/// Opens queues over a log of the caller's. [`Lockgate::over`] makes one.
 #[must_use]
 pub struct StorageBuilder {
     storage: Storage,
@@ -50,35 +50,36 @@ impl Lockgate {
 }
 
 impl StorageBuilder {
-    /// Limits and windows of the engine.
+    /// Sets limits, sync window and threads of the engine. Default: [`EngineOptions::default`].
     pub fn engine_options(mut self, options: EngineOptions) -> Self {
         self.engine = options;
         self
     }
 
-    /// The number of the shard that the log is, 0 without this. As
+    /// Sets the number of the shard in this log. Default: 0. See
     /// [`Builder::shard_number`](crate::Builder::shard_number).
     pub fn shard_number(mut self, shard: ShardId) -> Self {
         self.engine.shard = shard;
         self
     }
 
-    /// Where time comes from. Default: the operating system's clock. As
+    /// Sets the clock. Default: the operating system's clock. See
     /// [`Builder::clock`](crate::Builder::clock).
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Opens it although parts of the log are not there that are needed. As
+    /// Opens the log although parts are missing that are needed. See
     /// [`Builder::accept_loss`](crate::Builder::accept_loss).
     pub fn accept_loss(mut self) -> Self {
         self.engine.accept_loss = true;
         self
     }
 
-    /// Opens it; reading the log takes place on a thread of its own. Cancelled, it opens all the same and
-    /// is closed at once.
+    /// Opens the log on a thread of its own.
+    ///
+    /// Cancellation safe: if the future is dropped, the log opens all the same and closes at once.
     ///
     /// # Errors
     /// [`OpenError::StartStorage`] or [`OpenError::Thread`].
@@ -87,7 +88,8 @@ impl StorageBuilder {
         on_a_thread(&name, move || self.open_blocking()).await
     }
 
-    /// Opens it on the caller's thread, which may take as long as reading the log: not for an async task.
+    /// Opens the log on the caller's thread. It blocks as long as recovery reads the log: do not
+    /// call it from an async task.
     ///
     /// # Errors
     /// [`OpenError::StartStorage`].

@@ -1,4 +1,4 @@
-//! Deliveries that tests of handlers make, without a queue.
+//! Makes deliveries for tests of handlers, without a queue.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -67,7 +67,8 @@ struct State {
 }
 
 impl TestDelivery {
-    /// A delivery of this message: number 1 of its queue, first attempt, with a lease of 30 s.
+    /// Starts to make a delivery of this message: number 1 of its queue, first attempt, with a
+    /// lease of 30 s.
     pub fn new(message: Message) -> Self {
         Self {
             message,
@@ -80,38 +81,38 @@ impl TestDelivery {
         }
     }
 
-    /// Its number in the queue, which its id has too. Default: 1.
+    /// Sets the message's number in the queue, which its id also has. Default: 1.
     pub fn sequence(mut self, number: u64) -> Self {
         self.sequence = Sequence(number);
         self
     }
 
-    /// Which attempt it is, from 1. Default: 1.
+    /// Sets the number of the attempt, from 1. Default: 1.
     pub fn attempt(mut self, attempt: u16) -> Self {
         self.attempt = attempt;
         self
     }
 
-    /// When it was accepted. Default: 0, the start of 1970.
+    /// Sets when the message was accepted. Default: 0, the start of 1970.
     pub fn accepted(mut self, at: WallTime) -> Self {
         self.accepted = at;
         self
     }
 
-    /// How much longer its lease lasts, in whole milliseconds. No time passes by itself:
+    /// Sets how much longer the lease lasts, in whole milliseconds. No time passes by itself;
     /// [`TestWatch::set_remaining`] changes it. Default: 30 s.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// Where it comes from. Default: it was not moved.
+    /// Sets where the message comes from. Default: it was not moved.
     pub fn origin(mut self, origin: Origin) -> Self {
         self.origin = Some(origin);
         self
     }
 
-    /// Its lease is not current any more, so that settling and extending fail. Default: it is.
+    /// Makes the lease stale, so that settling and extending fail. Default: it is not stale.
     pub fn stale(mut self, reason: StaleReason) -> Self {
         self.stale = Some(reason);
         self
@@ -163,7 +164,7 @@ impl TestDelivery {
 }
 
 impl TestWatch {
-    /// How the delivery was settled; `None` if it was not.
+    /// Returns how the handler settled the delivery; `None` if it did not.
     #[must_use]
     pub fn settled(&self) -> Option<Settling> {
         let action = self.0.lock().settled.clone()?;
@@ -181,18 +182,18 @@ impl TestWatch {
         })
     }
 
-    /// The extensions of its lease, in order: for how long each was.
+    /// Returns the extensions of the lease, in order: how long each one was.
     #[must_use]
     pub fn extended(&self) -> Vec<Duration> {
         self.0.lock().extended.clone()
     }
 
-    /// Lets the lease last so much longer from now on; zero: it has ended.
+    /// Sets how much longer the lease lasts from now on; zero: it has ended.
     pub fn set_remaining(&self, left: Duration) {
         self.0.lock().left = left;
     }
 
-    /// From now on the lease is not current any more.
+    /// Makes the lease stale from now on.
     pub fn set_stale(&self, reason: StaleReason) {
         self.0.lock().stale = Some(reason);
     }
