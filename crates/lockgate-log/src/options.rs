@@ -10,7 +10,7 @@ use lockgate_core::{Log, Purpose};
 use crate::LocalLog;
 use crate::{
     format::{PAYLOAD_BYTES_LIMIT, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN},
-    preallocated::SPARES_MAX,
+    preallocated::PREALLOCATED_MAX,
     reserve::SharedReserve,
 };
 
@@ -94,7 +94,7 @@ impl LocalLogOptions {
     /// log this many if you use many descriptors for other things.
     #[must_use]
     pub fn files_max(&self) -> usize {
-        let preallocated = SPARES_MAX.max(self.reserve_segments as usize);
+        let preallocated = PREALLOCATED_MAX.max(self.reserve_segments as usize);
         self.open_files_max + preallocated + OTHER_FILES_MAX
     }
 

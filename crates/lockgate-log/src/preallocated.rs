@@ -33,7 +33,7 @@ use crate::{
 const PIECE_BYTES: u32 = 1 << 20;
 
 /// So many preallocated files are kept with every block written.
-const WRITTEN_SPARES: usize = 2;
+const WRITTEN_MIN: usize = 2;
 
 /// So many preallocated files are not given up to a snapshot, nor so many of three of the reserve.
 const KEPT_FOR_RECORDS: usize = 2;
@@ -42,7 +42,7 @@ const KEPT_FOR_RECORDS: usize = 2;
 const LOAD_TICKS: usize = 6;
 
 /// No more are kept than this, or than the reserve: each is an open file.
-pub(crate) const SPARES_MAX: usize = 128;
+pub(crate) const PREALLOCATED_MAX: usize = 128;
 
 /// A preallocated file of a higher number is none of a log's making, and would leave no numbers for others.
 const FOUND_NUMBER_MAX: u32 = u32::MAX / 2;
@@ -771,7 +771,7 @@ impl Preallocated {
             let is_written = |preallocated_file: &&PreallocatedFile| {
                 preallocated_file.written_until == preallocated_file.bytes
             };
-            if state.preallocated.iter().filter(is_written).count() >= WRITTEN_SPARES {
+            if state.preallocated.iter().filter(is_written).count() >= WRITTEN_MIN {
                 return Ok(false);
             }
             // Twice what was appended, to get ahead of it: a log that is hardly used pays little.
@@ -945,7 +945,7 @@ impl Preallocated {
 
 /// Preallocated beyond these go back: the reserve, and so many more.
 fn preallocated_max(reserve: usize, more: usize) -> usize {
-    (reserve + more).min(SPARES_MAX.max(reserve))
+    (reserve + more).min(PREALLOCATED_MAX.max(reserve))
 }
 
 impl State {
