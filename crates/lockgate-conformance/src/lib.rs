@@ -16,3 +16,4 @@
 
 pub mod log;
 pub mod queue;
+pub mod transport;

@@ -31,6 +31,7 @@ mod manual_clock;
 mod message;
 mod names;
 mod time;
+mod transport;
 pub mod units;
 
 pub use clock::{BootId, Clock};
@@ -54,3 +55,7 @@ pub use manual_clock::ManualClock;
 pub use message::{Header, Message, SizeError};
 pub use names::{HolderName, Key, NameError, QueueName, UniqueId};
 pub use time::{MachineTime, Millis, Now, WallTime};
+pub use transport::{
+    Accepted, Fate, KeyOrder, Leased, ReceiveRequest, Settlement, Sink, SinkCapabilities, Source,
+    SourceCapabilities, TransportError, Unsupported,
+};

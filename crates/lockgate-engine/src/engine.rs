@@ -2,7 +2,9 @@
 
 use std::{io::Write, sync::Arc, time::Duration};
 
-use lockgate_core::{Clock, Key, MachineTime, MessageId, Now, QueueName, Sequence, Storage, Term};
+use lockgate_core::{
+    Clock, Key, Level, MachineTime, MessageId, Now, QueueName, Sequence, Storage, Term,
+};
 use lockgate_machine::{
     Delivery, FindMessage, ListMessages, ListQueues, MessagePage, Query, QueryReply,
     QueueDescription, Receive, Rejection, TypedCommand, TypedQuery,
@@ -323,6 +325,12 @@ impl Engine {
     #[must_use]
     pub fn secret(&self) -> [u8; 32] {
         self.handle.shared.secret
+    }
+
+    /// The highest level that the log reaches, and so the highest that a message may ask for.
+    #[must_use]
+    pub fn level_max(&self) -> Level {
+        self.handle.shared.level_max
     }
 
     /// The time as the engine sees it. Deadlines of leases are in this machine time.

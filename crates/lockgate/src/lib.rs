@@ -65,16 +65,18 @@ mod settling;
 mod storage;
 mod testing;
 mod transaction;
+mod transport;
 
 pub use browse::{KeysBuilder, PeekBuilder, PeekedMessage, PeekedPage};
 pub use bytes::Bytes;
 pub use delivery::{Delivery, ExtendError, ReceiveBuilder, SettleError};
 pub use error::{Error, ErrorKind};
 pub use lockgate_core::{
-    AppendError, BootId, Clock, DamagedRange, DiskError, DiskOperation, Epoch, Header, HolderName,
-    Incarnation, Key, Level, LogError, LogSpace, ManualClock, Message, MessageId, Millis,
-    NameError, Position, QueueId, QueueName, ReadError, Sequence, ShardId, ShardIdError,
-    SpaceState, Storage, Term, UniqueId, WallTime,
+    Accepted, AppendError, BootId, Clock, DamagedRange, DiskError, DiskOperation, Epoch, Fate,
+    Header, HolderName, Incarnation, Key, KeyOrder, LeaseToken, Leased, Level, LogError, LogSpace,
+    ManualClock, Message, MessageId, Millis, NameError, Position, QueueId, QueueName, ReadError,
+    ReceiveRequest, Sequence, Settlement, ShardId, ShardIdError, Sink, SinkCapabilities, Source,
+    SourceCapabilities, SpaceState, Storage, Term, TransportError, UniqueId, Unsupported, WallTime,
 };
 pub use lockgate_engine::{
     AnsweredCounts, BackupError, BackupReport, Engine, EngineError, EngineMetrics, EngineOptions,
@@ -95,7 +97,7 @@ pub use open::{Builder, Lockgate, OpenError};
 pub use postgres::PostgresBuilder;
 pub use queue::{Queue, QueueBuilder};
 pub use redrive::RedriveBuilder;
-pub use settling::{SettleAllError, Settling};
+pub use settling::SettleAllError;
 pub use storage::StorageBuilder;
 pub use testing::{TestDelivery, TestWatch};
 pub use transaction::{Transaction, TransactionError};

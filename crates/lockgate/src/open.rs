@@ -16,7 +16,7 @@ use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use tokio::sync::oneshot;
 
 use crate::{
-    Delivery, QueueBuilder, SettleAllError, SettleError, Settling, Transaction, queue::Queue,
+    Delivery, QueueBuilder, SettleAllError, SettleError, Settlement, Transaction, queue::Queue,
     settling::settle_all,
 };
 
@@ -209,15 +209,15 @@ impl Lockgate {
     /// # let lockgate = lockgate::Lockgate::open(folder.path()).await?;
     /// use std::time::Duration;
     ///
-    /// use lockgate::{Message, Settling};
+    /// use lockgate::{Message, Settlement};
     ///
     /// let queue = lockgate.queue("mail").create().await?;
     /// queue.send_all(["good", "bad"].map(Message::new)).await?;
     /// let deliveries = queue.receive().max(2).await?;
     /// let settles = deliveries.into_iter().map(|delivery| {
     ///     let settling = match &delivery.body()[..] {
-    ///         b"good" => Settling::Ack,
-    ///         _ => Settling::Nack { delay: Duration::from_secs(5) },
+    ///         b"good" => Settlement::Ack,
+    ///         _ => Settlement::Nack { delay: Duration::from_secs(5) },
     ///     };
     ///     (delivery, settling)
     /// });
@@ -230,7 +230,7 @@ impl Lockgate {
     /// ```
     pub async fn settle_all(
         &self,
-        settles: impl IntoIterator<Item = (Delivery, Settling)>,
+        settles: impl IntoIterator<Item = (Delivery, Settlement)>,
     ) -> Result<Vec<Result<(), SettleError>>, SettleAllError> {
         settle_all(&self.engine, settles.into_iter().collect()).await
     }

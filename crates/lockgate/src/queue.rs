@@ -501,6 +501,16 @@ impl Queue {
         }
     }
 
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// As of the last durable change; the defaults if it is not there any more.
+    pub(crate) fn settings(&self) -> QueueSettings {
+        let entry = self.engine.directory().get(&self.name);
+        entry.map_or_else(QueueSettings::default, |entry| entry.settings.clone())
+    }
+
     pub(crate) fn to_send(&self, message: Message) -> SendMessage {
         SendMessage {
             queue: self.name.clone(),

@@ -14,12 +14,12 @@ use lockgate_machine::{
     Delivery as Lease, Origin, SettleAction, Settled, StaleReason, StoredMessage,
 };
 
-use crate::{Delivery, Settling, delivery::Holder, queue::millis};
+use crate::{Delivery, Settlement, delivery::Holder, queue::millis};
 
 /// Makes a [`Delivery`] that is of no queue, for the test of a handler.
 ///
 /// ```
-/// use lockgate::{Delivery, Message, SettleError, Settling, TestDelivery};
+/// use lockgate::{Delivery, Message, SettleError, Settlement, TestDelivery};
 ///
 /// async fn handle(delivery: Delivery) -> Result<(), SettleError> {
 ///     match &delivery.body()[..] {
@@ -33,7 +33,7 @@ use crate::{Delivery, Settling, delivery::Holder, queue::millis};
 /// let (delivery, watch) = TestDelivery::new(Message::new("good")).attempt(3).make();
 /// assert_eq!(delivery.attempt(), 3);
 /// handle(delivery).await?;
-/// assert_eq!(watch.settled(), Some(Settling::Ack));
+/// assert_eq!(watch.settled(), Some(Settlement::Ack));
 /// # Ok(())
 /// # }
 /// ```
@@ -166,19 +166,19 @@ impl TestDelivery {
 impl TestWatch {
     /// Returns how the handler settled the delivery; `None` if it did not.
     #[must_use]
-    pub fn settled(&self) -> Option<Settling> {
+    pub fn settled(&self) -> Option<Settlement> {
         let action = self.0.lock().settled.clone()?;
         Some(match action {
             // An extension is not kept as one.
-            SettleAction::Ack | SettleAction::Extend { .. } => Settling::Ack,
-            SettleAction::Nack { delay } => Settling::Nack {
+            SettleAction::Ack | SettleAction::Extend { .. } => Settlement::Ack,
+            SettleAction::Nack { delay } => Settlement::Nack {
                 delay: Duration::from_millis(delay),
             },
-            SettleAction::Defer { delay } => Settling::Defer {
+            SettleAction::Defer { delay } => Settlement::Defer {
                 delay: Duration::from_millis(delay),
             },
-            SettleAction::Reject { reason } => Settling::Reject { reason },
-            SettleAction::GiveBack => Settling::GiveBack,
+            SettleAction::Reject { reason } => Settlement::Reject { reason },
+            SettleAction::GiveBack => Settlement::GiveBack,
         })
     }
 

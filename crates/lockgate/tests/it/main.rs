@@ -8,6 +8,7 @@ mod order;
 mod settling;
 mod shards;
 mod time;
+mod transport;
 
 use std::time::Duration;
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lockgate::{
-    DeadLetterReason, Delivery, ErrorKind, KeyProfile, Message, SettleError, Settling, StaleReason,
-    StuckReason, TestDelivery,
+    DeadLetterReason, Delivery, ErrorKind, KeyProfile, Message, SettleError, Settlement,
+    StaleReason, StuckReason, TestDelivery,
 };
 
 use crate::{LONG, bodies, keyed, open, take};
@@ -215,11 +215,11 @@ async fn many_are_settled_each_on_its_own() {
     deliveries.extend(take(&second, 1).await);
     second.purge().await.unwrap();
     let settlings = [
-        Settling::Ack,
-        Settling::Nack {
+        Settlement::Ack,
+        Settlement::Nack {
             delay: Duration::ZERO,
         },
-        Settling::Ack,
+        Settlement::Ack,
     ];
     let settles = deliveries.into_iter().zip(settlings);
     let results = lockgate.settle_all(settles).await.unwrap();
@@ -237,7 +237,9 @@ async fn many_are_settled_each_on_its_own() {
     assert_eq!(again[0].attempt(), 2);
     assert!(lockgate.settle_all([]).await.unwrap().is_empty());
     lockgate.shutdown().await;
-    let settles = again.into_iter().map(|delivery| (delivery, Settling::Ack));
+    let settles = again
+        .into_iter()
+        .map(|delivery| (delivery, Settlement::Ack));
     let failed = lockgate.settle_all(settles).await.unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::Closed);
     assert_eq!(bodies(&failed.deliveries), ["later"], "they come back");

@@ -1,0 +1,448 @@
+//! The cases.
+
+use std::time::Duration;
+
+use lockgate_core::{
+    Accepted, Fate, HolderName, Key, KeyOrder, Leased, Message, ReceiveRequest, Settlement, Sink,
+    Source, TransportError, UniqueId, WallTime,
+};
+
+use super::{Fixture, Shown};
+
+type Sent<Q> = Vec<Result<Accepted<<Q as Sink>::Id>, TransportError>>;
+
+/// Runs the cases in order, and names each before it is run.
+macro_rules! cases {
+    ($($case:ident)+) => {
+        pub(super) async fn run<F: Fixture>(fixture: &mut F) -> Vec<&'static str> {
+            let mut not_run = Vec::new();
+            $(
+                println!("transport conformance: {}", stringify!($case));
+                let shown = $case(fixture).await;
+                println!("transport conformance: {} {shown}", stringify!($case));
+                if shown == Shown::NotRun {
+                    not_run.push(stringify!($case));
+                }
+            )+
+            not_run
+        }
+    };
+}
+
+cases! {
+    what_is_sent_is_received_whole
+    a_batch_has_a_result_for_each_message
+    a_batch_of_a_wrong_size_is_refused
+    what_a_sink_cannot_carry_it_refuses
+    a_unique_id_is_accepted_once
+    a_message_comes_no_earlier_than_it_is_due
+    a_nack_counts_as_an_attempt_and_giving_back_does_not
+    a_rejected_message_comes_no_more
+    a_settled_lease_is_stale
+    a_lease_that_ends_brings_the_message_again
+    an_extended_lease_lasts
+    a_key_is_locked_and_keeps_its_order
+    a_prefix_of_a_key_is_settled_and_the_rest_keeps_its_order
+    an_empty_queue_answers_at_once
+    a_wait_ends_with_a_message
+}
+
+const LONG: Duration = Duration::from_secs(3_600);
+
+fn request(max: usize) -> ReceiveRequest {
+    ReceiveRequest {
+        max,
+        wait: Duration::ZERO,
+        lease: None,
+        holder: HolderName::new("conformance").expect("a good name"),
+    }
+}
+
+/// A message that the queue takes whatever it is.
+fn message<Q: Sink>(queue: &Q, body: &str) -> Message {
+    let message = Message::new(body.to_owned());
+    if queue.sink_capabilities().keys_only {
+        // One key each, so that none waits for another.
+        message.with_key(key(body))
+    } else {
+        message
+    }
+}
+
+fn key(text: &str) -> Key {
+    Key::new(text).expect("a good key")
+}
+
+async fn send<Q: Sink>(queue: &Q, messages: impl IntoIterator<Item = Message>) -> Sent<Q> {
+    let max = queue.sink_capabilities().batch_max;
+    let messages: Vec<Message> = messages.into_iter().collect();
+    let mut results = Vec::new();
+    for some in messages.chunks(max) {
+        let answers = queue.send_batch(some.to_vec()).await;
+        assert_eq!(answers.len(), some.len(), "one result for each");
+        results.extend(answers);
+    }
+    results
+}
+
+async fn send_all<Q: Sink>(queue: &Q, messages: impl IntoIterator<Item = Message>) {
+    for result in send(queue, messages).await {
+        result.expect("the message is accepted");
+    }
+}
+
+async fn take<Q: Source>(queue: &Q, max: usize) -> Vec<Leased<Q::Receipt>> {
+    let max = max.min(queue.source_capabilities().receive_max);
+    let received = queue.receive_batch(request(max)).await;
+    received.expect("the receive is answered")
+}
+
+async fn take_one<Q: Source>(queue: &Q) -> Leased<Q::Receipt> {
+    let mut received = take(queue, 1).await;
+    assert_eq!(received.len(), 1, "there is a message");
+    received.remove(0)
+}
+
+async fn settle<Q: Source>(
+    queue: &Q,
+    leased: &Leased<Q::Receipt>,
+    settlement: Settlement,
+) -> Result<(), TransportError> {
+    let mut results = queue
+        .settle_batch(vec![(leased.receipt.clone(), settlement)])
+        .await;
+    assert_eq!(results.len(), 1, "one result for each");
+    results.remove(0)
+}
+
+fn fate<T: std::fmt::Debug>(result: Result<T, TransportError>) -> Fate {
+    result.expect_err("it is not done").fate
+}
+
+fn bodies<R>(received: &[Leased<R>]) -> Vec<String> {
+    let text = |leased: &Leased<R>| String::from_utf8_lossy(&leased.message.body).into_owned();
+    received.iter().map(text).collect()
+}
+
+async fn what_is_sent_is_received_whole<F: Fixture>(fixture: &mut F) -> Shown {
+    for keyed in [false, true] {
+        let queue = fixture.queue(keyed).await;
+        let can = queue.sink_capabilities();
+        let mut sent = message(&queue, "hello");
+        if can.groups {
+            sent.group = Some(key("group"));
+        }
+        if can.unique_ids {
+            sent.unique_id = Some(UniqueId::new("once").expect("a good id"));
+        }
+        if can.headers {
+            sent.headers.push(lockgate_core::Header {
+                name: "kind".into(),
+                kind: "String".into(),
+                value: "greeting".into(),
+            });
+        }
+        let accepted = send(&queue, [sent.clone()]).await.remove(0);
+        let accepted = accepted.expect("the message is accepted");
+        assert!(!accepted.duplicate);
+        let received = take_one(&queue).await;
+        assert_eq!(received.message, sent, "keyed: {keyed}");
+        assert_eq!(received.attempt, 1);
+        assert!(received.remaining > Duration::ZERO);
+        if let (Some(accepted), Some(received)) = (accepted.sequence, received.sequence) {
+            assert_eq!(accepted, received);
+        }
+        settle(&queue, &received, Settlement::Ack)
+            .await
+            .expect("the lease is current");
+        assert!(take(&queue, 1).await.is_empty(), "it has left the queue");
+    }
+    Shown::Holds
+}
+
+async fn a_batch_has_a_result_for_each_message<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    let can = queue.sink_capabilities();
+    if can.batch_max < 3 || can.message_bytes_max > 64 << 20 {
+        return Shown::NotRun;
+    }
+    let large = usize::try_from(can.message_bytes_max).expect("it is small") + 1;
+    if large as u64 + 2 > can.batch_bytes_max {
+        return Shown::NotRun;
+    }
+    let batch = ["a".to_owned(), "x".repeat(large), "c".to_owned()];
+    let results = send(&queue, batch.map(Message::new)).await;
+    let [first, second, third] = <[_; 3]>::try_from(results).expect("three results");
+    first.expect("it is accepted");
+    assert_eq!(fate(second), Fate::Refused);
+    third.expect("the one before does not matter");
+    let mut received = bodies(&take(&queue, 3).await);
+    received.sort_unstable();
+    assert_eq!(received, ["a", "c"]);
+    Shown::Holds
+}
+
+async fn a_batch_of_a_wrong_size_is_refused<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    let max = queue.sink_capabilities().batch_max;
+    assert!(queue.send_batch(Vec::new()).await.is_empty());
+    if max > 100_000 {
+        return Shown::NotRun;
+    }
+    let messages = vec![Message::new("a"); max + 1];
+    let results = queue.send_batch(messages).await;
+    assert_eq!(results.len(), max + 1);
+    for result in results {
+        assert_eq!(fate(result), Fate::Refused);
+    }
+    assert!(take(&queue, 1).await.is_empty(), "none is there");
+    let max = queue.source_capabilities().receive_max;
+    for wrong in [0, max + 1] {
+        let refused = queue.receive_batch(request(wrong)).await;
+        assert_eq!(fate(refused), Fate::Refused, "{wrong}");
+    }
+    Shown::Holds
+}
+
+async fn what_a_sink_cannot_carry_it_refuses<F: Fixture>(fixture: &mut F) -> Shown {
+    for keyed in [false, true] {
+        let queue = fixture.queue(keyed).await;
+        let can = queue.sink_capabilities();
+        let plain = message(&queue, "hello");
+        let due = plain.clone().with_due(WallTime(1));
+        let unique = UniqueId::new("id").expect("a good id");
+        let variants = [
+            Message::new("no key"),
+            plain.clone().with_key(key("k")),
+            plain.clone().with_group(key("g")),
+            plain.clone().with_unique_id(unique),
+            due,
+        ];
+        for variant in variants {
+            let checked = can.check(&variant);
+            let result = send(&queue, [variant.clone()]).await.remove(0);
+            match (checked, result) {
+                (Err(_), result) => assert_eq!(fate(result), Fate::Unsupported, "{variant:?}"),
+                (Ok(()), Err(error)) => panic!("{variant:?}: {error:?}"),
+                (Ok(()), Ok(_)) => {}
+            }
+        }
+    }
+    Shown::Holds
+}
+
+async fn a_unique_id_is_accepted_once<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    if !queue.sink_capabilities().unique_ids {
+        return Shown::NotRun;
+    }
+    let unique = UniqueId::new("id").expect("a good id");
+    let sent = message(&queue, "a").with_unique_id(unique);
+    let first = send(&queue, [sent.clone()]).await.remove(0);
+    let again = send(&queue, [sent]).await.remove(0);
+    let first = first.expect("it is accepted");
+    let again = again.expect("it is known");
+    assert!(!first.duplicate && again.duplicate);
+    assert_eq!(first.id.to_string(), again.id.to_string());
+    assert_eq!(take(&queue, 2).await.len(), 1);
+    Shown::Holds
+}
+
+async fn a_message_comes_no_earlier_than_it_is_due<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    if !queue.sink_capabilities().due {
+        return Shown::NotRun;
+    }
+    // Years ahead of every clock of a test.
+    let never = WallTime(32_503_680_000_000);
+    let late = message(&queue, "late").with_due(never);
+    send_all(&queue, [late, message(&queue, "now")]).await;
+    assert_eq!(bodies(&take(&queue, 2).await), ["now"]);
+    Shown::Holds
+}
+
+async fn a_nack_counts_as_an_attempt_and_giving_back_does_not<F: Fixture>(
+    fixture: &mut F,
+) -> Shown {
+    let queue = fixture.queue(false).await;
+    let can = queue.source_capabilities();
+    send_all(&queue, [message(&queue, "a")]).await;
+    let first = take_one(&queue).await;
+    let delay = Duration::ZERO;
+    settle(&queue, &first, Settlement::Nack { delay })
+        .await
+        .expect("the lease is current");
+    let second = take_one(&queue).await;
+    assert_eq!((first.attempt, second.attempt), (1, 2));
+    if can.give_back {
+        settle(&queue, &second, Settlement::GiveBack)
+            .await
+            .expect("the lease is current");
+        assert_eq!(take_one(&queue).await.attempt, 2);
+    } else {
+        let refused = settle(&queue, &second, Settlement::GiveBack).await;
+        assert_eq!(fate(refused), Fate::Unsupported);
+    }
+    Shown::Holds
+}
+
+async fn a_rejected_message_comes_no_more<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    send_all(&queue, [message(&queue, "a")]).await;
+    let received = take_one(&queue).await;
+    let reason = Some("it is bad".into());
+    let result = settle(&queue, &received, Settlement::Reject { reason }).await;
+    if queue.source_capabilities().reject {
+        result.expect("the lease is current");
+        assert!(take(&queue, 1).await.is_empty());
+    } else {
+        assert_eq!(fate(result), Fate::Unsupported);
+    }
+    Shown::Holds
+}
+
+async fn a_settled_lease_is_stale<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    send_all(&queue, ["a", "b"].map(|body| message(&queue, body))).await;
+    let mut received = take(&queue, 2).await;
+    if received.len() < 2 {
+        received.extend(take(&queue, 1).await);
+    }
+    settle(&queue, &received[0], Settlement::Ack)
+        .await
+        .expect("the lease is current");
+    let again = settle(&queue, &received[0], Settlement::Ack).await;
+    assert_eq!(fate(again), Fate::Stale);
+    let extended = queue
+        .extend_batch(vec![received[0].receipt.clone()], Duration::from_secs(60))
+        .await;
+    assert_eq!(
+        fate(extended.into_iter().next().expect("a result")),
+        Fate::Stale
+    );
+    settle(&queue, &received[1], Settlement::Ack)
+        .await
+        .expect("the other lease is current");
+    Shown::Holds
+}
+
+async fn a_lease_that_ends_brings_the_message_again<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    send_all(&queue, [message(&queue, "a")]).await;
+    let first = take_one(&queue).await;
+    assert!(take(&queue, 1).await.is_empty(), "somebody has it");
+    if !fixture.pass(LONG) {
+        return Shown::NotRun;
+    }
+    let again = take_one(&queue).await;
+    assert_eq!(again.attempt, 2);
+    let stale = settle(&queue, &first, Settlement::Ack).await;
+    assert_eq!(fate(stale), Fate::Stale);
+    settle(&queue, &again, Settlement::Ack)
+        .await
+        .expect("the lease is current");
+    Shown::Holds
+}
+
+async fn an_extended_lease_lasts<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    if queue.source_capabilities().lease_max < 2 * LONG {
+        return Shown::NotRun;
+    }
+    send_all(&queue, [message(&queue, "a")]).await;
+    let received = take_one(&queue).await;
+    let extended = queue
+        .extend_batch(vec![received.receipt.clone()], 2 * LONG)
+        .await;
+    let left = extended.into_iter().next().expect("a result");
+    assert!(left.expect("the lease is current") > LONG);
+    if !fixture.pass(LONG) {
+        return Shown::NotRun;
+    }
+    assert!(take(&queue, 1).await.is_empty(), "the lease lasts");
+    settle(&queue, &received, Settlement::Ack)
+        .await
+        .expect("the lease is current");
+    Shown::Holds
+}
+
+async fn a_key_is_locked_and_keeps_its_order<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(true).await;
+    if queue.source_capabilities().key_order != KeyOrder::Locked {
+        return Shown::NotRun;
+    }
+    let of = |body: &str, of: &str| Message::new(body.to_owned()).with_key(key(of));
+    send_all(&queue, [of("a1", "a"), of("a2", "a"), of("b1", "b")]).await;
+    let first = take_one(&queue).await;
+    assert_eq!(first.message.body, "a1");
+    assert_eq!(bodies(&take(&queue, 2).await), ["b1"], "a is busy, b flows");
+    settle(&queue, &first, Settlement::Ack)
+        .await
+        .expect("the lease is current");
+    assert_eq!(bodies(&take(&queue, 2).await), ["a2"]);
+    Shown::Holds
+}
+
+async fn a_prefix_of_a_key_is_settled_and_the_rest_keeps_its_order<F: Fixture>(
+    fixture: &mut F,
+) -> Shown {
+    let queue = fixture.queue(true).await;
+    let can = queue.source_capabilities();
+    if can.key_order != KeyOrder::Locked || can.settle_max < 3 || !can.give_back {
+        return Shown::NotRun;
+    }
+    let sent = ["1", "2", "3", "4"].map(|body| Message::new(body).with_key(key("k")));
+    send_all(&queue, sent).await;
+    let received = take(&queue, 3).await;
+    if received.len() < 3 {
+        return Shown::NotRun;
+    }
+    assert_eq!(bodies(&received), ["1", "2", "3"]);
+    let settlements = [Settlement::Ack, Settlement::GiveBack, Settlement::GiveBack];
+    let receipts = received.iter().map(|leased| leased.receipt.clone());
+    // Stale is what the rest may be, where giving back the first one gives back those behind it.
+    for result in queue
+        .settle_batch(receipts.zip(settlements).collect())
+        .await
+    {
+        assert!(
+            result.as_ref().is_ok() || matches!(&result, Err(error) if error.fate == Fate::Stale),
+            "{result:?}"
+        );
+    }
+    let mut rest = Vec::new();
+    while rest.len() < 3 {
+        let received = take(&queue, 3).await;
+        assert!(!received.is_empty(), "{rest:?}");
+        for leased in received {
+            settle(&queue, &leased, Settlement::Ack)
+                .await
+                .expect("the lease is current");
+            rest.extend(bodies(std::slice::from_ref(&leased)));
+        }
+    }
+    assert_eq!(rest, ["2", "3", "4"]);
+    Shown::Holds
+}
+
+async fn an_empty_queue_answers_at_once<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    assert!(take(&queue, 1).await.is_empty());
+    Shown::Holds
+}
+
+async fn a_wait_ends_with_a_message<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    let wait = queue
+        .source_capabilities()
+        .wait_max
+        .min(Duration::from_secs(600));
+    if wait.is_zero() {
+        return Shown::NotRun;
+    }
+    let waiting = queue.receive_batch(ReceiveRequest { wait, ..request(1) });
+    let sending = send_all(&queue, [message(&queue, "a")]);
+    let (received, ()) = tokio::join!(waiting, sending);
+    assert_eq!(bodies(&received.expect("it is answered")), ["a"]);
+    Shown::Holds
+}

@@ -1,0 +1,370 @@
+//! The seams to queues that somebody runs: where messages go ([`Sink`]) and where they come from
+//! ([`Source`]). Embedded queues, servers and foreign brokers are used through them alike.
+//!
+//! The traits need no particular async runtime. What an implementation cannot do it says in its
+//! capabilities, and refuses with [`Fate::Unsupported`] when it is asked for it: it never leaves
+//! a part of a message out silently.
+
+use std::{error::Error, fmt, future::Future, sync::Arc, time::Duration};
+
+use crate::{HolderName, Level, Message, Sequence, WallTime};
+
+/// Where messages go.
+///
+/// # Cancellation
+/// A future that is dropped leaves the outcome of its messages [unknown](Fate::Unknown).
+pub trait Sink: Send + Sync {
+    /// What an accepted message is called there.
+    type Id: Clone + fmt::Debug + fmt::Display + Send + Sync + 'static;
+
+    /// What this sink can do. Constant for the life of the instance.
+    fn sink_capabilities(&self) -> SinkCapabilities;
+
+    /// Sends messages, each on its own, and answers with one result for each, in order, when the sink
+    /// has promised to keep them. Messages of one key are accepted in their order; where one of them has
+    /// failed, those behind it may be accepted all the same.
+    ///
+    /// A batch has 1 to [`batch_max`](SinkCapabilities::batch_max) messages and at most
+    /// [`batch_bytes_max`](SinkCapabilities::batch_bytes_max) bytes; each message of a larger one is
+    /// [refused](Fate::Refused).
+    fn send_batch(
+        &self,
+        messages: Vec<Message>,
+    ) -> impl Future<Output = Vec<Result<Accepted<Self::Id>, TransportError>>> + Send;
+}
+
+/// Where messages come from, each under a lease.
+///
+/// # Cancellation
+/// Leases that a dropped receive was given go back at once where the source knows of it, and end by
+/// themselves otherwise. A settle or an extension that is dropped may have happened.
+pub trait Source: Send + Sync {
+    /// Names a lease, for settling.
+    type Receipt: Clone + fmt::Debug + Send + Sync + 'static;
+
+    /// What this source can do. Constant for the life of the instance.
+    fn source_capabilities(&self) -> SourceCapabilities;
+
+    /// Leases messages, waiting for a first one if it is asked to. Messages of one key come in their
+    /// order; where the source [locks keys](KeyOrder::Locked), a batch may have several of one key, and
+    /// nobody else gets any of that key meanwhile.
+    ///
+    /// # Errors
+    /// [`Fate::Refused`] for numbers out of range, and else what the state of the source is.
+    fn receive_batch(
+        &self,
+        request: ReceiveRequest,
+    ) -> impl Future<Output = Result<Vec<Leased<Self::Receipt>>, TransportError>> + Send;
+
+    /// Settles leases, each on its own, with one result for each, in order. Those of one key are given in
+    /// its order. A prefix of what came of a key may be acknowledged; what is behind it and is given back
+    /// or failed comes again in its order.
+    fn settle_batch(
+        &self,
+        settles: Vec<(Self::Receipt, Settlement)>,
+    ) -> impl Future<Output = Vec<Result<(), TransportError>>> + Send;
+
+    /// Lets leases last `lease` from now on, each on its own, with one result for each, in order: how much
+    /// longer it lasts as of the answer. It may end the leases of a key's batch together.
+    fn extend_batch(
+        &self,
+        receipts: Vec<Self::Receipt>,
+        lease: Duration,
+    ) -> impl Future<Output = Vec<Result<Duration, TransportError>>> + Send;
+}
+
+/// What a [`Sink`] can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SinkCapabilities {
+    /// Messages of one batch; 1 or more.
+    pub batch_max: usize,
+    /// Bytes of the messages of one batch, as [`Message::size`] counts them.
+    pub batch_bytes_max: u64,
+    /// Bytes of one message.
+    pub message_bytes_max: u64,
+    /// It takes messages with a key, and keeps their order.
+    pub keys: bool,
+    /// It needs a key of every message.
+    pub keys_only: bool,
+    /// It takes messages with a group.
+    pub groups: bool,
+    /// It accepts a unique id once within its window.
+    pub unique_ids: bool,
+    /// It takes messages that are due later.
+    pub due: bool,
+    /// It drops messages that have waited for their time to live.
+    pub time_to_live: bool,
+    /// It carries headers, content type and trace context.
+    pub headers: bool,
+    /// The highest level that a message may ask for.
+    pub level_max: Level,
+}
+
+/// What a [`Source`] can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SourceCapabilities {
+    /// Messages of one receive; 1 or more.
+    pub receive_max: usize,
+    /// Leases of one settle or extension; 1 or more.
+    pub settle_max: usize,
+    /// The longest wait for a first message.
+    pub wait_max: Duration,
+    /// What it does for keys.
+    pub key_order: KeyOrder,
+    /// The longest lease; zero if it gives none that could be chosen.
+    pub lease_max: Duration,
+    /// The longest delay of [`Settlement::Nack`]; zero if it knows none.
+    pub nack_delay_max: Duration,
+    /// It can [defer](Settlement::Defer) without costing an attempt.
+    pub defer: bool,
+    /// It can [reject](Settlement::Reject), and keeps the reason.
+    pub reject: bool,
+    /// It can take a lease back without costing an attempt ([`Settlement::GiveBack`]).
+    pub give_back: bool,
+}
+
+/// What a source does for messages of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyOrder {
+    /// Nothing.
+    None,
+    /// One holder at a time has messages of the key, in their order.
+    Locked,
+}
+
+/// A message that a sink has promised to keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accepted<Id> {
+    /// What it is called there.
+    pub id: Id,
+    /// Its number in the queue, where it has one.
+    pub sequence: Option<Sequence>,
+    /// Whether its unique id was known, so that nothing was added.
+    pub duplicate: bool,
+}
+
+/// What to receive.
+#[derive(Clone, Debug)]
+pub struct ReceiveRequest {
+    /// At most so many messages; 1 to [`receive_max`](SourceCapabilities::receive_max).
+    pub max: usize,
+    /// How long to wait for a first message; up to [`wait_max`](SourceCapabilities::wait_max). Zero: not at
+    /// all.
+    pub wait: Duration,
+    /// How long the leases last, rounded up to whole milliseconds; `None`: as the source has it.
+    pub lease: Option<Duration>,
+    /// Who will hold them, where the source wants to know.
+    pub holder: HolderName,
+}
+
+/// A message under a lease.
+#[derive(Clone, Debug)]
+pub struct Leased<Receipt> {
+    /// Names the lease.
+    pub receipt: Receipt,
+    /// The message as it was sent.
+    pub message: Message,
+    /// Its number in the queue, where it has one.
+    pub sequence: Option<Sequence>,
+    /// Which attempt it is, from 1.
+    pub attempt: u32,
+    /// When it was accepted, where that is known.
+    pub accepted: Option<WallTime>,
+    /// How much longer the lease lasts, as of the answer.
+    pub remaining: Duration,
+}
+
+/// How a lease is settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settlement {
+    /// Done: the message leaves the queue.
+    Ack,
+    /// Failed: the message returns to its place.
+    Nack {
+        /// How long before it may be leased again.
+        delay: Duration,
+    },
+    /// Not now: as a nack, and the attempt does not count.
+    Defer {
+        /// How long before it may be leased again.
+        delay: Duration,
+    },
+    /// Can never succeed: to the dead letters, or dropped where there are none.
+    Reject {
+        /// Why; a source may bound its length.
+        reason: Option<Arc<str>>,
+    },
+    /// Never tried: the message returns to its place, and the attempt does not count.
+    GiveBack,
+}
+
+/// What became of what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fate {
+    /// It did not happen, and never can as it is.
+    Refused,
+    /// It did not happen: the transport cannot do that, see its capabilities.
+    Unsupported,
+    /// It did not happen; it may later. Try again with a growing, jittered delay.
+    Retry,
+    /// It did not happen: the lease is not current any more, and somebody else may have the message.
+    Stale,
+    /// It did not happen: the transport is closed.
+    Closed,
+    /// It may have happened or not: try again only if doing it twice is harmless.
+    Unknown,
+}
+
+/// Why something was not done, or is not known to be done.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{}", fate.name())]
+pub struct TransportError {
+    /// What became of it.
+    pub fate: Fate,
+    /// What the transport said.
+    #[source]
+    pub source: Arc<dyn Error + Send + Sync>,
+}
+
+/// A part of a message that a sink does not take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unsupported {
+    /// It has a key.
+    #[error("this sink keeps no order of keys, and the message has a key")]
+    Key,
+    /// It has no key.
+    #[error("this sink needs a key, and the message has none")]
+    NoKey,
+    /// It has a group.
+    #[error("this sink knows no groups, and the message has one")]
+    Group,
+    /// It has a unique id.
+    #[error("this sink knows no unique ids, and the message has one")]
+    UniqueId,
+    /// It is due later.
+    #[error("this sink delays nothing, and the message has a due time")]
+    Due,
+    /// It has a time to live.
+    #[error("this sink knows no time to live, and the message has one")]
+    TimeToLive,
+    /// It has headers, a content type or a trace context.
+    #[error("this sink carries bodies only, and the message has more")]
+    Headers,
+    /// It asks for a higher level.
+    #[error("this sink reaches level {max}, and the message asks for {asked}")]
+    Level {
+        /// What it asks for.
+        asked: Level,
+        /// What the sink reaches.
+        max: Level,
+    },
+}
+
+impl SinkCapabilities {
+    /// A sink that carries bodies only, one at a time, of any size: to be changed field by field.
+    #[must_use]
+    pub fn bodies_only(level_max: Level) -> Self {
+        Self {
+            batch_max: 1,
+            batch_bytes_max: u64::MAX,
+            message_bytes_max: u64::MAX,
+            keys: false,
+            keys_only: false,
+            groups: false,
+            unique_ids: false,
+            due: false,
+            time_to_live: false,
+            headers: false,
+            level_max,
+        }
+    }
+
+    /// Whether the sink takes all that the message has. Every [`Sink`] refuses what this refuses.
+    ///
+    /// # Errors
+    /// The first part that it does not take.
+    pub fn check(&self, message: &Message) -> Result<(), Unsupported> {
+        let has_more = !message.headers.is_empty()
+            || message.content_type.is_some()
+            || message.trace_context.is_some();
+        let parts = [
+            (message.key.is_some() && !self.keys, Unsupported::Key),
+            (message.key.is_none() && self.keys_only, Unsupported::NoKey),
+            (message.group.is_some() && !self.groups, Unsupported::Group),
+            (
+                message.unique_id.is_some() && !self.unique_ids,
+                Unsupported::UniqueId,
+            ),
+            (message.due.is_some() && !self.due, Unsupported::Due),
+            (
+                message.time_to_live.is_some() && !self.time_to_live,
+                Unsupported::TimeToLive,
+            ),
+            (has_more && !self.headers, Unsupported::Headers),
+        ];
+        if let Some((_, part)) = parts.into_iter().find(|(lacks, _)| *lacks) {
+            return Err(part);
+        }
+        match message.level {
+            Some(asked) if asked > self.level_max => Err(Unsupported::Level {
+                asked,
+                max: self.level_max,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl SourceCapabilities {
+    /// A plain source: one message at a time, which is acknowledged or comes again: to be changed field by
+    /// field.
+    #[must_use]
+    pub fn plain() -> Self {
+        Self {
+            receive_max: 1,
+            settle_max: 1,
+            wait_max: Duration::ZERO,
+            key_order: KeyOrder::None,
+            lease_max: Duration::ZERO,
+            nack_delay_max: Duration::ZERO,
+            defer: false,
+            reject: false,
+            give_back: false,
+        }
+    }
+}
+
+impl Fate {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Refused => "it was refused and did not happen",
+            Self::Unsupported => "the transport cannot do that; it did not happen",
+            Self::Retry => "it did not happen; try again later",
+            Self::Stale => "the lease is not current any more; it did not happen",
+            Self::Closed => "the transport is closed; it did not happen",
+            Self::Unknown => "whether it happened is unknown",
+        }
+    }
+}
+
+impl TransportError {
+    /// With what the transport said.
+    pub fn new(fate: Fate, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        let source: Box<dyn Error + Send + Sync> = source.into();
+        Self {
+            fate,
+            source: source.into(),
+        }
+    }
+}
+
+impl From<Unsupported> for TransportError {
+    fn from(part: Unsupported) -> Self {
+        Self::new(Fate::Unsupported, part)
+    }
+}

@@ -1,0 +1,241 @@
+//! An embedded queue as a place where messages go and come from.
+
+use std::time::Duration;
+
+use lockgate_core::{
+    Accepted, Fate, KeyOrder, LeaseToken, Leased, Message, MessageId, ReceiveRequest, Settlement,
+    Sink, SinkCapabilities, Source, SourceCapabilities, TransportError,
+};
+use lockgate_engine::{Batch, EngineError};
+use lockgate_machine::{
+    Query, QueueSettings, Receive, Rejection, Settle, SettleAction, Settled, StaleReason,
+};
+
+use crate::{ErrorKind, Queue, browse::as_sent, error::kind, queue::millis, settling::action};
+
+/// Sends and settles of one call: as many as a page may have.
+const BATCH_MAX: usize = Query::LIMIT_MAX;
+
+/// A lease that is not current any more.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the lease is not current any more ({0:?})")]
+struct Stale(StaleReason);
+
+/// A call of another size than the capabilities say.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("a call has 1 to {max} of them, this one has {given}")]
+struct WrongSize {
+    given: usize,
+    max: usize,
+}
+
+impl Sink for Queue {
+    type Id = MessageId;
+
+    fn sink_capabilities(&self) -> SinkCapabilities {
+        let settings = self.settings();
+        let mut can = SinkCapabilities::bodies_only(self.engine().level_max());
+        can.batch_max = BATCH_MAX;
+        can.batch_bytes_max = Receive::BYTES_MAX;
+        can.message_bytes_max = u64::from(settings.message_bytes_max);
+        can.keys = settings.keyed;
+        can.keys_only = settings.keyed;
+        can.groups = !settings.keyed;
+        can.unique_ids = settings.dedup_window > 0;
+        can.due = true;
+        can.time_to_live = true;
+        can.headers = true;
+        can
+    }
+
+    async fn send_batch(
+        &self,
+        messages: Vec<Message>,
+    ) -> Vec<Result<Accepted<MessageId>, TransportError>> {
+        let can = self.sink_capabilities();
+        let bytes: u64 = messages.iter().map(|message| message.size() as u64).sum();
+        let all_refused = |error: &TransportError, count| vec![Err(error.clone()); count];
+        let count = messages.len();
+        if let Err(error) = check_size(count) {
+            return all_refused(&error, count);
+        }
+        if bytes > can.batch_bytes_max {
+            let rejection = Rejection::OutOfRange {
+                what: "bytes of a batch",
+                value: bytes,
+                min: 0,
+                max: can.batch_bytes_max,
+            };
+            return all_refused(&TransportError::new(Fate::Refused, rejection), count);
+        }
+        let mut sends = Batch::with_capacity(count);
+        let mut refused = Vec::with_capacity(count);
+        for message in messages {
+            match can.check(&message) {
+                Ok(()) => {
+                    sends.push(self.to_send(message));
+                    refused.push(None);
+                }
+                Err(part) => refused.push(Some(part.into())),
+            }
+        }
+        let sent = if sends.is_empty() {
+            Ok(Vec::new())
+        } else {
+            self.engine().submit_all(sends).await
+        };
+        join(refused, sent.map_err(failed), |sent| {
+            Ok(Accepted {
+                id: sent.id,
+                sequence: Some(sent.sequence),
+                duplicate: sent.duplicate,
+            })
+        })
+    }
+}
+
+impl Source for Queue {
+    type Receipt = LeaseToken;
+
+    fn source_capabilities(&self) -> SourceCapabilities {
+        let longest = Duration::from_millis(QueueSettings::LEASE_MAX);
+        let mut can = SourceCapabilities::plain();
+        can.receive_max = BATCH_MAX;
+        can.settle_max = BATCH_MAX;
+        can.wait_max = Duration::MAX;
+        can.key_order = if self.settings().keyed {
+            KeyOrder::Locked
+        } else {
+            KeyOrder::None
+        };
+        can.lease_max = longest;
+        can.nack_delay_max = longest;
+        can.defer = true;
+        can.reject = true;
+        can.give_back = true;
+        can
+    }
+
+    async fn receive_batch(
+        &self,
+        request: ReceiveRequest,
+    ) -> Result<Vec<Leased<LeaseToken>>, TransportError> {
+        check_size(request.max)?;
+        let receive = Receive {
+            queue: self.name().clone(),
+            // It was checked to be no more.
+            max: u16::try_from(request.max).unwrap_or(u16::MAX),
+            lease: request.lease.map(millis),
+            holder: request.holder,
+        };
+        let keyed = self.settings().keyed;
+        let batch = self.engine().receive(receive, request.wait).await;
+        let received = batch.map_err(failed)?.keep().into_iter();
+        Ok(received
+            .map(|received| Leased {
+                receipt: received.delivery.token,
+                message: as_sent(received.stored.message, keyed),
+                sequence: Some(received.delivery.token.sequence),
+                attempt: u32::from(received.delivery.attempt),
+                accepted: Some(received.stored.accepted),
+                remaining: self.engine().remaining(received.delivery.deadline),
+            })
+            .collect())
+    }
+
+    async fn settle_batch(
+        &self,
+        settles: Vec<(LeaseToken, Settlement)>,
+    ) -> Vec<Result<(), TransportError>> {
+        let settles = settles.into_iter();
+        let settles = settles.map(|(token, settlement)| Settle {
+            token,
+            action: action(settlement),
+        });
+        self.settle(settles.collect(), |settled| match settled {
+            Settled::Done | Settled::Extended { .. } => Ok(()),
+            Settled::Stale(reason) => Err(TransportError::new(Fate::Stale, Stale(reason))),
+        })
+        .await
+    }
+
+    async fn extend_batch(
+        &self,
+        receipts: Vec<LeaseToken>,
+        lease: Duration,
+    ) -> Vec<Result<Duration, TransportError>> {
+        let action = SettleAction::Extend {
+            lease: millis(lease),
+        };
+        let settles = receipts.into_iter().map(|token| Settle {
+            token,
+            action: action.clone(),
+        });
+        self.settle(settles.collect(), |settled| match settled {
+            Settled::Extended { deadline, .. } => Ok(self.engine().remaining(deadline)),
+            // The lease had ended; the message is kept back for as long.
+            Settled::Done => Ok(lease),
+            Settled::Stale(reason) => Err(TransportError::new(Fate::Stale, Stale(reason))),
+        })
+        .await
+    }
+}
+
+impl Queue {
+    async fn settle<T>(
+        &self,
+        settles: Vec<Settle>,
+        take: impl Fn(Settled) -> Result<T, TransportError>,
+    ) -> Vec<Result<T, TransportError>> {
+        let refused = settles.iter().map(|_| None).collect();
+        let settled = match check_size(settles.len()) {
+            Ok(()) => {
+                let settled = self.engine().submit_all(settles.into_iter().collect());
+                settled.await.map_err(failed)
+            }
+            Err(error) => Err(error),
+        };
+        join(refused, settled, take)
+    }
+}
+
+/// One result for each: what was refused before it got to the engine, and what that said.
+fn join<A, T>(
+    refused: Vec<Option<TransportError>>,
+    answers: Result<Vec<Result<A, Rejection>>, TransportError>,
+    take: impl Fn(A) -> Result<T, TransportError>,
+) -> Vec<Result<T, TransportError>> {
+    let (mut answers, failed) = match answers {
+        Ok(answers) => (answers.into_iter(), None),
+        Err(failed) => (Vec::new().into_iter(), Some(failed)),
+    };
+    let results = refused.into_iter().map(|refused| match (refused, &failed) {
+        (Some(error), _) => Err(error),
+        (None, Some(failed)) => Err(failed.clone()),
+        (None, None) => match answers.next() {
+            Some(Ok(answer)) => take(answer),
+            Some(Err(rejection)) => Err(self::failed(rejection.into())),
+            // The engine has an answer for each; else it would not be known what became of this one.
+            None => Err(TransportError::new(Fate::Unknown, "it was not answered")),
+        },
+    });
+    results.collect()
+}
+
+fn check_size(given: usize) -> Result<(), TransportError> {
+    let max = BATCH_MAX;
+    if (1..=max).contains(&given) {
+        return Ok(());
+    }
+    Err(TransportError::new(Fate::Refused, WrongSize { given, max }))
+}
+
+fn failed(error: EngineError) -> TransportError {
+    let fate = match kind(&error) {
+        ErrorKind::Input => Fate::Refused,
+        ErrorKind::Retry => Fate::Retry,
+        ErrorKind::Unknown => Fate::Unknown,
+        ErrorKind::Closed => Fate::Closed,
+    };
+    TransportError::new(fate, error)
+}
