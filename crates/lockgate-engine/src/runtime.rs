@@ -76,8 +76,6 @@ const OVERDUE_RECHECK: Duration = Duration::from_millis(20);
 /// Messages whose memory is freed in one step beside the callers' work: some 100 µs.
 const HOUSEKEEPING_BUDGET: usize = 1_000;
 
-/// What callers are told when a thread of the engine has panicked.
-
 /// Starts an engine: recovery here, service on threads of its own.
 pub(crate) fn start(
     storage: Storage,

@@ -1,7 +1,7 @@
 //! Settles many messages at once.
 
 use lockgate_core::Settlement;
-use lockgate_engine::{Batch, Engine, EngineError};
+use lockgate_engine::{Batch, Engine, EngineError, UnknownCause};
 use lockgate_machine::{Settle, SettleAction, Settled};
 
 use crate::{Delivery, ErrorKind, SettleError, delivery::Holder, error::kind, queue::millis};
@@ -69,19 +69,23 @@ pub(crate) async fn settle_all(
         },
     };
     let mut settled = settled.into_iter();
-    let results = deliveries.into_iter().zip(outcomes);
-    Ok(results
-        .map(|(delivery, outcome)| {
+    let mut results = Vec::with_capacity(deliveries.len());
+    for (delivery, outcome) in deliveries.into_iter().zip(outcomes) {
+        results.push(match outcome.or_else(|| settled.next()) {
+            Some(Ok(Settled::Done | Settled::Extended { .. })) => Ok(()),
+            Some(Ok(Settled::Stale(reason))) => Err(SettleError::Stale { reason, delivery }),
+            Some(Err(rejection)) => Err(SettleError::Engine {
+                source: rejection.into(),
+                delivery,
+            }),
             // The engine has a result for each.
-            let outcome = outcome.or_else(|| settled.next());
-            match outcome {
-                Some(Ok(Settled::Stale(reason))) => Err(SettleError::Stale { reason, delivery }),
-                Some(Err(rejection)) => Err(SettleError::Engine {
-                    source: rejection.into(),
-                    delivery,
-                }),
-                Some(Ok(Settled::Done | Settled::Extended { .. })) | None => Ok(()),
-            }
-        })
-        .collect())
+            None => Err(SettleError::Engine {
+                source: EngineError::UnknownOutcome {
+                    cause: UnknownCause::NoAnswer,
+                },
+                delivery,
+            }),
+        });
+    }
+    Ok(results)
 }
