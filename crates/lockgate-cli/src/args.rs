@@ -601,6 +601,9 @@ fn position(text: &str) -> Result<u64, String> {
 }
 
 fn body_size(text: &str) -> Result<usize, String> {
+    if text.parse::<u64>().is_ok() {
+        return Err(format!("{text:?} is no size: write {text}B"));
+    }
     let bytes = size(text)?;
     usize::try_from(bytes)
         .ok()

@@ -63,14 +63,12 @@ pub(crate) fn run(args: Queue) -> Result<(), Failure> {
     }
 }
 
-/// A queue as the server has it, or `None` if there is none.
+/// The queue of that name, if there is one. Asked by a list of one, so that no similar name is looked for.
 pub(super) async fn find(client: &mut Client, name: &str) -> Result<Option<Value>, Failure> {
-    let target = format!("/queues/{}", part(name));
-    match client.call(Method::GET, &target, NOTHING).await {
-        Ok(queue) => Ok(Some(queue)),
-        Err(error) if error.is_queue_missing() => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    let target = format!("/queues?limit=1&prefix={}", part(name));
+    let mut page: Value = client.call(Method::GET, &target, NOTHING).await?;
+    let first = page["queues"][0].take();
+    Ok((first["name"] == name).then_some(first))
 }
 
 /// The value of a setting as the server writes it.

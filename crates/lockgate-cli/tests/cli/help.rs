@@ -125,6 +125,11 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
             "extend q --lease 13h r",
             "\"13h\" is too long, a lease lasts up to 12h",
         ),
+        (
+            "queue set q --quota-bytes 1000",
+            "quota_bytes must be a size, 1B or more, not 1000: write 1000B",
+        ),
+        ("bench --size 1000", "\"1000\" is no size: write 1000B"),
         ("receive q --max 0", "0 is not in 1.."),
         ("queue create q --attempts-max 0", "a number from 1 to 1000"),
         (
