@@ -67,8 +67,8 @@ pub(crate) fn run(args: Queue) -> Result<(), Failure> {
 pub(super) async fn find(client: &mut Client, name: &str) -> Result<Option<Value>, Failure> {
     let target = format!("/queues?limit=1&prefix={}", part(name));
     let mut page: Value = client.call(Method::GET, &target, NOTHING).await?;
-    let first = page["queues"][0].take();
-    Ok((first["name"] == name).then_some(first))
+    let first = page["queues"].get_mut(0).map(Value::take);
+    Ok(first.filter(|queue| queue["name"] == name))
 }
 
 /// The value of a setting as the server writes it.

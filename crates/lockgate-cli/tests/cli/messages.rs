@@ -575,7 +575,7 @@ fn what_a_newcomer_mistypes_is_explained() {
             1,
             "a key must not be empty",
         ),
-        (&["send", "q", "-g", "a\tb", "x"], 1, "not allowed"),
+        (&["send", "q", "-g", "a\tb", "x"], 1, "may not contain"),
         (
             &["ack", "q", "zzz"],
             4,
