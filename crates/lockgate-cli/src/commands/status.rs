@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::{NOTHING, block_on, client, peek};
+use super::{NOTHING, block_on, client, millis, peek};
 use crate::{
     args::Status,
     client::Client,
@@ -65,7 +65,7 @@ struct Rates {
     sent: f64,
     acknowledged: f64,
     records: f64,
-    bytes: f64,
+    bytes: u64,
     syncs: f64,
 }
 
@@ -99,7 +99,11 @@ impl Sample {
 
 impl Rates {
     fn between(before: &Sample, now: &Sample) -> Self {
-        let seconds = now.at.duration_since(before.at).as_secs_f64();
+        let time = now.at.duration_since(before.at);
+        let seconds = time.as_secs_f64();
+        let bytes = now
+            .of_log("record_bytes")
+            .saturating_sub(before.of_log("record_bytes"));
         // A queue that was deleted takes its totals along.
         let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
         let of_log = |name| rate(before.of_log(name), now.of_log(name));
@@ -107,7 +111,7 @@ impl Rates {
             sent: rate(before.accepted, now.accepted),
             acknowledged: rate(before.acknowledged, now.acknowledged),
             records: of_log("records"),
-            bytes: of_log("record_bytes"),
+            bytes: bytes.saturating_mul(1000) / millis(time).max(1),
             syncs: of_log("syncs"),
         }
     }
@@ -161,7 +165,7 @@ fn table(client: &Client, now: &Sample, rates: Option<&Rates>) -> Table {
         let written = format!(
             "{:.0} records, {} and {:.0} syncs a second",
             rates.records,
-            show_bytes(rates.bytes as u64),
+            show_bytes(rates.bytes),
             rates.syncs
         );
         table.row(["written", &written]);

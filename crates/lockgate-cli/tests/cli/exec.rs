@@ -86,7 +86,7 @@ fn messages_of_a_key_run_in_order_and_one_at_a_time_and_keys_side_by_side() {
         town.run(&format!("queue create {queue}")).ok();
         town.run(&format!("queue set {queue} --key-profile {profile}"))
             .ok();
-        town.send_lines(&format!("{queue}"), &lines).ok();
+        town.send_lines(queue, &lines).ok();
         // A folder can be made once: whoever finds one of its key fails.
         let command = "mkdir \"$LOCKGATE_KEY\" && { cat; echo; } >> \"out-$LOCKGATE_KEY\" \\
             && rmdir \"$LOCKGATE_KEY\"";

@@ -163,7 +163,7 @@ impl Setting {
             Kind::Count { .. } => Value::Number(text.parse().map_err(|_| self.refused(text))?),
             Kind::Time { .. } => {
                 Value::Number(units::millis(text).map_err(|_| match text.parse::<u64>() {
-                    Ok(_) => self.refused(&format!("{text}: write {text}s")),
+                    Ok(_) => self.refused(format!("{text}: write {text}s")),
                     Err(_) => self.refused(text),
                 })?)
             }
