@@ -117,7 +117,7 @@ async fn where_keys_are_needed_it_takes_one_for_everything() {
     })
     .await;
     let unsigned = server.ask(GET).await;
-    assert_eq!(unsigned.status, 403, "{unsigned:?}");
+    assert_eq!(unsigned.status, 401, "{unsigned:?}");
     for (id, status) in [("SOME", 403), ("ALL", 200)] {
         let mut headers = hyper::HeaderMap::new();
         headers.insert("host", "localhost".parse().unwrap());

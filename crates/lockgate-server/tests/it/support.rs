@@ -214,6 +214,11 @@ impl Answer {
             return;
         }
         let body: Value = serde_json::from_str(&self.body).unwrap();
+        if self.header("content-type") == Some("application/problem+json") {
+            let detail = body["detail"].as_str().unwrap();
+            assert!(detail.contains(about), "{detail:?} is not about {about:?}");
+            return;
+        }
         let message = body["message"].as_str().unwrap();
         assert!(
             message.contains(about),
