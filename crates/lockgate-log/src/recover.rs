@@ -160,7 +160,7 @@ pub(crate) fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
             FileKind::Snapshot(snapshot) => snapshots.push(snapshot),
             FileKind::SnapshotPart => leftovers.push(name),
             FileKind::PreallocatedFile { number, is_written } => {
-                preallocated.push((number, is_written))
+                preallocated.push((number, is_written));
             }
             FileKind::Damaged | FileKind::Other => {}
         }

@@ -23,16 +23,15 @@ use lockgate_machine::{
 /// Operations that are counted.
 const TIMES: u64 = 2_000;
 /// Messages that one receive asks for, and records that are folded together.
-const TOGETHER: u64 = 10;
+const TOGETHER: u16 = 10;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().unwrap_or_default();
-    let mut number = |default| {
-        let text = arguments.next();
-        text.map_or(default, |text| text.parse().expect("a number"))
-    };
-    let (backlog, batch) = (number(0), number(1));
+    let backlog = arguments.next();
+    let backlog = backlog.map_or(0, |text| text.parse().expect("a number"));
+    let batch = arguments.next();
+    let batch = batch.map_or(1, |text| text.parse().expect("a number"));
     let keyed = path.ends_with("keyed") && !path.ends_with("unkeyed");
     let mut bench = Bench::new(keyed, backlog, batch);
     match path.as_str() {
@@ -63,12 +62,12 @@ struct Bench {
     sent: u64,
     keyed: bool,
     backlog: u64,
-    batch: u64,
+    batch: usize,
     record: Vec<u8>,
 }
 
 impl Bench {
-    fn new(keyed: bool, backlog: u64, batch: u64) -> Self {
+    fn new(keyed: bool, backlog: u64, batch: usize) -> Self {
         let mut bench = Self {
             machine: Machine::new(MachineLimits::default()),
             now: Now {
@@ -117,7 +116,9 @@ impl Bench {
 
     fn receive(&mut self) {
         self.fill();
-        let receives: Vec<_> = (0..TIMES / TOGETHER).map(|_| receive()).collect();
+        let receives: Vec<_> = (0..TIMES / u64::from(TOGETHER))
+            .map(|_| receive())
+            .collect();
         measured(&mut || {
             black_box(self.run_all(&receives));
         });
@@ -125,7 +126,9 @@ impl Bench {
 
     fn ack(&mut self) {
         self.fill();
-        let receives: Vec<_> = (0..TIMES / TOGETHER).map(|_| receive()).collect();
+        let receives: Vec<_> = (0..TIMES / u64::from(TOGETHER))
+            .map(|_| receive())
+            .collect();
         let tokens = self.run_all(&receives);
         let acks: Vec<_> = tokens
             .into_iter()
@@ -156,7 +159,7 @@ impl Bench {
         let mut machine = Self::new(self.keyed, self.backlog, 1).machine;
         measured(&mut || {
             let mut batch = RecordBatch::default();
-            for records in records.chunks(TOGETHER as usize) {
+            for records in records.chunks(TOGETHER.into()) {
                 let mut decoder = BatchDecoder::new(&machine);
                 for (record, at) in records {
                     decoder.push(record, *at);
@@ -216,7 +219,7 @@ impl Bench {
     /// The tokens of what was received.
     fn run_all(&mut self, commands: &[Command]) -> Vec<LeaseToken> {
         let mut tokens = Vec::new();
-        for commands in commands.chunks(self.batch as usize) {
+        for commands in commands.chunks(self.batch) {
             if self.batch > 1 {
                 self.machine.read_ahead(commands);
             }
@@ -250,7 +253,7 @@ impl Bench {
 fn receive() -> Command {
     Command::Receive(Receive {
         queue: queue(),
-        max: u16::try_from(TOGETHER).expect("few"),
+        max: TOGETHER,
         lease: None,
         holder: HolderName::new("bench").expect("a valid name"),
     })

@@ -336,7 +336,7 @@ proptest! {
     #[test]
     fn no_bytes_at_all_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let mut piece = b"LOCKGIMG\0\0\0\0".to_vec();
-        prop_assert!(load(&[bytes.clone()]).is_err());
+        prop_assert!(load(std::slice::from_ref(&bytes)).is_err());
         piece.extend(bytes);
         let _ = load(&[piece]);
     }
