@@ -4,7 +4,7 @@
 //! the code or of the compiler. It says nothing about waiting for memory: with `--beside` a model of the caches counts
 //! how often a message waits.
 
-use std::{collections::BTreeMap, fmt::Write as _, path::PathBuf, process::Command};
+use std::{collections::BTreeMap, fmt::Write as _, iter, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use toml::Table;
@@ -120,7 +120,7 @@ fn valgrind(binary: &PathBuf, arguments: &[&str], caches: bool) -> Result<BTreeM
     let output = command.output().context("could not start valgrind")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{command:?} failed:\n{said}");
-    // `Events : Ir Dr ...` and `Collected : 1 2 ...`, each behind a process id.
+    // `Events : Ir Dr ...` and `Collected : 1 2 ...`, each behind a process id. Zeros at the end are left out.
     let line = |name: &str| {
         let line = said.lines().find_map(|line| line.split_once(name));
         let (_, rest) =
@@ -132,7 +132,7 @@ fn valgrind(binary: &PathBuf, arguments: &[&str], caches: bool) -> Result<BTreeM
         )
     };
     let counts: BTreeMap<_, _> = line("Events")?
-        .zip(line("Collected")?)
+        .zip(line("Collected")?.chain(iter::repeat("0".to_owned())))
         .map(|(event, count)| Ok((event, count.parse()?)))
         .collect::<Result<_>>()?;
     ensure!(
