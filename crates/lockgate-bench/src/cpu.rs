@@ -169,7 +169,7 @@ impl Course for CpuCourse {
             params,
             all_served / all_floor.max(1e-9),
             "times a request that is refused",
-            Some(2.0),
+            Some(3.0),
         );
         Ok(())
     }
