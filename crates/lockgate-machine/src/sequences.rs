@@ -118,13 +118,13 @@ impl Sequences {
         split(number).1 == 0
     }
 
-    /// Reads where a [`get`](Self::get) of this number will begin, see [`Table::touch`].
+    /// Reads where a [`get`](Self::get) of this number will begin, see [`Table::prefetch`].
     pub(crate) fn prefetch(&self, number: u64) -> u32 {
         self.by_block.prefetch(hash_block(split(number).0))
     }
 
     /// Reads where it will go on from there.
-    pub(crate) fn touch_leaf(&self, number: u64) -> u32 {
+    pub(crate) fn prefetch_leaf(&self, number: u64) -> u32 {
         let (block, slot) = split(number);
         self.by_block
             .find(hash_block(block), |_| true)

@@ -129,7 +129,7 @@ impl Machine {
             let content = content.and_then(|key| self.contents.get(key.content));
             problems.expect(content.is_some(), || format!("message {index} has no key"));
             let lease = message
-                .has(flag::TOUCHED)
+                .has(flag::LEASED_ONCE)
                 .then(|| self.lease_states.get(message.extra));
             let needs_lease = matches!(message.state, State::Leased | State::Backoff);
             problems.expect(lease.map_or(!needs_lease, |lease| lease.is_some()), || {
@@ -149,7 +149,10 @@ impl Machine {
                 || format!("message {index} counts as returned and is not"),
             );
         }
-        let leases = self.messages.iter().filter(|(_, m)| m.has(flag::TOUCHED));
+        let leases = self
+            .messages
+            .iter()
+            .filter(|(_, m)| m.has(flag::LEASED_ONCE));
         problems.expect(
             self.lease_states.is_each_once(leases.map(|(_, m)| m.extra)),
             || "leases do not fit the messages".to_owned(),
@@ -255,7 +258,7 @@ impl Machine {
             named(true, ttl.timer, Timer::TimeToLive(ttl.message));
         }
         for (index, message) in self.messages.iter() {
-            let timer = if message.has(flag::TOUCHED) {
+            let timer = if message.has(flag::LEASED_ONCE) {
                 let lease = self.lease_states.get(message.extra);
                 lease.map_or(NONE, |lease| lease.timer)
             } else {

@@ -234,7 +234,7 @@ impl Machine {
         }
     }
 
-    /// A ready message is leased: the caller fills in the touch and the timer.
+    /// A ready message is leased: the caller fills in the lease state and the timer.
     pub(super) fn take(&mut self, index: u32) {
         let message = &mut self.messages[index];
         let (key, returned) = (message.key, message.has(flag::RETURNED));
@@ -364,7 +364,7 @@ impl Machine {
         }
         let message = self.messages.remove(index);
         self.count_dead(&message);
-        if message.has(flag::TOUCHED) {
+        if message.has(flag::LEASED_ONCE) {
             self.lease_states.remove(message.extra);
         }
     }
@@ -398,7 +398,7 @@ impl Machine {
                 self.keys[key].messages -= 1;
             }
         }
-        if message.has(flag::TOUCHED) {
+        if message.has(flag::LEASED_ONCE) {
             let extra = message.extra;
             let holder = std::mem::replace(&mut self.lease_states[extra].holder, NONE);
             self.release_holder(holder);
@@ -491,33 +491,33 @@ impl Machine {
         }
     }
 
-    /// The message's touch, made if it has none.
+    /// The message's lease state, made if it has none.
     pub(super) fn lease_state(&mut self, index: u32, first_leased: WallTime) -> u32 {
         let message = &mut self.messages[index];
-        if !message.has(flag::TOUCHED) {
+        if !message.has(flag::LEASED_ONCE) {
             let mut lease_state = LeaseState::new(first_leased);
             lease_state.timer = message.extra;
             message.extra = self.lease_states.insert(lease_state);
-            message.set(flag::TOUCHED, true);
+            message.set(flag::LEASED_ONCE, true);
         }
         message.extra
     }
 
-    /// The message's touch, if it was ever leased in this queue.
+    /// The message's lease state, if it was ever leased in this queue.
     pub(super) fn leased_once(&self, index: u32) -> Option<&LeaseState> {
         let message = &self.messages[index];
         message
-            .has(flag::TOUCHED)
+            .has(flag::LEASED_ONCE)
             .then(|| &self.lease_states[message.extra])
     }
 
     /// Forgets that a message was ever leased; it must have no timer.
-    pub(super) fn untouch(&mut self, index: u32) {
+    pub(super) fn drop_lease_state(&mut self, index: u32) {
         let message = &mut self.messages[index];
-        if message.has(flag::TOUCHED) {
+        if message.has(flag::LEASED_ONCE) {
             self.lease_states.remove(message.extra);
             message.extra = NONE;
-            message.set(flag::TOUCHED, false);
+            message.set(flag::LEASED_ONCE, false);
         }
     }
 
@@ -537,7 +537,7 @@ impl Machine {
     /// Sets the message's timer (`NONE`: it has none) and returns the one it had.
     pub(super) fn set_timer(&mut self, index: u32, timer: u32) -> u32 {
         let message = &mut self.messages[index];
-        let slot = if message.has(flag::TOUCHED) {
+        let slot = if message.has(flag::LEASED_ONCE) {
             &mut self.lease_states[message.extra].timer
         } else {
             &mut message.extra

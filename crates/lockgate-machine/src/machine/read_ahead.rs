@@ -310,7 +310,7 @@ impl Machine {
             ahead
                 .settled
                 .iter()
-                .map(|&(content, number)| numbers(content).touch_leaf(number)),
+                .map(|&(content, number)| numbers(content).prefetch_leaf(number)),
         );
 
         // Texts of keys; messages behind which one is put, to be leased, settled.
@@ -346,7 +346,7 @@ impl Machine {
             })
             .collect();
         wait_for(leased.iter().map(|(by, number)| by.prefetch(*number)));
-        wait_for(leased.iter().map(|(by, number)| by.touch_leaf(*number)));
+        wait_for(leased.iter().map(|(by, number)| by.prefetch_leaf(*number)));
         wait_for(
             settled
                 .iter()
@@ -407,7 +407,7 @@ impl Machine {
     }
 
     fn read_lease_state(&self, message: &Message) -> u32 {
-        if !message.has(flag::TOUCHED) {
+        if !message.has(flag::LEASED_ONCE) {
             return 0;
         }
         self.lease_states
@@ -416,7 +416,7 @@ impl Machine {
     }
 
     fn read_timer(&self, message: &Message) -> u32 {
-        if !message.has(flag::TOUCHED) {
+        if !message.has(flag::LEASED_ONCE) {
             return 0;
         }
         self.lease_states

@@ -214,7 +214,7 @@ impl Machine {
             return Err(*stale);
         }
         let message = &self.messages[index];
-        // Without a lease it has a touch only to wait for its deferral to end.
+        // Without a lease it has a lease state only to wait for its deferral to end.
         let leased_before = |lease_state: &&LeaseState| lease_state.lease() != LeaseNumber(0);
         let Some(lease_state) = self.leased_once(index).filter(leased_before) else {
             return Err(StaleReason::Ended);
@@ -449,7 +449,7 @@ impl Machine {
         lease_state.attempts = lease_state.attempts.saturating_sub(1);
         lease_state.current = false;
         if lease_state.attempts == 0 {
-            self.untouch(index);
+            self.drop_lease_state(index);
         }
         Some(())
     }

@@ -84,7 +84,7 @@ pub(super) mod flag {
     /// Its record has not reached its level: not leasable.
     pub(crate) const UNSYNCED: u8 = 1;
     /// It has a [`LeaseState`](super::LeaseState), at [`Message::extra`](super::Message).
-    pub(crate) const TOUCHED: u8 = 2;
+    pub(crate) const LEASED_ONCE: u8 = 2;
     /// Unkeyed queue: it stands in its group's list of returned messages.
     pub(crate) const RETURNED: u8 = 4;
     /// It came from another queue; there is an [`Origin`](super::OriginEntry).
@@ -108,7 +108,7 @@ pub(super) struct Message {
     pub(super) key: u32,
     /// Bytes that count towards the quota.
     pub(super) size: u32,
-    /// With [`flag::TOUCHED`] its touch, else its timer, else `NONE`.
+    /// With [`flag::LEASED_ONCE`] its lease state, else its timer, else `NONE`.
     pub(super) extra: u32,
     /// Neighbours in one of its key's lists: order, returned or delayed.
     pub(super) order: Links,
