@@ -211,7 +211,11 @@ fn nothing_need_be_writable() {
     fs::set_permissions(&data, fs::Permissions::from_mode(0o555)).unwrap();
     fs::set_permissions(sandbox.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = sandbox.path().join("lockgate");
-    fs::copy(env!("CARGO_BIN_EXE_lockgate"), &program).unwrap();
+    // By another process: while this one wrote, a process that another test starts would inherit the open file, and
+    // nothing runs a file that somebody may write to.
+    let mut copy = std::process::Command::new("cp");
+    copy.args([env!("CARGO_BIN_EXE_lockgate").as_ref(), program.as_os_str()]);
+    assert!(copy.status().unwrap().success());
     let run = |arguments: &str| {
         let mut command = std::process::Command::new(&program);
         command
