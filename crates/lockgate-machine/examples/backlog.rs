@@ -12,14 +12,13 @@
 
 use std::time::{Duration, Instant};
 
-use lockgate_core::{
-    BootId, Epoch, HolderName, Incarnation, Key, LeaseToken, MachineTime, Message, Now, Position,
-    QueueName, ShardId, Term, WallTime,
-};
+use lockgate_core::{HolderName, Key, LeaseToken, MachineTime, Message, Now, Position, WallTime};
 use lockgate_machine::{
-    AnyCommand, Command, CreateQueue, EngineCommand, Machine, MachineLimits, QueueSettings,
-    Receive, Reply, SendMessage, Settle, SettleAction,
+    AnyCommand, Command, CreateQueue, Machine, MachineLimits, QueueSettings, Receive, Reply,
+    SendMessage, Settle, SettleAction,
 };
+
+mod support;
 
 const ROUNDS: usize = 41;
 /// Operations of each kind in a round. Before them as many are done unmeasured, because the round's
@@ -125,18 +124,9 @@ impl Bench {
             sent: 0,
             longest: Duration::ZERO,
         };
-        bench.run(&EngineCommand::StartTerm {
-            term: Term {
-                shard: ShardId::default(),
-                epoch: Epoch(1),
-                incarnation: Incarnation(1),
-            },
-            boot_id: BootId([1; 16]),
-            clock_offset: 0,
-            secret: [1; 32],
-        });
+        bench.run(&support::start_term());
         bench.run(&Command::CreateQueue(Box::new(CreateQueue {
-            name: queue_name(),
+            name: support::queue(),
             settings: QueueSettings {
                 keyed: keys.is_some(),
                 in_flight_max: u32::MAX,
@@ -164,7 +154,7 @@ impl Bench {
         let send = self.time(&sends, |_| {});
 
         let receive = Command::Receive(Receive {
-            queue: queue_name(),
+            queue: support::queue(),
             max: 1,
             lease: None,
             holder: HolderName::new("worker").expect("a valid name"),
@@ -211,7 +201,7 @@ impl Bench {
             message = message.with_key(Key::new(&key).expect("a valid key"));
         }
         Command::Send(Box::new(SendMessage {
-            queue: queue_name(),
+            queue: support::queue(),
             message,
         }))
     }
@@ -241,10 +231,6 @@ impl Bench {
 )]
 fn clock() -> Instant {
     Instant::now()
-}
-
-fn queue_name() -> QueueName {
-    QueueName::new("orders").expect("a valid name")
 }
 
 /// Numbers in a fixed order that looks like none (SplitMix64's finaliser).

@@ -11,14 +11,14 @@
 use std::hint::black_box;
 
 use lockgate_core::{
-    BootId, Epoch, HolderName, Incarnation, Key, LeaseToken, MachineTime, Message, Now, Position,
-    QueueName, ShardId, Term, UniqueId, WallTime,
+    HolderName, Key, LeaseToken, MachineTime, Message, Now, Position, UniqueId, WallTime,
 };
 use lockgate_machine::{
-    AnyCommand, BatchDecoder, Command, CreateQueue, Effects, EngineCommand, ImageLoader, Machine,
-    MachineLimits, QueueSettings, Receive, RecordBatch, Reply, SendMessage, Settle, SettleAction,
-    encode_record,
+    AnyCommand, BatchDecoder, Command, CreateQueue, Effects, ImageLoader, Machine, MachineLimits,
+    QueueSettings, Receive, RecordBatch, Reply, SendMessage, Settle, SettleAction, encode_record,
 };
+
+mod support;
 
 /// Operations that are counted.
 const TIMES: u64 = 2_000;
@@ -81,18 +81,9 @@ impl Bench {
             batch,
             record: Vec::new(),
         };
-        bench.run(&EngineCommand::StartTerm {
-            term: Term {
-                shard: ShardId::default(),
-                epoch: Epoch(1),
-                incarnation: Incarnation(1),
-            },
-            boot_id: BootId([1; 16]),
-            clock_offset: 0,
-            secret: [1; 32],
-        });
+        bench.run(&support::start_term());
         bench.run(&Command::CreateQueue(Box::new(CreateQueue {
-            name: queue(),
+            name: support::queue(),
             settings: QueueSettings {
                 keyed,
                 in_flight_max: u32::MAX,
@@ -209,7 +200,7 @@ impl Bench {
                     message = message.with_key(key).with_unique_id(id);
                 }
                 Command::Send(Box::new(SendMessage {
-                    queue: queue(),
+                    queue: support::queue(),
                     message,
                 }))
             })
@@ -252,13 +243,9 @@ impl Bench {
 
 fn receive() -> Command {
     Command::Receive(Receive {
-        queue: queue(),
+        queue: support::queue(),
         max: TOGETHER,
         lease: None,
         holder: HolderName::new("bench").expect("a valid name"),
     })
-}
-
-fn queue() -> QueueName {
-    QueueName::new("orders").expect("a valid name")
 }

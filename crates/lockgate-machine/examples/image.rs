@@ -14,13 +14,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_core::{
-    BootId, Epoch, Incarnation, Key, Message, Now, Position, QueueName, ShardId, Term, WallTime,
-};
+use lockgate_core::{Key, Message, Now, Position, WallTime};
 use lockgate_machine::{
-    AnyCommand, Command, CreateQueue, EngineCommand, Frozen, ImageLoader, Machine, MachineLimits,
-    QueueSettings, SendMessage,
+    AnyCommand, Command, CreateQueue, Frozen, ImageLoader, Machine, MachineLimits, QueueSettings,
+    SendMessage,
 };
+
+mod support;
 
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse());
@@ -117,18 +117,9 @@ impl Bench {
             keys,
             sent: 0,
         };
-        bench.run(&EngineCommand::StartTerm {
-            term: Term {
-                shard: ShardId::default(),
-                epoch: Epoch(1),
-                incarnation: Incarnation(1),
-            },
-            boot_id: BootId([1; 16]),
-            clock_offset: 0,
-            secret: [1; 32],
-        });
+        bench.run(&support::start_term());
         bench.run(&Command::CreateQueue(Box::new(CreateQueue {
-            name: queue_name(),
+            name: support::queue(),
             settings: QueueSettings {
                 keyed: true,
                 ..QueueSettings::default()
@@ -163,7 +154,7 @@ impl Bench {
         self.sent += 1;
         let key = format!("user-{:011}", scatter(self.sent) % self.keys);
         Command::Send(Box::new(SendMessage {
-            queue: queue_name(),
+            queue: support::queue(),
             message: Message::new("x").with_key(Key::new(&key).expect("a valid key")),
         }))
     }
@@ -187,10 +178,6 @@ impl Bench {
 )]
 fn clock() -> Instant {
     Instant::now()
-}
-
-fn queue_name() -> QueueName {
-    QueueName::new("orders").expect("a valid name")
 }
 
 /// Numbers in a fixed order that looks like none (SplitMix64's finaliser).
